@@ -1,0 +1,109 @@
+# How every room is built. Included once, by the top CMakeLists.txt.
+
+set(CMAKE_CXX_STANDARD 23)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo)
+endif()
+
+option(PRORATA_WERROR "Warnings are errors (on in every preset)" OFF)
+option(PRORATA_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+set(PRORATA_SANITIZE "" CACHE STRING "Value for -fsanitize= of everything but the client library")
+
+set(PRORATA_BIN_DIR ${CMAKE_BINARY_DIR}/bin)
+set(PRORATA_LIB_DIR ${CMAKE_BINARY_DIR}/lib)
+set(PRORATA_SIM_DIR ${CMAKE_BINARY_DIR}/sim)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PRORATA_BIN_DIR})
+
+find_package(Threads REQUIRED)
+
+add_library(prorata_warnings INTERFACE)
+target_compile_options(prorata_warnings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wimplicit-fallthrough>)
+if(PRORATA_WERROR)
+  target_compile_options(prorata_warnings INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
+endif()
+
+add_library(prorata_sanitize INTERFACE)
+if(PRORATA_SANITIZE)
+  target_compile_options(prorata_sanitize INTERFACE
+    -fsanitize=${PRORATA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(prorata_sanitize INTERFACE -fsanitize=${PRORATA_SANITIZE})
+endif()
+
+# prorata_library(NAME SOURCES a.cc b.cc [DEPS room ...]): a room, or part of one, as a static library.
+function(prorata_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PUBLIC ${arg_DEPS} prorata_sanitize PRIVATE prorata_warnings)
+endfunction()
+
+# prorata_program(NAME SOURCES main.cc DEPS ...): a program in build/bin.
+function(prorata_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} prorata_sanitize prorata_warnings)
+endfunction()
+
+# prorata_test(NAME SOURCES a_test.cc DEPS room [LABELS ...]): a GoogleTest program; every TEST in it
+# is a test of ctest.
+function(prorata_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  find_package(GTest REQUIRED)
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gtest_main prorata_sanitize prorata_warnings)
+  include(GoogleTest)
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "unit;${arg_LABELS}")
+endfunction()
+
+# prorata_fuzzer(NAME SOURCES a_fuzz.cc DEPS room): a libFuzzer program under build/fuzz, with
+# PRORATA_FUZZ only.
+function(prorata_fuzzer name)
+  if(NOT PRORATA_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} prorata_sanitize prorata_warnings)
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+endfunction()
+
+# prorata_python_test(NAME FILE test_x.py [LABELS ...] [TIMEOUT s]): every TestCase method of a
+# unittest file becomes a test of ctest (listed when CMake configures); skipped ones say why.
+function(prorata_python_test name)
+  cmake_parse_arguments(arg "SERIAL" "FILE;TIMEOUT" "LABELS" ${ARGN})
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  cmake_path(ABSOLUTE_PATH arg_FILE BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${arg_FILE})
+  execute_process(
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/run_one.py --list ${arg_FILE}
+    OUTPUT_VARIABLE methods OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  string(REPLACE "\n" ";" methods "${methods}")
+  foreach(method IN LISTS methods)
+    add_test(NAME ${name}.${method}
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/run_one.py ${arg_FILE} ${method})
+    set_tests_properties(${name}.${method} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
+      SKIP_RETURN_CODE 77 ENVIRONMENT "PRORATA_BUILD_DIR=${CMAKE_BINARY_DIR}")
+    if(arg_SERIAL)
+      set_tests_properties(${name}.${method} PROPERTIES RUN_SERIAL TRUE)
+    endif()
+  endforeach()
+endfunction()

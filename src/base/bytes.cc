@@ -1,0 +1,68 @@
+#include "base/bytes.h"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+namespace prorata {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, int>, 10> kUnits = {{
+    {"", 0},
+    {"B", 0},
+    {"KiB", 10},
+    {"MiB", 20},
+    {"GiB", 30},
+    {"TiB", 40},
+    {"K", 10},
+    {"M", 20},
+    {"G", 30},
+    {"T", 40},
+}};
+
+std::unexpected<Error> BadSize(std::string_view text, std::string_view why) {
+  return Fail("bad_size", "'" + std::string(text) + "' is not a size: " + std::string(why) +
+                              "; write for example 512MiB or 4GiB");
+}
+
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
+}  // namespace
+
+Result<uint64_t> ParseBytes(std::string_view text) {
+  size_t i = 0;
+  long double value = 0;
+  while (i < text.size() && IsDigit(text[i])) value = value * 10 + (text[i++] - '0');
+  if (i == 0) return BadSize(text, "it does not begin with a digit");
+  if (i < text.size() && text[i] == '.') {
+    const size_t point = i++;
+    long double scale = 0.1L;
+    for (; i < text.size() && IsDigit(text[i]); ++i, scale /= 10) value += scale * (text[i] - '0');
+    if (i == point + 1) return BadSize(text, "there is no digit after the point");
+  }
+  std::string_view unit = text.substr(i);
+  if (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
+  for (const auto& [name, shift] : kUnits) {
+    if (unit != name) continue;
+    const long double bytes = std::ldexp(value, shift);
+    if (bytes >= std::ldexp(1.0L, 63)) return BadSize(text, "it is too large");
+    const auto whole = static_cast<uint64_t>(bytes);
+    if (whole == 0) return BadSize(text, "it must be above zero");
+    return whole;
+  }
+  return BadSize(text, "the unit '" + std::string(unit) + "' is not one of B, KiB, MiB, GiB, TiB");
+}
+
+std::string FormatBytes(uint64_t bytes) {
+  static constexpr std::array<std::string_view, 5> kNames = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  while (unit + 1 < kNames.size() && bytes >= (uint64_t{1} << (10 * (unit + 1)))) ++unit;
+  const double value = std::ldexp(static_cast<double>(bytes), -10 * static_cast<int>(unit));
+  char buffer[48];
+  const bool whole = bytes % (uint64_t{1} << (10 * unit)) == 0;
+  std::snprintf(buffer, sizeof buffer, whole ? "%.0f %s" : "%.2f %s", value, kNames[unit].data());
+  return buffer;
+}
+
+}  // namespace prorata

@@ -1,0 +1,32 @@
+#include "base/bytes.h"
+
+#include <gtest/gtest.h>
+
+namespace prorata {
+namespace {
+
+TEST(ParseBytes, TakesUnits) {
+  EXPECT_EQ(ParseBytes("4GiB").value(), 4 * kGiB);
+  EXPECT_EQ(ParseBytes("512 MiB").value(), 512 * kMiB);
+  EXPECT_EQ(ParseBytes("1.5G").value(), kGiB + kGiB / 2);
+  EXPECT_EQ(ParseBytes("4096").value(), 4096u);
+  EXPECT_EQ(ParseBytes("1TiB").value(), 1024 * kGiB);
+}
+
+TEST(ParseBytes, RefusesWhatIsNotASize) {
+  for (const char* text : {"", "-1", "+1", "4Gib", "0", "0GiB", "GiB", "1.GiB", "4 GiB ", "1e9", "0x10",
+                           "9999999999999999999999", "8388608TiB", "0.1B", "4GB"}) {
+    EXPECT_FALSE(ParseBytes(text).has_value()) << text;
+    EXPECT_EQ(ParseBytes(text).error().code, "bad_size") << text;
+  }
+}
+
+TEST(FormatBytes, RoundTripsWholeUnits) {
+  EXPECT_EQ(FormatBytes(kGiB), "1 GiB");
+  EXPECT_EQ(FormatBytes(1536 * kMiB), "1.50 GiB");
+  EXPECT_EQ(FormatBytes(512), "512 B");
+  EXPECT_EQ(ParseBytes(FormatBytes(7 * kMiB)).value(), 7 * kMiB);
+}
+
+}  // namespace
+}  // namespace prorata

@@ -1,0 +1,51 @@
+#include "base/fraction.h"
+
+#include <cstdio>
+
+namespace prorata {
+namespace {
+
+std::unexpected<Error> BadFraction(std::string_view text, std::string_view why) {
+  return Fail("bad_fraction", "'" + std::string(text) + "' is not a fraction of a GPU: " +
+                                  std::string(why) + "; write for example 0.3 or 30%");
+}
+
+}  // namespace
+
+Result<Fraction> ParseFraction(std::string_view text) {
+  std::string_view digits = text;
+  const bool percent = !digits.empty() && digits.back() == '%';
+  if (percent) digits.remove_suffix(1);
+  const int decimals_max = percent ? 4 : 6;
+  uint64_t value = 0;
+  int decimals = -1;
+  int seen = 0;
+  for (const char c : digits) {
+    if (c == '.' && decimals < 0) {
+      decimals = 0;
+      continue;
+    }
+    if (c < '0' || c > '9') return BadFraction(text, "it is not a plain decimal number");
+    if (++seen > 12) return BadFraction(text, "it has too many digits");
+    if (decimals >= 0 && ++decimals > decimals_max) {
+      return BadFraction(text, "it is finer than one millionth");
+    }
+    value = value * 10 + static_cast<uint64_t>(c - '0');
+  }
+  if (seen == 0) return BadFraction(text, "it has no digits");
+  for (int i = decimals < 0 ? 0 : decimals; i < decimals_max; ++i) value *= 10;
+  if (value > Fraction::kOne) return BadFraction(text, "it is above 1");
+  return Fraction{static_cast<uint32_t>(value)};
+}
+
+std::string FormatFraction(Fraction fraction) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%u.%06u", fraction.ppm / Fraction::kOne,
+                fraction.ppm % Fraction::kOne);
+  std::string text(buffer);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
+}  // namespace prorata

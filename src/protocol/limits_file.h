@@ -1,0 +1,97 @@
+#pragma once
+
+// The limits file of a share: what the agent allows, as every member maps it read-only.
+//
+//   /run/prorata/shares/NAME/limits      mode 0444, written by the agent alone, never resized
+//
+//   +--------------------+ 0
+//   | LimitsHeader       | 256 bytes: identity, epoch, heartbeat
+//   +--------------------+ 256
+//   | DeviceLimits  x 16 | 256 bytes each: memory limit, compute limits, the lease word
+//   +--------------------+ 4352
+//   | GrantRow     x 512 | 128 bytes each: one grant per device for the member in that slot
+//   +--------------------+ 69888
+//
+// Freestanding: no libstdc++ objects, for the client library includes it. All integers are native
+// (one machine). Every field that changes after creation is an atomic; a lone aligned 64-bit word
+// is all that is ever updated at once, so a kill between two instructions leaves no torn state.
+// Times are durations and counts, never absolute clocks (containers have time namespaces).
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace prorata::protocol {
+
+inline constexpr uint64_t kLimitsMagic = 0x3153'5449'4D4C'5250;  // "PRLMITS1"
+inline constexpr uint32_t kLimitsVersion = 1;
+inline constexpr uint32_t kMaxDevices = 16;
+inline constexpr uint32_t kMaxMembers = 512;
+inline constexpr uint32_t kShareNameBytes = 64;  // with the closing zero
+
+inline constexpr uint64_t kHeartbeatPeriodNs = 20'000'000;
+inline constexpr uint64_t kAgentSilentAfterNs = 60'000'000;
+
+struct LimitsHeader {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t size_bytes;
+  char share_name[kShareNameBytes];
+  uint32_t device_count;
+  uint32_t member_slots;
+  // One more at every start of an agent that adopts this share. Members join again when it moves.
+  std::atomic<uint64_t> epoch;
+  // One more every 20 ms, by a thread of the agent that does only that.
+  alignas(64) std::atomic<uint64_t> heartbeat;
+  std::atomic<uint32_t> ended;  // 1: the share was removed; members go on within what they have
+  uint32_t reserved[29];
+};
+static_assert(sizeof(LimitsHeader) == 256);
+
+// The lease word: a share's right to run on a device, in one atomic that a launch can test and a
+// waiter can FUTEX_WAIT on (a read-only mapping is enough for that).
+//   bit 0      open: launches may pass
+//   bit 1      contended: another share waits; report idleness early, bound the backlog by backlog_us
+//   bits 2-31  sequence: one more at every change, so that no change is missed
+inline constexpr uint32_t kLeaseOpen = 1;
+inline constexpr uint32_t kLeaseContended = 2;
+inline constexpr uint32_t kLeaseSequenceShift = 2;
+
+struct DeviceLimits {
+  char uuid[48];  // as NVML writes it: "GPU-8-4-4-4-12" or "MIG-…", zero-terminated
+  std::atomic<uint64_t> memory_limit_bytes;
+  // Reserved by a member before it makes a context, settled with the agent after it.
+  std::atomic<uint64_t> context_overhead_bytes;
+  std::atomic<uint32_t> compute_request_ppm;
+  std::atomic<uint32_t> compute_limit_ppm;
+  std::atomic<uint32_t> compute_weight;
+  // The most fenced work, in microseconds of device time, that a member keeps queued when the lease
+  // is not contended / contended.
+  std::atomic<uint32_t> backlog_alone_us;
+  std::atomic<uint32_t> backlog_contended_us;
+  // An idle member of a contended lease reports after this long without work.
+  std::atomic<uint32_t> idle_report_us;
+  uint64_t reserved0[5];
+  alignas(64) std::atomic<uint32_t> lease;
+  uint32_t reserved1[15];
+  // What all grants of this share on this device add up to, for cuMemGetInfo: never above the limit
+  // but while a limit that was lowered below use is being reached.
+  alignas(64) std::atomic<uint64_t> granted_bytes;
+  uint64_t reserved2[7];
+};
+static_assert(sizeof(DeviceLimits) == 256);
+
+struct GrantRow {
+  std::atomic<uint64_t> bytes[kMaxDevices];
+};
+static_assert(sizeof(GrantRow) == 128);
+
+struct LimitsFile {
+  LimitsHeader header;
+  DeviceLimits devices[kMaxDevices];
+  GrantRow grants[kMaxMembers];
+};
+static_assert(sizeof(LimitsFile) == 69888);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+}  // namespace prorata::protocol
