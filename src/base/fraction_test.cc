@@ -15,7 +15,8 @@ TEST(ParseFraction, TakesDecimalsAndPercent) {
 }
 
 TEST(ParseFraction, RefusesTheRest) {
-  for (const char* text : {"", ".", "-0.1", "1.1", "101%", "0.3x", "1e-3", "0.0000001", "0.3.1", "nan"}) {
+  for (const char* text :
+       {"", ".", "-0.1", "1.1", "101%", "0.3x", "1e-3", "0.0000001", "0.3.1", "nan"}) {
     EXPECT_FALSE(ParseFraction(text).has_value()) << text;
   }
 }

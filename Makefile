@@ -1,0 +1,71 @@
+# prorata: what a person types. `make help` lists it all.
+
+BUILD := build
+JOBS  ?= $(shell nproc)
+CMAKE_STAMP := $(BUILD)/build.ninja
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-unit bench gpu-check generate format lint layers check \
+        asan-ubsan tsan fuzz clean
+
+help:
+	@echo 'make demo        install what is missing, build, share one GPU between three programs'
+	@echo 'make test        install what is missing, build, run all tests'
+	@echo 'make build       programs in build/bin, client library in build/lib, simulated driver in build/sim'
+	@echo 'make bench       what the client library adds to each driver call'
+	@echo 'make gpu-check   on a machine with an NVIDIA driver, from a build carried there'
+	@echo 'make generate    write generated/ anew from spec/'
+	@echo 'make check       format, lint, layers, generated code'
+	@echo 'make asan-ubsan  the tests that can run under AddressSanitizer and UBSan; also: tsan, fuzz'
+	@echo 'make format      lay out the C++ sources with clang-format 19'
+
+# Installs distribution packages; does nothing, and needs no network, where all are there.
+setup:
+	@scripts/setup.sh build
+
+$(CMAKE_STAMP): CMakeLists.txt CMakePresets.json
+	cmake --preset release
+
+build: setup $(CMAKE_STAMP)
+	@cmake --build --preset release -- -j$(JOBS)
+
+demo: build
+	@scripts/demo.py --build $(BUILD)
+
+test: build
+	@scripts/setup.sh cuda-venv $(BUILD)
+	@scripts/run_tests.py --build $(BUILD) --label all
+
+bench: build
+	@scripts/bench.py --build $(BUILD)
+
+# Builds nothing: run it where the GPU is, with the build folder carried there.
+gpu-check:
+	@scripts/gpu_check.py --build $(BUILD)
+
+generate:
+	python3 codegen/generate.py
+
+format:
+	@scripts/lint.py --format --fix
+
+check:
+	@scripts/setup.sh lint
+	@scripts/lint.py --all --build $(BUILD)
+
+layers:
+	@scripts/lint.py --layers --build $(BUILD)
+
+asan-ubsan tsan: setup
+	cmake --preset $@
+	cmake --build --preset $@ -- -j$(JOBS)
+	@scripts/run_tests.py --build $(BUILD)/$@ --label $@
+
+fuzz: setup
+	@scripts/setup.sh lint
+	cmake --preset fuzz
+	cmake --build --preset fuzz -- -j$(JOBS)
+	@scripts/run_fuzzers.py --build $(BUILD)/fuzzers --seconds $(or $(SECONDS_EACH),10)
+
+clean:
+	rm -rf $(BUILD)

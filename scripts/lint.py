@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""The checks that need no program to run: format, clang-tidy, layers, generated code, tidiness.
+
+--format  clang-format 19 over the C++ sources (--fix rewrites them)
+--tidy    clang-tidy 19 over the sources that the build compiles
+--layers  a room includes only rooms above it; policy objects use no clock, file, socket or thread
+--code    generated/ is what codegen/ makes of spec/
+--house   file and function length, leftover marks, dead files
+--all     all of them
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SOURCE_DIRS = ("src", "apps", "bench", "tests", "examples")
+CPP = (".cc", ".h", ".c")
+
+# DESIGN §2, from the bottom up. A room may include itself and those before it; simgpu is a world of
+# its own that product rooms must not know, and that knows none of them but base.
+ROOMS = ("generated", "base", "policy", "protocol", "driver", "client", "agent", "cli", "simgpu")
+ONLY = {"simgpu": {"generated", "base", "simgpu"}, "policy": {"base", "policy"},
+        # Freestanding: it lives in somebody else's process.
+        "client": {"generated", "protocol", "driver", "client"}}
+
+POLICY_BANNED = re.compile(
+    r"\b(clock_gettime|gettimeofday|time|nanosleep|clock_nanosleep|open(at)?(64)?|fopen(64)?|read|write|"
+    r"socket|connect|accept4?|send(msg|to)?|recv(msg|from)?|poll|epoll_\w+|pthread_\w+|futex|syscall|"
+    r"getenv|random|rand|getrandom|_ZNSt6chrono\S*now\S*|_ZNSt6thread\S*|_ZNSt5mutex\S*|"
+    r"_ZNSt13random_device\S*|_ZNSt1[24]basic_[io]?fstream\S*)(@|$)")
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 90
+MARKS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+
+
+def tracked(*suffixes):
+    out = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", *SOURCE_DIRS],
+                         cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    return [pathlib.Path(name) for name in sorted(set(out)) if name.endswith(suffixes) and (ROOT / name).exists()]
+
+
+def check_format(fix):
+    files = [str(path) for path in tracked(*CPP)]
+    mode = ["-i"] if fix else ["--dry-run", "-Werror"]
+    done = subprocess.run(["clang-format-19", *mode, *files], cwd=ROOT, capture_output=True, text=True, check=False)
+    bad = sorted(set(re.findall(r"^(\S+?):\d+:\d+: error", done.stderr, re.M)))
+    return [f"{name}: not as clang-format 19 lays it out; run `make format`" for name in bad] or (
+        [done.stderr.strip()] if done.returncode else [])
+
+
+def tidy_one(source, build):
+    done = subprocess.run(["clang-tidy-19", "--quiet", "-p", build, source], cwd=ROOT,
+                          capture_output=True, text=True, check=False)
+    return [line for line in done.stdout.splitlines() if re.search(r": (error|warning): ", line)]
+
+
+def check_tidy(build):
+    database = pathlib.Path(build, "compile_commands.json")
+    if not database.exists():
+        return [f"{database} is not there; run `make build` first"]
+    wanted = {str(ROOT / path) for path in tracked(".cc")}
+    sources = sorted({entry["file"] for entry in json.loads(database.read_text())} & wanted)
+    problems = set()
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for lines in pool.map(lambda source: tidy_one(source, build), sources):
+            problems.update(line.replace(f"{ROOT}/", "") for line in lines)
+    return sorted(problems)
+
+
+def includes(path):
+    for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
+        if match := re.match(r'\s*#\s*include\s+"([^"]+)"', line):
+            yield number, match.group(1)
+
+
+def check_layers(build):
+    problems = []
+    for path in tracked(".cc", ".h"):
+        if path.parts[0] != "src":
+            continue
+        room = path.parts[1]
+        allowed = ONLY.get(room, set(ROOMS[: ROOMS.index(room) + 1]))
+        test = path.stem.endswith(("_test", "_fuzz", "_bench"))
+        for number, name in includes(path):
+            target = name.split("/")[0]
+            if target not in ROOMS:
+                problems.append(f"{path}:{number}: include \"{name}\" from the top: room/file.h")
+            elif target not in allowed and not (test and target in ROOMS[: ROOMS.index(room)]):
+                problems.append(f"{path}:{number}: room {room} must not include {name}")
+    archive = pathlib.Path(build or "", "src/policy/libprorata_policy.a")
+    if not archive.exists():
+        return problems + [f"{archive} is not there: the policy's symbols cannot be checked; run `make build`"]
+    undefined = subprocess.run(["nm", "--undefined-only", "--format=just-symbols", archive],
+                               capture_output=True, text=True, check=True).stdout.split()
+    return problems + [f"src/policy uses {name}: policies take time and state in, and touch nothing else"
+                       for name in sorted(set(undefined)) if POLICY_BANNED.match(name)]
+
+
+def check_generated():
+    done = subprocess.run([sys.executable, "codegen/generate.py", "--check"], cwd=ROOT,
+                          capture_output=True, text=True, check=False)
+    return [] if done.returncode == 0 else [(done.stdout + done.stderr).strip()]
+
+
+def long_functions(path, lines):
+    start = None
+    for number, line in enumerate(lines, 1):
+        if re.match(r"^[A-Za-z].*\)[^;]*\{$", line) and not line.startswith(("namespace", "struct", "class", "enum")):
+            start = number
+        elif line == "}" and start is not None:
+            if number - start > FUNCTION_LINES_MAX:
+                yield f"{path}:{start}: a function of {number - start} lines; {FUNCTION_LINES_MAX} is the most"
+            start = None
+
+
+def check_house():
+    problems = []
+    listed = "\n".join((ROOT / path).read_text() for path in map(pathlib.Path, subprocess.run(
+        ["git", "ls-files", "*CMakeLists.txt", "cmake/*"], cwd=ROOT, capture_output=True, text=True,
+        check=True).stdout.split()) if (ROOT / path).exists())
+    for path in tracked(*CPP, ".py"):
+        lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+        if len(lines) > FILE_LINES_MAX:
+            problems.append(f"{path}: {len(lines)} lines; {FILE_LINES_MAX} is the most for one reading")
+        problems += long_functions(path, lines)
+        problems += [f"{path}:{number}: a leftover mark: {line.strip()[:60]}"
+                     for number, line in enumerate(lines, 1) if MARKS.search(line)]
+        if path.suffix in (".cc", ".c") and path.name not in listed:
+            problems.append(f"{path}: no CMakeLists.txt names it")
+    return problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("format", "tidy", "layers", "code", "house", "all", "fix"):
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--build", default="build")
+    args = parser.parse_args()
+    steps = [("format", lambda: check_format(args.fix)), ("house", check_house),
+             ("layers", lambda: check_layers(args.build)), ("code", check_generated),
+             ("tidy", lambda: check_tidy(args.build))]
+    failed = 0
+    for name, step in steps:
+        if not (args.all or getattr(args, name)):
+            continue
+        problems = step()
+        failed += bool(problems)
+        print(f"lint {name}: {'ok' if not problems else f'{len(problems)} to mend'}")
+        for problem in problems:
+            print(f"  {problem}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

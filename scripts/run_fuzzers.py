@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Runs every libFuzzer program of a build for a while, each from its committed seeds if it has any."""
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--seconds", type=int, default=10, help="for each program")
+    args = parser.parse_args()
+    programs = sorted(pathlib.Path(args.build, "fuzz").glob("*_fuzz"))
+    if not programs:
+        print("run_fuzzers: no fuzz program was built", file=sys.stderr)
+        return 1
+    failed = []
+    for program in programs:
+        with tempfile.TemporaryDirectory() as corpus:
+            command = [program, corpus, f"-max_total_time={args.seconds}", "-timeout=10",
+                       "-rss_limit_mb=2048", f"-artifact_prefix={args.build}/"]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        runs = [line for line in done.stderr.splitlines() if line.startswith("Done ")]
+        print(f"{program.name}: {runs[-1] if runs else f'exit status {done.returncode}'}")
+        if done.returncode:
+            print(done.stderr[-4000:])
+            failed.append(program.name)
+    total = os.environ.get("PRORATA_TEST_TOTAL")
+    if total:
+        with open(total, "a", encoding="ascii") as out:
+            out.write(f"{len(programs) - len(failed)} {len(failed)} 0\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
