@@ -124,12 +124,26 @@ def _type(entry):
     return _record(entry)
 
 
+def _versioned(types):
+    """Names of structs, and of typedefs for them, whose first member is `version`."""
+    names = set()
+    for entry in types:
+        if isinstance(entry, Record) and entry.fields[0].name == "version":
+            names.add(entry.typedef or f"{entry.kind} {entry.tag}")
+        elif isinstance(entry, Typedef) and entry.type in names:
+            names.add(entry.name)
+    return names
+
+
 def load(name, spec_dir=ROOT / "spec"):
     """Reads one library, "cuda" or "nvml", and refuses a spec that contradicts itself."""
     from overlay import Overlay  # here, so that the two modules may name each other's types
 
     spec = json.loads((spec_dir / f"{name}.json").read_text())
-    overlay = Overlay(tomllib.loads((spec_dir / f"{name}_overlay.toml").read_text()), name)
+    tables = [tomllib.loads((spec_dir / f"{name}_{part}.toml").read_text())
+              for part in ("overlay", "directions")]
+    types = tuple(_type(t) for t in spec["types"])
+    overlay = Overlay(*tables, _versioned(types), name)
     entries = sorted(spec["functions"] + overlay.private_functions, key=lambda f: f["name"])
     overlay.check({f["name"]: f for f in entries})
     functions = tuple(
@@ -140,6 +154,6 @@ def load(name, spec_dir=ROOT / "spec"):
         for index, f in enumerate(entries))
     versions = tuple(sorted((Version(*v) for v in spec.get("versions", [])),
                             key=lambda v: (v.name, v.flag, v.version)))
-    return Library(name, spec["api_version"], tuple(_type(t) for t in spec["types"]),
+    return Library(name, spec["api_version"], types,
                    tuple((m["name"], m["value"]) for m in spec["macros"]), functions, versions,
                    {f.symbol: f for f in functions})

@@ -15,10 +15,10 @@ def _flatten(value):
 
 
 class Overlay:
-    def __init__(self, table, library):
+    def __init__(self, table, directions, versioned, library):
         self.library = library
         self.default_role = table.get("default_role")
-        self.overrides = set(table["overrides"]["symbols"])
+        self.overrides = set(_flatten(table["overrides"]))
         self.private_functions = [{**f, "header": ""} for f in table.get("private", [])]
         self.roles = {}
         for role, names in table.get("roles", {}).items():
@@ -28,9 +28,8 @@ class Overlay:
                 if name in self.roles:
                     raise SpecError(f"{library}: {name} has two roles, {self.roles[name]} and {role}")
                 self.roles[name] = role
-        directions = table["directions"]
         self.rule = directions["rule"]
-        self.versioned = {f"{name} *" for name in directions.get("versioned_structs", [])}
+        self.versioned = versioned  # types whose first member is a version the caller sets
         self.exceptions = directions.get("exceptions", {})
 
     def role(self, symbol):
@@ -52,7 +51,7 @@ class Overlay:
     def _type_class(self, text):
         if "(*" in text or not text.endswith(("*", "]")):
             return "value"
-        if text in self.versioned:
+        if "versioned" in self.rule and text.removesuffix(" *") in self.versioned:
             return "versioned"
         if text == "void *":
             return "void_pointer"
