@@ -1,16 +1,14 @@
-"""Reads C headers into the plain data that spec/*.json holds. Needs gcc and pycparser.
+"""Reads C headers into the plain data that spec/*.json holds. Needs pycparser.
 
 Only the importer uses this file; `generate.py` never does. Type text is rendered anew from the
 syntax tree, so nothing of a header's wording or layout survives, only names, types and numbers.
 """
 
 import re
-import subprocess
 from pathlib import Path
 
 from pycparser import c_ast, c_generator, c_parser
 
-STUBS = Path(__file__).resolve().parent / "import_stubs"
 _render = c_generator.CGenerator()
 
 
@@ -43,13 +41,6 @@ class Evaluator:
                 return {"+": a + b, "-": a - b, "*": a * b, "|": a | b, "&": a & b,
                         "<<": a << b if b >= 0 else 0, ">>": a >> b if b >= 0 else 0}[node.op]
         raise ValueError(f"not a constant expression: {_render.visit(node)} at {node.coord}")
-
-
-def preprocess(source, include, defines, flags=()):
-    command = ["gcc", "-E", "-nostdinc", "-std=c11", *flags, f"-I{include}", f"-I{STUBS}",
-               "-D__attribute__(x)=", *[f"-D{d}" for d in defines], "-x", "c", "-"]
-    return subprocess.run(command, input=source, text=True, check=True,
-                          capture_output=True).stdout
 
 
 def type_text(node):

@@ -12,23 +12,19 @@ import re
 import sys
 from pathlib import Path
 
-from cheaders import HeaderReader, preprocess, read_macros
+from cheaders import HeaderReader, read_macros
+from preprocess import (CUDA_DEFINES, CUDA_HEADERS, NVML_DEFINES, NVML_HEADERS, include_all,
+                        preprocess)
 from versions import match_versions
 
 ROOT = Path(__file__).resolve().parent.parent
-# The header that a file's contents are attributed to. The last ones are stand-ins of ours.
-CUDA_HEADERS = {h: h for h in ("cuda.h", "cudaProfiler.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h")}
-CUDA_HEADERS |= {"gl.h": "GL/gl.h", "egl.h": "EGL/egl.h", "eglext.h": "EGL/eglext.h",
-                 "vdpau.h": "vdpau/vdpau.h"}
-# The first makes the headers declare every exported name; the second drops the enumerators that
-# only the first would add and that programs never see.
-CUDA_DEFINES = ["__CUDA_API_VERSION_INTERNAL", "__CUDA_API_VERSION_INTERNAL_ODR"]
-CUDA_SOURCE = "".join(f"#include <{h}>\n" for h in
-                      ("vdpau/vdpau.h", "cuda.h", "cudaProfiler.h", "cudaGL.h", "cudaEGL.h",
-                       "cudaVDPAU.h"))
-TYPEDEF_SOURCE = "".join(f"#include <{h}>\n" for h in
-                         ("vdpau/vdpau.h", "cudaTypedefs.h", "cudaProfilerTypedefs.h", "cudaGLTypedefs.h",
-                          "cudaEGLTypedefs.h", "cudaVDPAUTypedefs.h"))
+# The header that a file's contents are attributed to: real ones, and stand-ins of ours.
+ORIGINS = {h: h for h in ("cuda.h", "cudaProfiler.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h")}
+ORIGINS |= {"gl.h": "GL/gl.h", "egl.h": "EGL/egl.h", "eglext.h": "EGL/eglext.h",
+            "vdpau.h": "vdpau/vdpau.h"}
+CUDA_SOURCE = include_all(CUDA_HEADERS)
+TYPEDEF_SOURCE = include_all(("vdpau/vdpau.h", "cudaTypedefs.h", "cudaProfilerTypedefs.h",
+                              "cudaGLTypedefs.h", "cudaEGLTypedefs.h", "cudaVDPAUTypedefs.h"))
 # nvml.h spells version words of structs with one function-like macro; ours replaces it.
 NVML_STRUCT_VERSION = re.compile(r"NVML_STRUCT_VERSION\((\w+), ?(\d+)\)")
 
@@ -45,13 +41,13 @@ def skip_macro(functions):
 
 
 def import_cuda(include):
-    origin = CUDA_HEADERS.get
+    origin = ORIGINS.get
     reader = HeaderReader(origin)
     reader.read(preprocess(CUDA_SOURCE, include, CUDA_DEFINES))
     typedefs = HeaderReader(lambda f: f if f.endswith("Typedefs.h") else None)
     typedefs.read(preprocess(TYPEDEF_SOURCE, include, CUDA_DEFINES))
     # Macros as a program sees them: without the define that turns the renames inside out.
-    text = preprocess(CUDA_SOURCE, include, [], flags=["-dD"])
+    text = preprocess(CUDA_SOURCE, include, flags=["-dD"])
     macros = read_macros(text, origin, skip_macro(reader.functions))
     version = next(int(m["value"]) for m in macros if m["name"] == "CUDA_VERSION")
     return {"api_version": version, "macros": macros, "types": reader.types,
@@ -61,10 +57,10 @@ def import_cuda(include):
 
 def import_nvml(include):
     origin = {"nvml.h": "nvml.h"}.get
-    source, defines = "#include <nvml.h>\n", ["NVML_NO_UNVERSIONED_FUNC_DEFS"]
+    source = include_all(NVML_HEADERS)
     reader = HeaderReader(origin)
-    reader.read(preprocess(source, include, defines))
-    text = preprocess(source, include, defines, flags=["-dD"])
+    reader.read(preprocess(source, include, NVML_DEFINES))
+    text = preprocess(source, include, NVML_DEFINES, flags=["-dD"])
     macros = read_macros(text, origin, skip_macro(reader.functions))
     for macro in macros:
         macro["value"] = NVML_STRUCT_VERSION.sub(
