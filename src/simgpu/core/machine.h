@@ -1,0 +1,156 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "simgpu/core/config.h"
+#include "simgpu/core/types.h"
+
+namespace prorata::simgpu {
+
+class Attachment;  // the mapped or local state with its lock
+struct Operation;  // one call under the lock
+
+// The simulated GPUs of one machine.
+//
+// The problem: several programs, each with its own copy of the simulated driver, must see one GPU,
+// with no daemon that could itself be late, leak or die. So the machine is a discrete-event model
+// in shared memory that moves only when somebody looks: every call first brings the model up to
+// the clock's now, then does its own change, all under one lock. A change is a transaction with an
+// undo log in the shared memory; whoever finds the lock's last owner dead rolls it back.
+//
+// On a VirtualClock (MakeLocal) the same code runs inside one process, with state on the heap; a
+// wait then moves the clock to the next event instead of sleeping.
+//
+// All calls are thread-safe (with a VirtualClock: one thread). None may be made by a forked child
+// of the process that attached: compare pid() with getpid() and attach anew, without destroying
+// the inherited object. Every call costs a few microseconds at most, except waits.
+class Machine {
+ public:
+  // Joins the machine in `state_folder`, and makes it if there is none or if nobody uses the old
+  // one and its configuration differs. Errors: the folder cannot be used; live processes are
+  // attached to a machine with another configuration. An attachment alone is an observer: it sees
+  // everything and owns nothing.
+  static Result<std::unique_ptr<Machine>> Attach(const MachineConfig& config,
+                                                 const std::string& state_folder);
+  // A machine in this process. `clock` must outlive it.
+  static std::unique_ptr<Machine> MakeLocal(const MachineConfig& config, VirtualClock* clock);
+
+  ~Machine();  // unregisters what this object registered
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  const MachineConfig& config() const { return config_; }
+  int device_count() const { return static_cast<int>(config_.devices.size()); }
+  const DeviceConfig& device(int index) const { return config_.devices[index]; }
+  // The process that attached, for the fork check.
+  int pid() const { return pid_; }
+  // True when a later attacher replaced this machine (only possible for observers): attach anew.
+  bool retired() const;
+  int64_t NowNs() const;  // the model's clock
+
+  // --- Processes -------------------------------------------------------------------------------
+  // Makes this process an owner of contexts. On a shared machine once per Machine (a second call
+  // gives the same handle), and death frees all. On a local one every call makes another process
+  // with the given pid.
+  Answer<Handle> RegisterProcess(int local_pid = 0);
+  // Frees everything the process owns.
+  Code UnregisterProcess(Handle process);
+
+  // --- Memory ----------------------------------------------------------------------------------
+  // A context costs the device's context_bytes. kOutOfMemory, kOutOfResources.
+  Answer<Handle> CreateContext(Handle process, int device);
+  // Queued work is dropped, running kernels stop, streams and events are gone, slabs are freed:
+  // unmap them first.
+  Code DestroyContext(Handle context);
+
+  // Slabs covering `bytes` (rounded up), in as few extents as can be had. Slabs read as zeros.
+  Answer<std::vector<Extent>> AllocSlabs(Handle context, uint64_t bytes);
+  // Exactly extents (or slab-aligned parts of them) that the context owns; else kInvalidValue and
+  // nothing changed. Unmap them before: their pages are punched out of the file.
+  Code FreeSlabs(Handle context, std::span<const Extent> extents);
+  // All slabs the context owns.
+  Code FreeAllSlabs(Handle context);
+  Answer<MemoryInfo> MemInfo(int device);
+  // The file (tmpfs, sparse) whose offsets the extents are; owned by the machine. -1 when local.
+  int memory_fd(int device) const;
+
+  // --- Streams and events ----------------------------------------------------------------------
+  // Lower `priority` values go first among kernels waiting for SMs, as in CUDA.
+  Answer<Handle> CreateStream(Handle context, StreamKind kind, int priority = 0);
+  // Returns at once; work already submitted still runs.
+  Code DestroyStream(Handle stream);
+  Answer<Handle> CreateEvent(Handle context);
+  Code DestroyEvent(Handle event);
+
+  // Appends all of `work` or none. Gives the sequence number of the last entry: 1, 2, ... per
+  // stream. kFull when the queue has not that much room, kOutOfResources when the machine has no
+  // entries left; kInvalidValue for more than kMaxBatch entries or bad ones.
+  Answer<uint64_t> Submit(Handle stream, std::span<const Work> work);
+  Answer<uint64_t> Submit(Handle stream, const Work& work) { return Submit(stream, {&work, 1}); }
+  static constexpr size_t kMaxBatch = 256;
+  static constexpr uint32_t kQueueDepth = 4096;
+
+  // kOk or kNotReady. A stream handle that is gone is kInvalidHandle.
+  Code QueryStream(Handle stream, uint64_t sequence);
+  Code QueryStream(Handle stream);    // everything submitted
+  Code QueryEvent(Handle event);      // kOk too when it was never recorded
+  Code QueryContext(Handle context);  // everything submitted to all of its streams
+  // Waits until `deadline_ns` (model clock): kOk, kTimedOut, kInvalidHandle; kStuck.
+  Code WaitStream(Handle stream, uint64_t sequence, int64_t deadline_ns = kForever);
+  Code WaitStream(Handle stream, int64_t deadline_ns = kForever);
+  Code WaitEvent(Handle event, int64_t deadline_ns = kForever);
+  Code WaitContext(Handle context, int64_t deadline_ns = kForever);
+  // Until the stream's queue has room for `entries` more.
+  Code WaitForRoom(Handle stream, uint32_t entries = 1, int64_t deadline_ns = kForever);
+
+  // Model time between two completed records. kNotReady when one is not complete, kInvalidValue
+  // when one was never recorded.
+  Answer<int64_t> ElapsedNs(Handle start, Handle end);
+
+  // --- The executor of this process ------------------------------------------------------------
+  // The next action to run; kTimedOut, or kShutdown. Several threads may ask.
+  Answer<Action> NextAction(Handle process, int64_t deadline_ns = kForever);
+  // The entry is finished; what waits behind it goes on.
+  Code CompleteAction(const Action& action);
+  // Ends all NextAction calls of this object, now and later, with kShutdown (false: undoes that).
+  void WakeExecutor(bool shutdown);
+
+  // --- Looking ---------------------------------------------------------------------------------
+  // Reaps the dead first, so a killed process is never seen.
+  Answer<DeviceUsage> Usage(int device);
+  // Time in which kernels of this context ran.
+  Answer<int64_t> ContextBusyNs(Handle context);
+  // Finds dead processes and frees what they had. Called by the machine itself when it matters.
+  void Reap();
+  // When the model will next change by itself; kForever when nothing is going on. For whoever
+  // drives a virtual clock.
+  int64_t NextEventNs();
+
+  // Empty, or the first broken invariant in words. For tests.
+  std::string CheckInvariants();
+
+ private:
+  friend struct Operation;
+  Machine(MachineConfig config, std::unique_ptr<Attachment> attachment,
+          VirtualClock* virtual_clock);
+
+  template <typename Done>
+  Code Wait(int64_t deadline_ns, Handle handle, Done done);
+
+  MachineConfig config_;
+  std::unique_ptr<Attachment> attachment_;
+  VirtualClock* virtual_clock_;  // null: dilated real time
+  DilatedClock dilated_clock_;
+  int pid_;
+  Handle process_ = 0;  // shared machines: what RegisterProcess made
+  std::atomic<bool> executor_shutdown_{false};
+};
+
+}  // namespace prorata::simgpu

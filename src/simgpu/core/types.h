@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <limits>
+#include <vector>
+
+namespace prorata::simgpu {
+
+// A name for a record of the machine: table, index and generation, so that a stale one is refused.
+// 0 is none. Handles mean the same in every process that shares the machine.
+using Handle = uint64_t;
+
+inline constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
+
+// Answers of the machine. The driver room translates them to CUresult, the nvml room to
+// nvmlReturn_t.
+enum class Code {
+  kOk,
+  kNotReady,        // a query: not finished yet
+  kInvalidHandle,   // never existed, destroyed, or of another table
+  kInvalidValue,    // an argument out of range
+  kOutOfMemory,     // the device has not that much memory left
+  kOutOfResources,  // a table of the machine is full
+  kFull,            // the stream's queue is full: WaitForRoom, then submit again
+  kTimedOut,        // the deadline passed
+  kStuck,           // on a virtual clock: no event will ever end this wait
+  kShutdown,        // NextAction: WakeExecutor(true) was called
+};
+
+template <typename T>
+using Answer = std::expected<T, Code>;
+
+// A piece of a device's memory file. Offsets and lengths are multiples of the slab size.
+struct Extent {
+  uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;
+};
+
+struct MemoryInfo {
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;
+};
+
+// A stream that is neither is an ordinary blocking one; a per-thread default stream is such a
+// stream, made by the driver room for each thread.
+enum class StreamKind : uint8_t {
+  kBlocking,     // ordered against the legacy stream of its context
+  kNonBlocking,  // CU_STREAM_NON_BLOCKING
+  kLegacy,       // the context's default stream; one per context
+};
+
+enum class WorkKind : uint8_t {
+  kKernel,        // compute engine: duration_ns, sm_ppm
+  kCopyToDevice,  // host-to-device copy engine: bytes
+  kCopyToHost,    // device-to-host copy engine: bytes
+  kCopyOnDevice,  // compute engine, all SMs: bytes at the device's own bandwidth
+  kHost,          // nothing but the action; for host functions, and for free waits
+  kEventRecord,   // event
+  kEventWait,     // event: as it was last recorded when this is submitted
+};
+
+// One entry of a stream. If `token` is not 0, then after the engine's time is over the executor of
+// the process that submitted it must run the action of that token, and the entry is finished only
+// when it says so: that is how copied bytes arrive and kernels compute.
+struct Work {
+  WorkKind kind = WorkKind::kKernel;
+  uint32_t sm_ppm = 1'000'000;  // share of the SMs that the kernel occupies, 1 to 1,000,000
+  int64_t duration_ns = 0;      // kernels: at full speed, engine time
+  uint64_t bytes = 0;           // copies
+  Handle event = 0;             // kEventRecord, kEventWait
+  uint64_t token = 0;           // not 0: the action
+
+  static Work Kernel(int64_t duration_ns, uint32_t sm_ppm = 1'000'000, uint64_t token = 0) {
+    return {
+        .kind = WorkKind::kKernel, .sm_ppm = sm_ppm, .duration_ns = duration_ns, .token = token};
+  }
+  static Work Copy(WorkKind kind, uint64_t bytes, uint64_t token = 0) {
+    return {.kind = kind, .bytes = bytes, .token = token};
+  }
+  static Work Host(uint64_t token) { return {.kind = WorkKind::kHost, .token = token}; }
+  static Work Record(Handle event) { return {.kind = WorkKind::kEventRecord, .event = event}; }
+  static Work WaitFor(Handle event) { return {.kind = WorkKind::kEventWait, .event = event}; }
+};
+
+// What the executor thread is to run: the token of a Work; answer with CompleteAction.
+struct Action {
+  uint64_t token = 0;
+  Handle stream = 0;
+  uint64_t sequence = 0;
+};
+
+// What NVML shows. Times are model time.
+struct ProcessUsage {
+  int slot = 0;
+  int pid = 0;  // as the asking process sees it; 0 when it is not visible in its pid namespace
+  uint64_t used_bytes = 0;  // contexts and slabs on this device
+  int64_t busy_ns = 0;      // time in which a kernel of it was running on this device
+};
+
+struct DeviceUsage {
+  uint64_t total_bytes = 0;
+  uint64_t used_bytes = 0;
+  uint64_t free_bytes = 0;
+  int64_t now_ns = 0;                   // when this was true
+  int64_t busy_ns = 0;                  // sum over all processes, dead ones included
+  int64_t switching_ns = 0;             // time lost to context switches
+  uint32_t utilization_ppm = 0;         // busy share of the last second
+  std::vector<ProcessUsage> processes;  // those with a context or memory on this device
+};
+
+}  // namespace prorata::simgpu
