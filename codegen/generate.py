@@ -15,7 +15,8 @@ import gen_defaults
 import gen_maps
 import gen_symbols
 import gen_trampolines
-from model import ROOT, SpecError, load
+from model import ROOT, load
+from overlay import SpecError
 
 OUT = ROOT / "generated"
 

@@ -9,13 +9,9 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from overlay import Overlay, base_name
+
 ROOT = Path(__file__).resolve().parent.parent
-ROLES = ("alloc", "free", "launch", "sync", "context", "module", "memory-query", "ipc", "graph",
-         "capture", "plain")
-
-
-class SpecError(Exception):
-    """The spec contradicts itself; the message names the key."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +87,6 @@ class Library:
     by_symbol: dict = field(default_factory=dict)
 
 
-def base_name(symbol):
-    return re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", symbol)
-
-
 def declare(type_text, name):
     """The C declaration of `name` with a type that spec/ spells without it."""
     if "(*" in type_text:
@@ -137,8 +129,6 @@ def _versioned(types):
 
 def load(name, spec_dir=ROOT / "spec"):
     """Reads one library, "cuda" or "nvml", and refuses a spec that contradicts itself."""
-    from overlay import Overlay  # here, so that the two modules may name each other's types
-
     spec = json.loads((spec_dir / f"{name}.json").read_text())
     tables = [tomllib.loads((spec_dir / f"{name}_{part}.toml").read_text())
               for part in ("overlay", "directions")]

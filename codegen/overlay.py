@@ -2,9 +2,18 @@
 
 import re
 
-from model import ROLES, SpecError, base_name
-
+ROLES = ("alloc", "free", "launch", "sync", "context", "module", "memory-query", "ipc", "graph",
+         "capture", "plain")
 DIRECTIONS = ("in", "out", "inout")
+
+
+class SpecError(Exception):
+    """The spec contradicts itself; the message names the key."""
+
+
+def base_name(symbol):
+    """The function without version and stream suffix: cuMemAllocAsync for cuMemAllocAsync_ptsz."""
+    return re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", symbol)
 
 
 def _flatten(value):
@@ -15,6 +24,9 @@ def _flatten(value):
 
 
 class Overlay:
+    """Answers what the generators ask about a function; `versioned` names the struct types whose
+    first member is a version that the caller sets."""
+
     def __init__(self, table, directions, versioned, library):
         self.library = library
         self.default_role = table.get("default_role")
@@ -26,10 +38,11 @@ class Overlay:
                 raise SpecError(f"{library}: roles.{role} is not a role")
             for name in _flatten(names):
                 if name in self.roles:
-                    raise SpecError(f"{library}: {name} has two roles, {self.roles[name]} and {role}")
+                    raise SpecError(f"{library}: {name} has two roles, "
+                                    f"{self.roles[name]} and {role}")
                 self.roles[name] = role
         self.rule = directions["rule"]
-        self.versioned = versioned  # types whose first member is a version the caller sets
+        self.versioned = versioned
         self.exceptions = directions.get("exceptions", {})
 
     def role(self, symbol):

@@ -318,6 +318,8 @@
   answer nvmlEventSetFree 0
   answer nvmlEventSetWait 0
   answer nvmlEventSetWait_v2 0
+  answer nvmlGetBlacklistDeviceCount 0
+  answer nvmlGetBlacklistDeviceInfoByIndex 0
   answer nvmlGetExcludedDeviceCount 0
   answer nvmlGetExcludedDeviceInfoByIndex 0
   answer nvmlGetVgpuCompatibility 0

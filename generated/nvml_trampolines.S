@@ -386,115 +386,117 @@ prorata_nvml_lazy:
   export nvmlEventSetFree 287
   export nvmlEventSetWait 288
   export nvmlEventSetWait_v2 289
-  export nvmlGetExcludedDeviceCount 290
-  export nvmlGetExcludedDeviceInfoByIndex 291
-  export nvmlGetVgpuCompatibility 292
-  export nvmlGetVgpuDriverCapabilities 293
-  export nvmlGetVgpuVersion 294
-  export nvmlGpmMetricsGet 295
-  export nvmlGpmMigSampleGet 296
-  export nvmlGpmQueryDeviceSupport 297
-  export nvmlGpmQueryIfStreamingEnabled 298
-  export nvmlGpmSampleAlloc 299
-  export nvmlGpmSampleFree 300
-  export nvmlGpmSampleGet 301
-  export nvmlGpmSetStreamingEnabled 302
-  export nvmlGpuInstanceCreateComputeInstance 303
-  export nvmlGpuInstanceCreateComputeInstanceWithPlacement 304
-  export nvmlGpuInstanceDestroy 305
-  export nvmlGpuInstanceGetActiveVgpus 306
-  export nvmlGpuInstanceGetComputeInstanceById 307
-  export nvmlGpuInstanceGetComputeInstancePossiblePlacements 308
-  export nvmlGpuInstanceGetComputeInstanceProfileInfo 309
-  export nvmlGpuInstanceGetComputeInstanceProfileInfoV 310
-  export nvmlGpuInstanceGetComputeInstanceRemainingCapacity 311
-  export nvmlGpuInstanceGetComputeInstances 312
-  export nvmlGpuInstanceGetCreatableVgpus 313
-  export nvmlGpuInstanceGetInfo 314
-  export nvmlGpuInstanceGetVgpuHeterogeneousMode 315
-  export nvmlGpuInstanceGetVgpuSchedulerLog 316
-  export nvmlGpuInstanceGetVgpuSchedulerState 317
-  export nvmlGpuInstanceGetVgpuTypeCreatablePlacements 318
-  export nvmlGpuInstanceSetVgpuHeterogeneousMode 319
-  export nvmlGpuInstanceSetVgpuSchedulerState 320
-  export nvmlInit 321
-  export nvmlInitWithFlags 322
-  export nvmlInit_v2 323
-  export nvmlInternalGetExportTable 324
-  export nvmlSetVgpuVersion 325
-  export nvmlShutdown 326
-  export nvmlSystemEventSetCreate 327
-  export nvmlSystemEventSetFree 328
-  export nvmlSystemEventSetWait 329
-  export nvmlSystemGetConfComputeCapabilities 330
-  export nvmlSystemGetConfComputeGpusReadyState 331
-  export nvmlSystemGetConfComputeKeyRotationThresholdInfo 332
-  export nvmlSystemGetConfComputeSettings 333
-  export nvmlSystemGetConfComputeState 334
-  export nvmlSystemGetCudaDriverVersion 335
-  export nvmlSystemGetCudaDriverVersion_v2 336
-  export nvmlSystemGetDriverBranch 337
-  export nvmlSystemGetDriverVersion 338
-  export nvmlSystemGetHicVersion 339
-  export nvmlSystemGetNVMLVersion 340
-  export nvmlSystemGetNvlinkBwMode 341
-  export nvmlSystemGetProcessName 342
-  export nvmlSystemGetTopologyGpuSet 343
-  export nvmlSystemRegisterEvents 344
-  export nvmlSystemSetConfComputeGpusReadyState 345
-  export nvmlSystemSetConfComputeKeyRotationThresholdInfo 346
-  export nvmlSystemSetNvlinkBwMode 347
-  export nvmlUnitGetCount 348
-  export nvmlUnitGetDevices 349
-  export nvmlUnitGetFanSpeedInfo 350
-  export nvmlUnitGetHandleByIndex 351
-  export nvmlUnitGetLedState 352
-  export nvmlUnitGetPsuInfo 353
-  export nvmlUnitGetTemperature 354
-  export nvmlUnitGetUnitInfo 355
-  export nvmlUnitSetLedState 356
-  export nvmlVgpuInstanceClearAccountingPids 357
-  export nvmlVgpuInstanceGetAccountingMode 358
-  export nvmlVgpuInstanceGetAccountingPids 359
-  export nvmlVgpuInstanceGetAccountingStats 360
-  export nvmlVgpuInstanceGetEccMode 361
-  export nvmlVgpuInstanceGetEncoderCapacity 362
-  export nvmlVgpuInstanceGetEncoderSessions 363
-  export nvmlVgpuInstanceGetEncoderStats 364
-  export nvmlVgpuInstanceGetFBCSessions 365
-  export nvmlVgpuInstanceGetFBCStats 366
-  export nvmlVgpuInstanceGetFbUsage 367
-  export nvmlVgpuInstanceGetFrameRateLimit 368
-  export nvmlVgpuInstanceGetGpuInstanceId 369
-  export nvmlVgpuInstanceGetGpuPciId 370
-  export nvmlVgpuInstanceGetLicenseInfo 371
-  export nvmlVgpuInstanceGetLicenseInfo_v2 372
-  export nvmlVgpuInstanceGetLicenseStatus 373
-  export nvmlVgpuInstanceGetMdevUUID 374
-  export nvmlVgpuInstanceGetMetadata 375
-  export nvmlVgpuInstanceGetPlacementId 376
-  export nvmlVgpuInstanceGetRuntimeStateSize 377
-  export nvmlVgpuInstanceGetType 378
-  export nvmlVgpuInstanceGetUUID 379
-  export nvmlVgpuInstanceGetVmDriverVersion 380
-  export nvmlVgpuInstanceGetVmID 381
-  export nvmlVgpuInstanceSetEncoderCapacity 382
-  export nvmlVgpuTypeGetBAR1Info 383
-  export nvmlVgpuTypeGetCapabilities 384
-  export nvmlVgpuTypeGetClass 385
-  export nvmlVgpuTypeGetDeviceID 386
-  export nvmlVgpuTypeGetFbReservation 387
-  export nvmlVgpuTypeGetFrameRateLimit 388
-  export nvmlVgpuTypeGetFramebufferSize 389
-  export nvmlVgpuTypeGetGpuInstanceProfileId 390
-  export nvmlVgpuTypeGetGspHeapSize 391
-  export nvmlVgpuTypeGetLicense 392
-  export nvmlVgpuTypeGetMaxInstances 393
-  export nvmlVgpuTypeGetMaxInstancesPerGpuInstance 394
-  export nvmlVgpuTypeGetMaxInstancesPerVm 395
-  export nvmlVgpuTypeGetName 396
-  export nvmlVgpuTypeGetNumDisplayHeads 397
-  export nvmlVgpuTypeGetResolution 398
+  export nvmlGetBlacklistDeviceCount 290
+  export nvmlGetBlacklistDeviceInfoByIndex 291
+  export nvmlGetExcludedDeviceCount 292
+  export nvmlGetExcludedDeviceInfoByIndex 293
+  export nvmlGetVgpuCompatibility 294
+  export nvmlGetVgpuDriverCapabilities 295
+  export nvmlGetVgpuVersion 296
+  export nvmlGpmMetricsGet 297
+  export nvmlGpmMigSampleGet 298
+  export nvmlGpmQueryDeviceSupport 299
+  export nvmlGpmQueryIfStreamingEnabled 300
+  export nvmlGpmSampleAlloc 301
+  export nvmlGpmSampleFree 302
+  export nvmlGpmSampleGet 303
+  export nvmlGpmSetStreamingEnabled 304
+  export nvmlGpuInstanceCreateComputeInstance 305
+  export nvmlGpuInstanceCreateComputeInstanceWithPlacement 306
+  export nvmlGpuInstanceDestroy 307
+  export nvmlGpuInstanceGetActiveVgpus 308
+  export nvmlGpuInstanceGetComputeInstanceById 309
+  export nvmlGpuInstanceGetComputeInstancePossiblePlacements 310
+  export nvmlGpuInstanceGetComputeInstanceProfileInfo 311
+  export nvmlGpuInstanceGetComputeInstanceProfileInfoV 312
+  export nvmlGpuInstanceGetComputeInstanceRemainingCapacity 313
+  export nvmlGpuInstanceGetComputeInstances 314
+  export nvmlGpuInstanceGetCreatableVgpus 315
+  export nvmlGpuInstanceGetInfo 316
+  export nvmlGpuInstanceGetVgpuHeterogeneousMode 317
+  export nvmlGpuInstanceGetVgpuSchedulerLog 318
+  export nvmlGpuInstanceGetVgpuSchedulerState 319
+  export nvmlGpuInstanceGetVgpuTypeCreatablePlacements 320
+  export nvmlGpuInstanceSetVgpuHeterogeneousMode 321
+  export nvmlGpuInstanceSetVgpuSchedulerState 322
+  export nvmlInit 323
+  export nvmlInitWithFlags 324
+  export nvmlInit_v2 325
+  export nvmlInternalGetExportTable 326
+  export nvmlSetVgpuVersion 327
+  export nvmlShutdown 328
+  export nvmlSystemEventSetCreate 329
+  export nvmlSystemEventSetFree 330
+  export nvmlSystemEventSetWait 331
+  export nvmlSystemGetConfComputeCapabilities 332
+  export nvmlSystemGetConfComputeGpusReadyState 333
+  export nvmlSystemGetConfComputeKeyRotationThresholdInfo 334
+  export nvmlSystemGetConfComputeSettings 335
+  export nvmlSystemGetConfComputeState 336
+  export nvmlSystemGetCudaDriverVersion 337
+  export nvmlSystemGetCudaDriverVersion_v2 338
+  export nvmlSystemGetDriverBranch 339
+  export nvmlSystemGetDriverVersion 340
+  export nvmlSystemGetHicVersion 341
+  export nvmlSystemGetNVMLVersion 342
+  export nvmlSystemGetNvlinkBwMode 343
+  export nvmlSystemGetProcessName 344
+  export nvmlSystemGetTopologyGpuSet 345
+  export nvmlSystemRegisterEvents 346
+  export nvmlSystemSetConfComputeGpusReadyState 347
+  export nvmlSystemSetConfComputeKeyRotationThresholdInfo 348
+  export nvmlSystemSetNvlinkBwMode 349
+  export nvmlUnitGetCount 350
+  export nvmlUnitGetDevices 351
+  export nvmlUnitGetFanSpeedInfo 352
+  export nvmlUnitGetHandleByIndex 353
+  export nvmlUnitGetLedState 354
+  export nvmlUnitGetPsuInfo 355
+  export nvmlUnitGetTemperature 356
+  export nvmlUnitGetUnitInfo 357
+  export nvmlUnitSetLedState 358
+  export nvmlVgpuInstanceClearAccountingPids 359
+  export nvmlVgpuInstanceGetAccountingMode 360
+  export nvmlVgpuInstanceGetAccountingPids 361
+  export nvmlVgpuInstanceGetAccountingStats 362
+  export nvmlVgpuInstanceGetEccMode 363
+  export nvmlVgpuInstanceGetEncoderCapacity 364
+  export nvmlVgpuInstanceGetEncoderSessions 365
+  export nvmlVgpuInstanceGetEncoderStats 366
+  export nvmlVgpuInstanceGetFBCSessions 367
+  export nvmlVgpuInstanceGetFBCStats 368
+  export nvmlVgpuInstanceGetFbUsage 369
+  export nvmlVgpuInstanceGetFrameRateLimit 370
+  export nvmlVgpuInstanceGetGpuInstanceId 371
+  export nvmlVgpuInstanceGetGpuPciId 372
+  export nvmlVgpuInstanceGetLicenseInfo 373
+  export nvmlVgpuInstanceGetLicenseInfo_v2 374
+  export nvmlVgpuInstanceGetLicenseStatus 375
+  export nvmlVgpuInstanceGetMdevUUID 376
+  export nvmlVgpuInstanceGetMetadata 377
+  export nvmlVgpuInstanceGetPlacementId 378
+  export nvmlVgpuInstanceGetRuntimeStateSize 379
+  export nvmlVgpuInstanceGetType 380
+  export nvmlVgpuInstanceGetUUID 381
+  export nvmlVgpuInstanceGetVmDriverVersion 382
+  export nvmlVgpuInstanceGetVmID 383
+  export nvmlVgpuInstanceSetEncoderCapacity 384
+  export nvmlVgpuTypeGetBAR1Info 385
+  export nvmlVgpuTypeGetCapabilities 386
+  export nvmlVgpuTypeGetClass 387
+  export nvmlVgpuTypeGetDeviceID 388
+  export nvmlVgpuTypeGetFbReservation 389
+  export nvmlVgpuTypeGetFrameRateLimit 390
+  export nvmlVgpuTypeGetFramebufferSize 391
+  export nvmlVgpuTypeGetGpuInstanceProfileId 392
+  export nvmlVgpuTypeGetGspHeapSize 393
+  export nvmlVgpuTypeGetLicense 394
+  export nvmlVgpuTypeGetMaxInstances 395
+  export nvmlVgpuTypeGetMaxInstancesPerGpuInstance 396
+  export nvmlVgpuTypeGetMaxInstancesPerVm 397
+  export nvmlVgpuTypeGetName 398
+  export nvmlVgpuTypeGetNumDisplayHeads 399
+  export nvmlVgpuTypeGetResolution 400
 
   .p2align 4
   stub 0
@@ -896,9 +898,11 @@ prorata_nvml_lazy:
   stub 396
   stub 397
   stub 398
+  stub 399
+  stub 400
 
   .section .data.rel.local, "aw", @progbits
-  table prorata_nvml_slots 399
+  table prorata_nvml_slots 401
   slot 0
   slot 1
   slot 2
@@ -1298,9 +1302,11 @@ prorata_nvml_lazy:
   slot 396
   slot 397
   slot 398
+  slot 399
+  slot 400
 
   .section .data.rel.ro.local, "aw", @progbits
-  table prorata_nvml_names 399
+  table prorata_nvml_names 401
   name_entry nvmlComputeInstanceDestroy
   name_entry nvmlComputeInstanceGetInfo
   name_entry nvmlComputeInstanceGetInfo_v2
@@ -1591,6 +1597,8 @@ prorata_nvml_lazy:
   name_entry nvmlEventSetFree
   name_entry nvmlEventSetWait
   name_entry nvmlEventSetWait_v2
+  name_entry nvmlGetBlacklistDeviceCount
+  name_entry nvmlGetBlacklistDeviceInfoByIndex
   name_entry nvmlGetExcludedDeviceCount
   name_entry nvmlGetExcludedDeviceInfoByIndex
   name_entry nvmlGetVgpuCompatibility

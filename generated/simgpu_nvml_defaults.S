@@ -318,6 +318,8 @@
   answer nvmlEventSetFree 3
   answer nvmlEventSetWait 3
   answer nvmlEventSetWait_v2 3
+  answer nvmlGetBlacklistDeviceCount 3
+  answer nvmlGetBlacklistDeviceInfoByIndex 3
   answer nvmlGetExcludedDeviceCount 3
   answer nvmlGetExcludedDeviceInfoByIndex 3
   answer nvmlGetVgpuCompatibility 3

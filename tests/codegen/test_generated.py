@@ -58,7 +58,8 @@ const Row kNvml[] = {
 };
 struct Version { const char* name; int version; int flag; const void* address; };
 const Version kVersions[] = {
-#define PRORATA_DRIVER_VERSION(name, version, flag, symbol) {name, version, flag, (const void*)&symbol},
+#define PRORATA_DRIVER_VERSION(name, version, flag, symbol) \\
+  {name, version, flag, (const void*)&symbol},
 #include "driver_versions.inc"
 };
 const Row kOverrides[] = {

@@ -7,7 +7,8 @@ import unittest
 from pathlib import Path
 
 import support
-from model import ROLES, SpecError, base_name, load
+from model import load
+from overlay import ROLES, SpecError, base_name
 
 
 class SpecTest(unittest.TestCase):
@@ -105,8 +106,8 @@ class BrokenSpecTest(unittest.TestCase):
                             "cuMemAlloc has no role")
 
     def test_a_role_for_no_function(self):
-        self.assert_refused("cuda_overlay.toml", r'linear = \["cuMemAlloc"', 'linear = ["cuX", "cuMemAlloc"',
-                            "cuX is not a base function")
+        self.assert_refused("cuda_overlay.toml", r'linear = \["cuMemAlloc"',
+                            'linear = ["cuX", "cuMemAlloc"', "cuX is not a base function")
 
     def test_two_roles(self):
         self.assert_refused("cuda_overlay.toml", r'linear = \["cuMemFree"',
@@ -139,7 +140,8 @@ class BrokenSpecTest(unittest.TestCase):
 class DirectionsTest(unittest.TestCase):
     def test_known_arguments(self):
         cuda = load("cuda").by_symbol | load("nvml").by_symbol
-        for key, direction in {("cuMemAlloc_v2", "dptr"): "out", ("cuMemAlloc_v2", "bytesize"): "in",
+        for key, direction in {("cuMemAlloc_v2", "dptr"): "out",
+                               ("cuMemAlloc_v2", "bytesize"): "in",
                                ("cuMemcpyHtoD_v2", "srcHost"): "in",
                                ("cuMemcpyDtoH_v2_ptds", "dstHost"): "out",
                                ("cuMemcpy2D_v2", "pCopy"): "in",
