@@ -1,0 +1,127 @@
+#include "apps/gpuload/options.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <map>
+
+#include "base/bytes.h"
+
+namespace prorata::gpuload {
+namespace {
+
+const std::map<std::string, LoadMode> kLoadModes = {
+    {"dlopen", LoadMode::kDlopen},
+    {"dlopen-local", LoadMode::kDlopenLocal},
+    {"dlopen-dev", LoadMode::kDlopenDev},
+    {"getprocaddress", LoadMode::kGetProcAddress},
+    {"getprocaddress-v1", LoadMode::kGetProcAddressV1},
+};
+
+const std::map<std::string, Allocator> kAllocators = {
+    {"plain", Allocator::kPlain}, {"async", Allocator::kAsync}, {"managed", Allocator::kManaged},
+    {"vmm", Allocator::kVmm},     {"pitch", Allocator::kPitch}, {"array", Allocator::kArray},
+};
+
+constexpr const char* kFooter =
+    "\nExamples:\n"
+    "  gpuload --seconds 5 --kernel-us 500\n"
+    "  gpuload --allocate 128MiB --until-refused\n"
+    "  gpuload --stress --threads 4 --seconds 10 --seed 7\n"
+    "  gpuload --load getprocaddress --graph 20 --seconds 2 --stamps stamps.json\n\n"
+    "Prints one line of JSON at the end: what it achieved, by its kernels' own stamps.";
+
+void AddKernelOptions(CLI::App* app, Options* options) {
+  app->add_option("--seconds", options->seconds, "Launch kernels (or stress) for so long")
+      ->check(CLI::NonNegativeNumber);
+  app->add_option("--kernels", options->kernels, "Launch so many kernels in each thread");
+  app->add_option("--kernel-us", options->kernel_us, "Duration of a kernel")->capture_default_str();
+  app->add_option("--gap-us", options->gap_us, "Sleep after each synchronisation");
+  app->add_option("--per-sync", options->per_sync, "Launches from one synchronisation to the next")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app->add_option("--threads", options->threads, "Host threads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app->add_option("--streams", options->streams, "Streams of each thread")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app->add_option("--graph", options->graph, "Capture so many kernels and replay the graph");
+  app->add_option("--priority", options->priority, "Priority of the streams");
+  app->add_option("--blocks", options->blocks, "Blocks of a kernel (0: fill the device)");
+  app->add_option("--block-threads", options->block_threads, "Threads of a block")
+      ->check(CLI::Range(1, 1024));
+  app->add_option("--stamp-capacity", options->stamp_capacity, "Stamps kept on the device")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--stamps", options->stamps_file, "Write all stamps to this file (JSON)");
+  app->add_flag("--capture-beside", options->capture_beside,
+                "One more thread captures in global mode all the while");
+}
+
+void AddMemoryOptions(CLI::App* app, Options* options) {
+  const auto size = [](const std::string& text, uint64_t* target) {
+    auto bytes = ParseBytes(text);
+    if (!bytes) throw CLI::ValidationError(bytes.error().message);
+    *target = *bytes;
+  };
+  app->add_option_function<std::string>(
+         "--allocate", [=](const std::string& text) { size(text, &options->allocate_bytes); },
+         "Allocate this much")
+      ->option_text("SIZE");
+  app->add_option("--count", options->allocate_count, "So many times")->capture_default_str();
+  app->add_flag("--until-refused", options->until_refused, "Again and again until refused");
+  app->add_option("--allocator", options->allocator, "plain|async|managed|vmm|pitch|array")
+      ->transform(CLI::CheckedTransformer(kAllocators))
+      ->option_text("KIND");
+  app->add_flag("--verify", options->verify, "Write a pattern to what was allocated, read it back");
+  app->add_flag("--stress", options->stress, "Allocate and free at random in every thread");
+  app->add_option_function<std::string>(
+         "--stress-max", [=](const std::string& text) { size(text, &options->stress_max_bytes); },
+         "Largest allocation of the stress")
+      ->option_text("SIZE");
+  app->add_option("--seed", options->seed, "Seed of the stress")->capture_default_str();
+}
+
+}  // namespace
+
+Parsed ParseOptions(int argc, char** argv) {
+  Parsed parsed;
+  Options* options = &parsed.options;
+  CLI::App app("A small GPU workload on the driver API.", "gpuload");
+  app.footer(kFooter);
+  app.add_option_function<std::string>(
+         "--load",
+         [=](const std::string& text) {
+           if (text.find('/') != std::string::npos) {
+             options->load = LoadMode::kAbsolute;
+             options->library = text;
+           } else if (const auto found = kLoadModes.find(text); found != kLoadModes.end()) {
+             options->load = found->second;
+           } else {
+             throw CLI::ValidationError("--load: '" + text + "' is neither a way nor a path");
+           }
+         },
+         "How to reach the driver: dlopen, dlopen-local, dlopen-dev (libcuda.so), "
+         "getprocaddress, getprocaddress-v1, or an absolute path")
+      ->option_text("WAY");
+  app.add_option("--api-version", options->api_version, "Version asked of cuGetProcAddress")
+      ->capture_default_str();
+  app.add_flag("--per-thread-default", options->per_thread_default,
+               "Ask cuGetProcAddress for the per-thread default stream variants");
+  app.add_option("--device", options->device, "Device ordinal");
+  AddKernelOptions(&app, options);
+  AddMemoryOptions(&app, options);
+  app.add_option("--hold", options->hold_s, "Keep everything so many seconds after the work");
+  app.add_flag("--announce", options->announce, "Print a line when memory is held, kernels begin");
+  app.add_flag("--fork", options->fork_after_init, "Fork after cuInit, go on in the parent");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    parsed.exit_status = app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::cerr << "gpuload: " << error.what() << "; see gpuload --help\n";
+    parsed.exit_status = 2;
+  }
+  return parsed;
+}
+
+}  // namespace prorata::gpuload

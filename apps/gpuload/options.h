@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace prorata::gpuload {
+
+// How the program reaches the driver: each is a way that real programs take, and each must lead
+// through the client library.
+enum class LoadMode {
+  kDlopen,          // libcuda.so.1, RTLD_GLOBAL, symbols by dlsym
+  kDlopenLocal,     // libcuda.so.1, RTLD_LOCAL
+  kDlopenDev,       // libcuda.so, RTLD_LOCAL
+  kAbsolute,        // a path
+  kGetProcAddress,  // dlsym of cuGetProcAddress_v2 alone, all else through it
+  kGetProcAddressV1,
+};
+
+enum class Allocator { kPlain, kAsync, kManaged, kVmm, kPitch, kArray };
+
+struct Options {
+  LoadMode load = LoadMode::kDlopen;
+  std::string library;              // of kAbsolute
+  int api_version = 12000;          // that cuGetProcAddress is asked for
+  bool per_thread_default = false;  // its flag CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+  int device = 0;
+
+  // Kernels: only when a duration or a count is given.
+  double seconds = 0;
+  uint64_t kernels = 0;  // per thread
+  uint64_t kernel_us = 1000;
+  uint64_t gap_us = 0;  // asleep on the host after each synchronisation
+  uint32_t per_sync = 16;
+  uint32_t threads = 1;
+  uint32_t streams = 1;  // per thread
+  uint32_t graph = 0;    // kernels captured in a graph that is replayed
+  int priority = 0;
+  uint32_t blocks = 0;  // 0: fill the device
+  uint32_t block_threads = 1024;
+  uint64_t stamp_capacity = 1 << 18;
+  std::string stamps_file;
+  bool capture_beside = false;  // one more thread captures in global mode all the while
+
+  // Memory, before the kernels.
+  uint64_t allocate_bytes = 0;
+  uint64_t allocate_count = 1;
+  bool until_refused = false;
+  Allocator allocator = Allocator::kPlain;
+  bool verify = false;
+  bool stress = false;  // `threads` threads allocate and free at random, for `seconds`
+  uint64_t stress_max_bytes = 64 << 20;
+  uint64_t seed = 1;
+
+  double hold_s = 0;      // keep everything this long after the work, or until SIGTERM
+  bool announce = false;  // print {"event": ...} lines when memory is held and when kernels begin
+  bool fork_after_init = false;
+};
+
+// Reads the command line; on --help or an error prints a text and gives the exit status.
+struct Parsed {
+  Options options;
+  int exit_status = -1;  // not -1: end with it
+};
+Parsed ParseOptions(int argc, char** argv);
+
+}  // namespace prorata::gpuload
