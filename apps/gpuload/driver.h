@@ -19,6 +19,8 @@
   X(cuDeviceGetAttribute, cuDeviceGetAttribute)                   \
   X(cuDeviceTotalMem_v2, cuDeviceTotalMem)                        \
   X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain)           \
+  X(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease)      \
+  X(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool)         \
   X(cuCtxSetCurrent, cuCtxSetCurrent)                             \
   X(cuCtxSynchronize, cuCtxSynchronize)                           \
   X(cuModuleLoadData, cuModuleLoadData)                           \
@@ -26,6 +28,12 @@
   X(cuLaunchKernel, cuLaunchKernel)                               \
   X(cuStreamCreateWithPriority, cuStreamCreateWithPriority)       \
   X(cuStreamSynchronize, cuStreamSynchronize)                     \
+  X(cuStreamDestroy_v2, cuStreamDestroy)                          \
+  X(cuEventCreate, cuEventCreate)                                 \
+  X(cuEventRecord, cuEventRecord)                                 \
+  X(cuEventQuery, cuEventQuery)                                   \
+  X(cuEventSynchronize, cuEventSynchronize)                       \
+  X(cuEventDestroy_v2, cuEventDestroy)                            \
   X(cuStreamBeginCapture_v2, cuStreamBeginCapture)                \
   X(cuStreamEndCapture, cuStreamEndCapture)                       \
   X(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags)     \
@@ -38,6 +46,8 @@
   X(cuMemAllocManaged, cuMemAllocManaged)                         \
   X(cuMemAllocAsync, cuMemAllocAsync)                             \
   X(cuMemFreeAsync, cuMemFreeAsync)                               \
+  X(cuMemPoolGetAttribute, cuMemPoolGetAttribute)                 \
+  X(cuMemPoolTrimTo, cuMemPoolTrimTo)                             \
   X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity) \
   X(cuMemAddressReserve, cuMemAddressReserve)                     \
   X(cuMemAddressFree, cuMemAddressFree)                           \
@@ -49,7 +59,12 @@
   X(cuArrayCreate_v2, cuArrayCreate)                              \
   X(cuArrayDestroy, cuArrayDestroy)                               \
   X(cuMemsetD32_v2, cuMemsetD32)                                  \
-  X(cuMemcpyDtoH_v2, cuMemcpyDtoH)
+  X(cuMemcpyDtoH_v2, cuMemcpyDtoH)                                \
+  X(cuMemHostAlloc, cuMemHostAlloc)                               \
+  X(cuMemFreeHost, cuMemFreeHost)                                 \
+  X(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync)                      \
+  X(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync)                      \
+  X(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync)
 
 namespace prorata::gpuload {
 
