@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/fraction.h"
+
+namespace prorata::policy {
+
+// What a share is promised of one device's time.
+struct ComputeTerms {
+  Fraction request;                  // gets this whenever it wants it
+  Fraction limit = Fraction::One();  // never more
+  uint32_t weight = 100;             // its part of what nobody's request claims; at least 1
+};
+
+// A share that wants the device is entitled to at least this much of it, even where the requests of
+// others fill it: a promise to them is kept within half a point, and nobody hangs for ever.
+inline constexpr double kLeastEntitled = 0.005;
+
+// The fraction of the device's time that each of these shares is entitled to while exactly they
+// want it: its request (scaled down if the requests add up to more than the device), and its
+// weighted part of the rest, up to its limit. Adds up to 1, or less if the limits leave some
+// unused.
+std::vector<double> Entitlements(std::span<const ComputeTerms> wanting);
+
+}  // namespace prorata::policy

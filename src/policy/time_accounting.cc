@@ -1,0 +1,126 @@
+// The books of TimeSharing: what each share earned, owes and may still take.
+
+#include <algorithm>
+#include <cmath>
+
+#include "policy/time_sharing.h"
+
+namespace prorata::policy {
+namespace {
+
+// However long a kernel was, its share is not made to pay for more than this at once.
+constexpr double kLongestTurnNs = 1e9;
+// A limit's debt is kept, but not for ever: ten seconds of it is somebody's measuring error.
+constexpr double kLimitDebtNs = 10e9;
+// An unreported turn is not charged at all below this.
+constexpr double kDebtNs = 1;
+
+}  // namespace
+
+void TimeSharing::Report(Key key, uint64_t charged_total_ns, int64_t backlog_ns) {
+  Share* share = Find(key);
+  if (share == nullptr) return;
+  share->backlog_ns = std::max<int64_t>(0, backlog_ns);
+  if (charged_total_ns <= share->charged_total_ns) return;
+  const auto measured = static_cast<double>(charged_total_ns - share->charged_total_ns);
+  share->charged_total_ns = charged_total_ns;
+  const double ahead = std::min(measured, share->provisional_ns);
+  share->provisional_ns -= ahead;
+  share->pending_ns += measured - ahead;
+  if (share->phase == Phase::kOpen) share->idle = false;
+}
+
+bool TimeSharing::TakesPart(const Share& share) const {
+  if (share.wanting) return true;
+  if (share.idle) return share.lag_ns < -kDebtNs;
+  switch (share.phase) {
+    case Phase::kOpen:
+    case Phase::kDraining:
+      return true;
+    case Phase::kPassedOver:
+      return false;
+    case Phase::kClosed:
+      return now_ns_ - share.active_ns < options_.linger_ns;
+  }
+  return false;
+}
+
+std::vector<double> TimeSharing::EntitledWhile(const std::vector<const Share*>& taking_part) const {
+  std::vector<ComputeTerms> terms;
+  for (const Share* share : taking_part) terms.push_back(share->terms);
+  return Entitlements(terms);
+}
+
+void TimeSharing::Account(int64_t now_ns) {
+  if (!started_) now_ns_ = now_ns;
+  started_ = true;
+  const auto passed = static_cast<double>(std::max<int64_t>(0, now_ns - now_ns_));
+  std::vector<Share*> taking_part;
+  std::vector<const Share*> same;
+  double delivered = 0;
+  for (Share& share : shares_) {
+    delivered += share.pending_ns;
+    if (!TakesPart(share)) continue;
+    taking_part.push_back(&share);
+    same.push_back(&share);
+  }
+  now_ns_ = std::max(now_ns_, now_ns);
+
+  std::vector<double> entitled = EntitledWhile(same);
+  double sum = 0;
+  for (const double e : entitled) sum += e;
+  for (double& e : entitled) e = sum > 0 ? e / sum : 0;
+
+  for (size_t i = 0; i < taking_part.size(); ++i) {
+    Share& share = *taking_part[i];
+    if (share.idle && !share.wanting) {
+      share.lag_ns = std::min(0.0, share.lag_ns + entitled[i] * std::max(delivered, passed));
+    } else {
+      share.lag_ns += entitled[i] * delivered;
+    }
+  }
+  for (Share& share : shares_) {
+    const double limit = share.terms.limit.value();
+    share.tokens_ns =
+        std::min(share.tokens_ns + limit * passed, static_cast<double>(options_.quantum_ns));
+    share.tokens_ns = std::max(share.tokens_ns - share.pending_ns, -kLimitDebtNs);
+    share.lag_ns -= share.pending_ns;
+    share.turn_charged_ns += share.pending_ns;
+    share.pending_ns = 0;
+  }
+  CapAndBalance(taking_part, entitled);
+}
+
+void TimeSharing::CapAndBalance(const std::vector<Share*>& taking_part,
+                                const std::vector<double>& entitled) {
+  for (Share& share : shares_) {
+    const double turn = std::max(static_cast<double>(options_.quantum_ns),
+                                 std::min(share.last_turn_ns, kLongestTurnNs));
+    share.lag_ns = std::clamp(share.lag_ns, -2 * turn, 2 * turn);
+  }
+  // The lags of those that take part add up to zero, so that a lag says what the others have more
+  // of, and not what was long ago. What caps, comings and goings added is shared out again.
+  double sum = 0;
+  double able = 0;
+  for (size_t i = 0; i < taking_part.size(); ++i) {
+    sum += taking_part[i]->lag_ns;
+    if (!taking_part[i]->idle) able += entitled[i];
+  }
+  if (able <= 0) return;
+  for (size_t i = 0; i < taking_part.size(); ++i) {
+    if (!taking_part[i]->idle) taking_part[i]->lag_ns -= sum * entitled[i] / able;
+  }
+}
+
+TimeSharing::ShareState TimeSharing::State(Key key) const {
+  const Share* asked = Find(key);
+  if (asked == nullptr) return {};
+  std::vector<const Share*> taking_part = {asked};
+  for (const Share& share : shares_) {
+    if (&share != asked && TakesPart(share)) taking_part.push_back(&share);
+  }
+  return {asked->phase == Phase::kOpen, asked->wanting, asked->phase == Phase::kPassedOver,
+          EntitledWhile(taking_part).front(), asked->lag_ns};
+}
+
+}  // namespace prorata::policy

@@ -1,0 +1,281 @@
+#include "policy/time_sharing.h"
+
+#include <algorithm>
+
+namespace prorata::policy {
+namespace {
+
+constexpr int64_t kStepNs = 200'000;       // a turn near its end is looked at this often
+constexpr int64_t kLimitStepNs = 500'000;  // and a limit near exhaustion this often
+// A limited share is let in again when it has saved this part of a quantum times its limit.
+constexpr double kReopenPart = 0.5;
+constexpr double kLeastReopenNs = 500'000;
+// A share short by this many quanta is let in before the holder's turn is over.
+constexpr double kShortQuanta = 1.25;
+// In debt by no more than this many quanta counts as not in debt.
+constexpr double kNoDebtQuanta = 0.05;
+
+}  // namespace
+
+TimeSharing::Share* TimeSharing::Find(Key key) {
+  for (Share& share : shares_) {
+    if (share.key == key) return &share;
+  }
+  return nullptr;
+}
+
+const TimeSharing::Share* TimeSharing::Find(Key key) const {
+  return const_cast<TimeSharing*>(this)->Find(key);
+}
+
+std::vector<TimeSharing::Key> TimeSharing::Shares() const {
+  std::vector<Key> keys;
+  for (const Share& share : shares_) keys.push_back(share.key);
+  return keys;
+}
+
+void TimeSharing::Add(Key key, const ComputeTerms& terms, uint64_t charged_total_ns,
+                      int64_t now_ns) {
+  Account(now_ns);
+  Share share;
+  share.key = key;
+  share.terms = terms;
+  share.charged_total_ns = charged_total_ns;
+  share.tokens_ns = ReopenTokens(share);
+  shares_.push_back(share);
+}
+
+void TimeSharing::Remove(Key key, int64_t now_ns) {
+  Account(now_ns);
+  std::erase_if(shares_, [key](const Share& share) { return share.key == key; });
+}
+
+void TimeSharing::SetTerms(Key key, const ComputeTerms& terms, int64_t now_ns) {
+  Account(now_ns);
+  if (Share* share = Find(key)) share->terms = terms;
+}
+
+void TimeSharing::Wanted(Key key, int64_t now_ns) {
+  Account(now_ns);
+  Share* share = Find(key);
+  if (share == nullptr || share->phase == Phase::kOpen || share->wanting) return;
+  share->wanting = true;
+  share->wanting_since_ns = now_ns_;
+  share->active_ns = now_ns_;
+  share->woke = share->idle;
+  share->idle = false;
+}
+
+void TimeSharing::Idle(Key key, int64_t now_ns) {
+  Account(now_ns);
+  Share* share = Find(key);
+  if (share == nullptr) return;
+  if (share->phase == Phase::kDraining || share->phase == Phase::kPassedOver) EndDrain(*share);
+  if (!share->idle) share->active_ns = now_ns_;
+  share->wanting = false;
+  share->idle = true;
+  share->backlog_ns = 0;
+  share->lag_ns = std::min(share->lag_ns, static_cast<double>(options_.quantum_ns) / 2);
+}
+
+void TimeSharing::Drained(Key key, int64_t now_ns) {
+  Account(now_ns);
+  Share* share = Find(key);
+  if (share == nullptr) return;
+  if (share->phase == Phase::kDraining || share->phase == Phase::kPassedOver) EndDrain(*share);
+}
+
+double TimeSharing::ReopenTokens(const Share& share) const {
+  return std::max(kLeastReopenNs, kReopenPart * share.terms.limit.value() *
+                                      static_cast<double>(options_.quantum_ns));
+}
+
+bool TimeSharing::Eligible(const Share& share) const {
+  return share.phase == Phase::kClosed &&
+         (!Limited(share) || share.tokens_ns >= ReopenTokens(share) - 1);
+}
+
+void TimeSharing::Open(Share& share) {
+  share.phase = Phase::kOpen;
+  share.idle = share.idle && !share.wanting;
+  share.wanting = false;
+  share.woke = false;
+  share.opened_ns = now_ns_;
+  share.active_ns = now_ns_;
+  share.turn_charged_ns = 0;
+}
+
+void TimeSharing::Close(Share& share, bool occupies) {
+  share.phase = Phase::kDraining;
+  share.occupies = occupies;
+  share.closed_ns = now_ns_;
+  share.active_ns = now_ns_;
+  share.drain_by_ns = now_ns_ + share.backlog_ns + options_.drain_grace_ns;
+  share.turn_charged_ns = 0;  // from here on: what it took after it was called back
+}
+
+void TimeSharing::EndDrain(Share& share) {
+  share.phase = Phase::kClosed;
+  share.occupies = false;
+  share.active_ns = now_ns_;
+  share.last_turn_ns = static_cast<double>(options_.quantum_ns) + share.turn_charged_ns;
+}
+
+void TimeSharing::PassOverLateDrainers() {
+  for (Share& share : shares_) {
+    if (share.phase != Phase::kDraining || now_ns_ < share.drain_by_ns) continue;
+    const double held = static_cast<double>(now_ns_ - share.closed_ns) - share.turn_charged_ns;
+    if (share.occupies && held > 0) {
+      share.pending_ns += held;
+      share.provisional_ns += held;
+    }
+    share.phase = Phase::kPassedOver;
+    share.occupies = false;
+  }
+}
+
+void TimeSharing::CloseWhatIsPastItsLimit() {
+  for (Share& share : shares_) {
+    if (share.phase != Phase::kOpen || !Limited(share)) continue;
+    if (share.tokens_ns - static_cast<double>(share.backlog_ns) <= 0) Close(share, true);
+  }
+}
+
+TimeSharing::Share* TimeSharing::Occupant() {
+  for (Share& share : shares_) {
+    if (share.phase == Phase::kOpen || (share.phase == Phase::kDraining && share.occupies)) {
+      return &share;
+    }
+  }
+  return nullptr;
+}
+
+// Who is next: the largest lag, a share that just woke and has a claim going before; the longest
+// wait between equals.
+TimeSharing::Share* TimeSharing::Best() {
+  const auto quantum = static_cast<double>(options_.quantum_ns);
+  Share* best = nullptr;
+  double best_score = 0;
+  for (Share& share : shares_) {
+    if (!share.wanting || !Eligible(share)) continue;
+    const bool claims = share.woke && share.terms.request > Fraction::Zero() &&
+                        share.lag_ns >= -kNoDebtQuanta * quantum;
+    const double score = share.lag_ns + (claims ? quantum : 0);
+    const bool longer = best != nullptr && share.wanting_since_ns < best->wanting_since_ns;
+    if (best == nullptr || score > best_score || (score == best_score && longer)) {
+      best = &share;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+bool TimeSharing::TurnIsOver(const Share& holder, const Share& next) const {
+  const auto quantum = static_cast<double>(options_.quantum_ns);
+  if (holder.idle) return true;
+  const double holder_lag = holder.lag_ns - static_cast<double>(holder.backlog_ns);
+  const bool claims =
+      next.woke && next.terms.request > Fraction::Zero() && next.lag_ns >= -kNoDebtQuanta * quantum;
+  if ((claims || next.lag_ns >= kShortQuanta * quantum) && next.lag_ns >= holder_lag) return true;
+  const int64_t anticipated = std::min(holder.backlog_ns, options_.backlog_contended_ns);
+  if (now_ns_ + anticipated < holder.opened_ns + options_.quantum_ns) return false;
+  return next.lag_ns >= holder_lag;
+}
+
+void TimeSharing::MarkContended(Decisions& decisions) {
+  for (Share& share : shares_) {
+    share.contended = false;
+    if (share.phase != Phase::kOpen) continue;
+    for (const Share& other : shares_) {
+      if (&other == &share) continue;
+      if (other.wanting || (other.phase != Phase::kClosed && other.phase != Phase::kOpen)) {
+        share.contended = true;
+        continue;
+      }
+      const int64_t until = other.active_ns + options_.contended_linger_ns;
+      if (now_ns_ >= until) continue;
+      share.contended = true;
+      decisions.next_ns = std::min(decisions.next_ns, until);
+    }
+  }
+}
+
+void TimeSharing::Collect(Decisions& decisions) {
+  for (const bool opening : {false, true}) {
+    for (Share& share : shares_) {
+      const bool open = share.phase == Phase::kOpen;
+      if (open != opening) continue;
+      if (open == share.issued_open && share.contended == share.issued_contended) continue;
+      share.issued_open = open;
+      share.issued_contended = share.contended;
+      decisions.changes.push_back({share.key, open, share.contended});
+    }
+  }
+}
+
+int64_t TimeSharing::NextDeadline() {
+  int64_t next = kNever;
+  const Share* best = Best();
+  for (const Share& share : shares_) {
+    if (share.phase == Phase::kDraining) next = std::min(next, share.drain_by_ns);
+    if (share.phase == Phase::kOpen && best != nullptr) {
+      const int64_t end = share.opened_ns + options_.quantum_ns;
+      const int64_t early = end - options_.backlog_contended_ns;
+      next = std::min(
+          next, early > now_ns_ ? early : std::max(now_ns_ + kStepNs, end - share.backlog_ns));
+    }
+    const double limit = share.terms.limit.value();
+    if (share.phase == Phase::kOpen && Limited(share)) {
+      const double left = share.tokens_ns - static_cast<double>(share.backlog_ns);
+      next = std::min(next,
+                      now_ns_ + std::max(kLimitStepNs, static_cast<int64_t>(left / (1 - limit))));
+    }
+    const bool waits = share.wanting || shares_.size() == 1;
+    if (share.phase == Phase::kClosed && waits && !Eligible(share) && limit > 0) {
+      const double wait = (ReopenTokens(share) - share.tokens_ns) / limit;
+      next = std::min(next, now_ns_ + 1 + static_cast<int64_t>(std::min(wait, 1e15)));
+    }
+    if (share.phase == Phase::kClosed && !share.idle && !share.wanting) {
+      next = std::min(next, share.active_ns + options_.linger_ns);
+    }
+  }
+  return next;
+}
+
+TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
+  Account(now_ns);
+  for (Share& share : shares_) {
+    if (share.phase == Phase::kClosed && !share.wanting &&
+        now_ns_ - share.active_ns >= options_.linger_ns) {
+      share.idle = true;
+    }
+  }
+  PassOverLateDrainers();
+  CloseWhatIsPastItsLimit();
+
+  Share* occupant = Occupant();
+  Share* best = Best();
+  if (occupant != nullptr && best != nullptr && occupant->phase == Phase::kOpen) {
+    const bool over = TurnIsOver(*occupant, *best);
+    if (over) {
+      // A holder that said it is idle has nothing to drain: the next begins at once. Should it have
+      // launched in that very moment, two programs overlap for one kernel.
+      Close(*occupant, !occupant->idle);
+      if (!occupant->occupies) occupant = nullptr;
+    } else if (now_ns_ >= occupant->opened_ns + options_.quantum_ns) {
+      occupant->opened_ns = now_ns_;  // still the furthest behind: another turn, without a gap
+    }
+  }
+  if (occupant == nullptr && best != nullptr) Open(*best);
+  if (occupant == nullptr && best == nullptr && shares_.size() == 1 && Eligible(shares_[0])) {
+    Open(shares_[0]);
+  }
+
+  Decisions decisions;
+  MarkContended(decisions);
+  Collect(decisions);
+  decisions.next_ns = std::min(decisions.next_ns, NextDeadline());
+  return decisions;
+}
+
+}  // namespace prorata::policy

@@ -1,0 +1,153 @@
+#pragma once
+
+// Who may run on one device, and until when: a share's request, limit and weight on GPU time.
+//
+// The problem. A device runs what it is given; the only handle on it is a share's lease, which lets
+// launches pass until it is called back. A called-back lease ends when what was launched under it
+// has drained. So time is shared by turns, while somebody waits; and while nobody else wants the
+// device, a lease stays open and a launch costs nothing.
+//
+// How turns are given. As mClock does for disks, a share has a claim by reservation, a claim by
+// weight and a bound by limit, but the clock of the claims is the device time that was really
+// delivered, not the wall: requests are thereby scaled to the capacity there is.
+//   - Each share has a *lag*: the device time it is entitled to (Entitlements over the shares that
+//     take part) less what it was charged. The next turn goes to the largest lag. Lags of those
+//     that take part add up to zero.
+//   - A lag is capped at two quanta (or two of the share's own longest recent turn, so that long
+//     kernels are paid for) either way: nobody repays an old debt by starving, nobody hoards.
+//   - A share that reported idle earns nothing, and its debt is forgiven at the rate of its
+//     entitlement: using less than one's entitlement never counts against one.
+//   - A share that wakes from idleness, has a request and is not in debt is let in at once; so is
+//     one that is short by more than a quantum. Others wait for the end of the turn.
+//   - The limit is a token bucket over wall time, at most a quantum deep; its debt is kept, for a
+//     limit is a promise to somebody too.
+//   - A called-back share that does not drain by its reported backlog and a grace is charged the
+//   time
+//     it held the device up, and passed over until it drains; the next turn begins without it.
+//
+// A share *takes part* while it holds, drains, waits, or did so a moment ago without saying that it
+// is idle (a program that waits for its last kernel before it launches again takes part).
+//
+// How to use: on every event, first Report what is known of every share that holds or drains, then
+// say the event, then carry out what Decide answers, and call Decide again by `next_ns` at the
+// latest. Times are nanoseconds on one clock that never goes back. Not thread-safe.
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "policy/entitlement.h"
+
+namespace prorata::policy {
+
+struct TimeSharingOptions {
+  int64_t quantum_ns = 10'000'000;
+  // The most work a contended holder keeps queued: a turn is called back this much before its end.
+  int64_t backlog_contended_ns = 2'000'000;
+  // How long a closed, drained share that did not report idle still takes part.
+  int64_t linger_ns = 3'000'000;
+  // How long the holder's lease stays marked contended after the others went idle.
+  int64_t contended_linger_ns = 20'000'000;
+  // Beyond its reported backlog, how long a called-back share may take to drain.
+  int64_t drain_grace_ns = 10'000'000;
+};
+
+class TimeSharing {
+ public:
+  using Key = uint64_t;
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+  struct Lease {
+    Key share = 0;
+    bool open = false;
+    bool contended = false;
+  };
+  struct Decisions {
+    std::vector<Lease> changes;  // closings before openings
+    int64_t next_ns = kNever;    // decide again by then
+  };
+  struct ShareState {
+    bool open = false;
+    bool wanting = false;
+    bool passed_over = false;
+    double entitled = 0;  // now, among those that take part (as if it did)
+    double lag_ns = 0;
+  };
+
+  explicit TimeSharing(const TimeSharingOptions& options = {}) : options_(options) {}
+
+  // `charged_total_ns` is where the share's counter of device time stands.
+  void Add(Key share, const ComputeTerms& terms, uint64_t charged_total_ns, int64_t now_ns);
+  void Remove(Key share, int64_t now_ns);
+  void SetTerms(Key share, const ComputeTerms& terms, int64_t now_ns);
+
+  // The share's counter of device time, and the estimated device time of what it launched and is
+  // not done. A counter that goes back is taken as standing still.
+  void Report(Key share, uint64_t charged_total_ns, int64_t backlog_ns);
+
+  void Wanted(Key share, int64_t now_ns);   // a launch waits for the closed lease
+  void Idle(Key share, int64_t now_ns);     // nothing queued or running, and nothing waits
+  void Drained(Key share, int64_t now_ns);  // what was launched before the closing is done
+
+  Decisions Decide(int64_t now_ns);
+
+  std::vector<Key> Shares() const;
+  ShareState State(Key share) const;
+
+ private:
+  enum class Phase : uint8_t { kClosed, kOpen, kDraining, kPassedOver };
+  struct Share {
+    Key key = 0;
+    ComputeTerms terms;
+    Phase phase = Phase::kClosed;
+    bool wanting = false;
+    bool idle = true;  // reported idle, or never wanted anything
+    bool woke = true;  // was idle when it last began to want: may be let in at once
+    bool contended = false;
+    bool occupies = false;  // drains, and the next turn waits for it
+    bool issued_open = false;
+    bool issued_contended = false;
+    uint64_t charged_total_ns = 0;
+    double pending_ns = 0;      // reported, not yet accounted
+    double provisional_ns = 0;  // charged in advance when passed over
+    int64_t backlog_ns = 0;
+    double lag_ns = 0;
+    double tokens_ns = 0;
+    double turn_charged_ns = 0;
+    double last_turn_ns = 0;
+    int64_t opened_ns = 0;
+    int64_t closed_ns = 0;
+    int64_t drain_by_ns = 0;
+    int64_t active_ns = std::numeric_limits<int64_t>::min() / 2;  // last known to take part
+    int64_t wanting_since_ns = 0;
+  };
+
+  Share* Find(Key key);
+  const Share* Find(Key key) const;
+  bool TakesPart(const Share& share) const;
+  bool Limited(const Share& share) const { return share.terms.limit < Fraction::One(); }
+  double ReopenTokens(const Share& share) const;
+  bool Eligible(const Share& share) const;
+  std::vector<double> EntitledWhile(const std::vector<const Share*>& taking_part) const;
+
+  void Account(int64_t now_ns);
+  void CapAndBalance(const std::vector<Share*>& taking_part, const std::vector<double>& entitled);
+  void Open(Share& share);
+  void Close(Share& share, bool occupies);
+  void EndDrain(Share& share);
+  void PassOverLateDrainers();
+  void CloseWhatIsPastItsLimit();
+  Share* Occupant();
+  Share* Best();
+  bool TurnIsOver(const Share& holder, const Share& next) const;
+  void MarkContended(Decisions& decisions);
+  void Collect(Decisions& decisions);
+  int64_t NextDeadline();
+
+  TimeSharingOptions options_;
+  std::vector<Share> shares_;
+  int64_t now_ns_ = 0;
+  bool started_ = false;
+};
+
+}  // namespace prorata::policy

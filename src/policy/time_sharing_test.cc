@@ -1,0 +1,215 @@
+#include "policy/time_sharing.h"
+
+#include <gtest/gtest.h>
+
+#include "policy/testing_device.h"
+
+namespace prorata::policy {
+namespace {
+
+using testing::kMs;
+using testing::kS;
+using testing::kUs;
+using testing::Machine;
+using testing::Program;
+
+Program Busy(double request, double limit = 1, uint32_t weight = 100) {
+  Program program;
+  program.terms = {{static_cast<uint32_t>(request * 1e6 + 0.5)},
+                   {static_cast<uint32_t>(limit * 1e6 + 0.5)},
+                   weight};
+  return program;
+}
+
+Program Gappy(double request, int64_t burst_ns, int64_t gap_ns) {
+  Program program = Busy(request);
+  program.kernel_max_ns = std::min<int64_t>(program.kernel_max_ns, burst_ns);
+  program.burst_ns = burst_ns;
+  program.gap_ns = gap_ns;
+  return program;
+}
+
+std::vector<double> Achieved(Machine& machine, size_t programs, int64_t from_ns, int64_t to_ns) {
+  machine.RunUntil(from_ns);
+  std::vector<int64_t> before;
+  for (size_t i = 0; i < programs; ++i) before.push_back(machine.Used(i));
+  const int64_t all_before = machine.UsedByAll();
+  machine.RunUntil(to_ns);
+  std::vector<double> achieved;
+  for (size_t i = 0; i < programs; ++i) {
+    achieved.push_back(static_cast<double>(machine.Used(i) - before[i]) /
+                       static_cast<double>(machine.UsedByAll() - all_before));
+  }
+  return achieved;
+}
+
+void ExpectAchieved(const std::vector<Program>& programs, const std::vector<double>& entitled,
+                    int seeds, double tolerance = 0.01) {
+  for (int seed = 1; seed <= seeds; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Machine machine(programs, static_cast<uint32_t>(seed), 1 * kMs);
+    const auto achieved = Achieved(machine, programs.size(), 200 * kMs, 5200 * kMs);
+    for (size_t i = 0; i < programs.size(); ++i) {
+      EXPECT_NEAR(achieved[i], entitled[i], tolerance) << "share " << i;
+    }
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(TimeSharing, ThreeBusySharesGetTheirRequests) {
+  ExpectAchieved({Busy(0.5), Busy(0.3), Busy(0.2)}, {0.5, 0.3, 0.2}, 200);
+}
+
+TEST(TimeSharing, SpareGoesByWeight) {
+  ExpectAchieved({Busy(0.5), Busy(0.2)}, {0.65, 0.35}, 100);
+  ExpectAchieved({Busy(0.5, 1, 200), Busy(0.2, 1, 100)}, {0.7, 0.3}, 100);
+  ExpectAchieved({Busy(0), Busy(0), Busy(0)}, {1 / 3.0, 1 / 3.0, 1 / 3.0}, 100);
+}
+
+// One such kernel is up to 1.6 % of the window.
+TEST(TimeSharing, LongKernelsArePaidFor) {
+  Program slow = Busy(0.5);
+  slow.kernel_min_ns = 30 * kMs;
+  slow.kernel_max_ns = 80 * kMs;
+  ExpectAchieved({slow, Busy(0.5)}, {0.5, 0.5}, 50, 0.03);
+}
+
+TEST(TimeSharing, ALimitHoldsAlone) {
+  for (int seed = 1; seed <= 100; ++seed) {
+    Machine machine({Busy(0, 0.3)}, static_cast<uint32_t>(seed), 1 * kMs);
+    machine.RunUntil(200 * kMs);
+    const int64_t before = machine.Used(0);
+    machine.RunUntil(5200 * kMs);
+    EXPECT_NEAR(static_cast<double>(machine.Used(0) - before) / (5.0 * kS), 0.30, 0.01)
+        << "seed " << seed;
+  }
+}
+
+TEST(TimeSharing, ALimitHoldsBesideOthersWhoTakeTheRest) {
+  for (int seed = 1; seed <= 50; ++seed) {
+    Machine machine({Busy(0.1, 0.2), Busy(0.3)}, static_cast<uint32_t>(seed), 0);
+    machine.RunUntil(200 * kMs);
+    const int64_t limited = machine.Used(0);
+    const int64_t other = machine.Used(1);
+    machine.RunUntil(5200 * kMs);
+    EXPECT_NEAR(static_cast<double>(machine.Used(0) - limited) / (5.0 * kS), 0.2, 0.01) << seed;
+    EXPECT_NEAR(static_cast<double>(machine.Used(1) - other) / (5.0 * kS), 0.8, 0.01) << seed;
+  }
+}
+
+TEST(TimeSharing, NeverIdleWhileSomebodyWants) {
+  for (int seed = 1; seed <= 100; ++seed) {
+    std::mt19937 random(static_cast<uint32_t>(seed));
+    std::vector<Program> programs;
+    for (uint32_t i = 0; i < 2 + random() % 5; ++i) {
+      programs.push_back(random() % 2 != 0 ? Busy(0.1 * (random() % 2))
+                                           : Gappy(0.1 * (random() % 2), (1 + random() % 20) * kMs,
+                                                   (1 + random() % 30) * kMs));
+      programs.back().start_ns = random() % 100 * kMs;
+    }
+    Machine machine(programs, static_cast<uint32_t>(seed), 0);
+    machine.RunUntil(3 * kS);
+    // With messages that take no time, the only idleness is a gap shorter than idle_report.
+    EXPECT_LE(machine.wasted_ns(), 3 * kS / 50) << "seed " << seed;
+  }
+}
+
+TEST(TimeSharing, ASwitchCostsOnlyItsMessages) {
+  for (int seed = 1; seed <= 50; ++seed) {
+    Machine machine({Busy(0.5), Busy(0.3), Busy(0.2)}, static_cast<uint32_t>(seed), 100 * kUs);
+    machine.RunUntil(3 * kS);
+    EXPECT_LE(machine.wasted_ns(), 3 * kS * 2 / 100) << "seed " << seed;
+  }
+}
+
+TEST(TimeSharing, AWokenNeighbourIsServedAtOnceAndWithinItsRequest) {
+  for (int seed = 1; seed <= 100; ++seed) {
+    Program sleeper = Busy(0.4);
+    sleeper.start_ns = 1 * kS;
+    Machine machine({Busy(0.5), Busy(0), sleeper}, static_cast<uint32_t>(seed), 500 * kUs);
+    machine.RunUntil(1 * kS + 50 * kMs);
+    for (int64_t t = 50; t <= 1000; t += 25) {
+      machine.RunUntil(1 * kS + t * kMs);
+      EXPECT_GE(machine.Used(2), 0.4 * 0.9 * static_cast<double>(t * kMs) - 15 * kMs)
+          << "seed " << seed << " at " << t << " ms";
+    }
+    // Nor is what was there before it starved by it.
+    EXPECT_GE(machine.Used(0), 1 * kS / 3) << "seed " << seed;
+  }
+}
+
+TEST(TimeSharing, AProgramWithGapsGetsWhatItCanUseUpToItsEntitlement) {
+  for (int seed = 1; seed <= 50; ++seed) {
+    // 3 ms of work, then 7 ms of none: 30 % of the device, below its entitlement of 70 %.
+    Machine machine({Gappy(0.4, 3 * kMs, 7 * kMs), Busy(0)}, static_cast<uint32_t>(seed), 0);
+    machine.RunUntil(200 * kMs);
+    const int64_t before = machine.Used(0);
+    machine.RunUntil(5200 * kMs);
+    EXPECT_GE(static_cast<double>(machine.Used(0) - before) / (5.0 * kS), 0.20) << "seed " << seed;
+  }
+}
+
+TEST(TimeSharing, NobodyStarvesEvenWhereRequestsFillTheDevice) {
+  for (int seed = 1; seed <= 20; ++seed) {
+    Machine machine({Busy(0.6), Busy(0.4), Busy(0)}, static_cast<uint32_t>(seed), 1 * kMs);
+    const auto achieved = Achieved(machine, 3, 1 * kS, 11 * kS);
+    EXPECT_GT(achieved[2], 0.002) << "seed " << seed;
+    EXPECT_NEAR(achieved[0], 0.6, 0.01) << "seed " << seed;
+  }
+}
+
+TEST(TimeSharing, AHolderThatDoesNotDrainIsPassedOver) {
+  Program stuck = Busy(0.5);
+  stuck.never_drains = true;
+  Machine machine({stuck, Busy(0.3), Busy(0.2)}, 1, 100 * kUs);
+  machine.RunUntil(5 * kS);
+  EXPECT_TRUE(machine.sharing().State(0).passed_over);
+  EXPECT_GE(machine.UsedByAll(), 4900 * kMs);
+  EXPECT_LE(machine.longest_wait_ns(), 100 * kMs);
+}
+
+TEST(TimeSharing, AloneALeaseIsOpenedOnceAndStaysOpen) {
+  Machine machine({Busy(0.1)}, 1, 100 * kUs);
+  machine.RunUntil(5 * kS);
+  EXPECT_EQ(machine.switches(), 1);
+  EXPECT_GE(machine.Used(0), 4990 * kMs);
+}
+
+// Whatever programs come, go, sleep and wait: lags stay within two quanta (or two long turns), and
+// every share that always wants is served in every second.
+TEST(TimeSharing, HoldsInRandomRuns) {
+  for (int seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(static_cast<uint32_t>(seed) * 7919);
+    std::vector<Program> programs = {Busy(0.05)};
+    double left = 0.95;
+    for (uint32_t i = 0; i < 1 + random() % 7; ++i) {
+      const double request = left * (random() % 100) / 100.0;
+      left -= request;
+      Program program = random() % 2 != 0
+                            ? Busy(request, 1, 1 + random() % 500)
+                            : Gappy(request, (1 + random() % 30) * kMs, (1 + random() % 60) * kMs);
+      if (random() % 4 == 0) {
+        program.terms.limit.ppm = std::max(program.terms.request.ppm, 50'000u);
+      }
+      program.start_ns = static_cast<int64_t>(random() % 2000) * kMs;
+      if (random() % 4 == 0) {
+        program.stop_ns = program.start_ns + static_cast<int64_t>(random() % 2000) * kMs;
+      }
+      programs.push_back(program);
+    }
+    Machine machine(programs, static_cast<uint32_t>(seed), 1 * kMs);
+    for (int second = 1; second <= 5; ++second) {
+      const int64_t before = machine.Used(0);
+      machine.RunUntil(second * kS);
+      EXPECT_GE(machine.Used(0) - before, 20 * kMs) << "second " << second;
+      for (const auto key : machine.sharing().Shares()) {
+        EXPECT_LE(std::abs(machine.sharing().State(key).lag_ns), 60.0 * kMs);
+      }
+    }
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace prorata::policy
