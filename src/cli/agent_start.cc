@@ -1,0 +1,109 @@
+#include "cli/agent_start.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string_view>
+
+#include "base/unique_fd.h"
+
+// Two `run`s at once: the lock on RUNTIME_DIR/start.lock lets one look for the agent and start it;
+// the other, when it gets the lock, finds the agent. The agent itself holds another lock for as
+// long as it lives, so that no two serve one folder however they were started.
+
+namespace prorata::cli {
+namespace {
+
+Result<UniqueFd> LockStart(const AgentPlace& place) {
+  // mkdir by umask-proof mode: the sockets in it are the way to the shares.
+  if (::mkdir(place.runtime_dir.c_str(), 0755) != 0 && errno != EEXIST) {
+    return FailErrno("agent_start", "cannot make the agent's folder '" + place.runtime_dir + "'",
+                     errno);
+  }
+  const std::string path = place.runtime_dir + "/start.lock";
+  UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock) return FailErrno("agent_start", "cannot open '" + path + "'", errno);
+  while (::flock(lock.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return FailErrno("agent_start", "cannot lock '" + path + "'", errno);
+  }
+  return lock;
+}
+
+// In the second child: becomes the agent. Whatever fails is told through the ready pipe.
+[[noreturn]] void BecomeAgent(const AgentPlace& place, int log, int ready) {
+  ::setsid();
+  const int null = ::open("/dev/null", O_RDONLY);
+  ::dup2(null, 0);
+  ::dup2(log, 1);
+  ::dup2(log, 2);
+  // dup() clears the close-on-exec mark: the pipe's end that the agent keeps.
+  const int kept = ::dup(ready);
+  const std::string descriptor = std::to_string(kept);
+  ::execl(place.executable.c_str(), "prorata", "agent", "--exit-when-idle", "--ready-fd",
+          descriptor.c_str(), static_cast<char*>(nullptr));
+  const std::string message = "cannot execute '" + place.executable + "' as the agent\n";
+  [[maybe_unused]] const ssize_t told = ::write(ready, message.data(), message.size());
+  ::_exit(127);
+}
+
+std::string ReadAll(int fd) {
+  std::string text;
+  char buffer[512];
+  while (true) {
+    const ssize_t got = ::read(fd, buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0 || text.size() > 4096) return text;
+    text.append(buffer, static_cast<size_t>(got));
+    if (text.find('\n') != std::string::npos) return text;
+  }
+}
+
+// Starts an agent and waits for the line it writes when it answers: "ready", or what is wrong.
+Status StartAgent(const AgentPlace& place) {
+  const std::string log_path = place.runtime_dir + "/agent.log";
+  UniqueFd log(
+      ::open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!log)
+    return FailErrno("agent_start", "cannot open the agent's log '" + log_path + "'", errno);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return FailErrno("agent_start", "cannot make a pipe", errno);
+  UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  // Twice, so that the agent is nobody's child and the program's waitpid never meets it.
+  const pid_t child = ::fork();
+  if (child < 0) return FailErrno("agent_start", "cannot start a process", errno);
+  if (child == 0) {
+    if (::fork() == 0) BecomeAgent(place, log.get(), writer.get());
+    ::_exit(0);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  writer.Reset();
+  std::string said = ReadAll(reader.get());
+  while (!said.empty() && said.back() == '\n') said.pop_back();
+  if (said == "ready") return {};
+  if (said.empty()) said = "it ended without a word";
+  return Fail("agent_start", "no agent answered at '" + place.socket_path +
+                                 "', and starting one failed: " + said + " (its log: " + log_path +
+                                 ")");
+}
+
+}  // namespace
+
+Result<ControlConnection> ConnectOrStart(const AgentPlace& place) {
+  auto first = ControlConnection::Connect(place.socket_path);
+  if (first || first.error().code != "no_agent") return first;
+  auto lock = LockStart(place);
+  if (!lock) return std::unexpected(lock.error());
+  auto second = ControlConnection::Connect(place.socket_path);
+  if (second || second.error().code != "no_agent") return second;
+  if (auto ok = StartAgent(place); !ok) return std::unexpected(ok.error());
+  return ControlConnection::Connect(place.socket_path);
+}
+
+}  // namespace prorata::cli

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "cli/control_connection.h"
+
+namespace prorata::cli {
+
+// Where an agent of this user lives, and how to make one.
+struct AgentPlace {
+  std::string runtime_dir;
+  std::string socket_path;
+  std::string executable;  // prorata itself, for `prorata agent`
+};
+
+// Connects to the agent, starting one when none answers. Any number of processes may do this at
+// once: one starts it, the others wait. The agent started so is in a session of its own, writes to
+// RUNTIME_DIR/agent.log and ends after its last share. Errors: those of ControlConnection::Connect,
+// and "agent_start" with what the agent said.
+Result<ControlConnection> ConnectOrStart(const AgentPlace& place);
+
+}  // namespace prorata::cli

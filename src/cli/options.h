@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fraction.h"
+
+namespace prorata::cli {
+
+// Exit statuses of prorata itself. A program under `run` gives its own; a command that cannot be
+// started gives the shell's numbers.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitRefused = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitNotExecutable = 126;
+inline constexpr int kExitNotFound = 127;
+
+struct RunOptions {
+  std::optional<uint64_t> memory_bytes;  // nothing: all that the device has left
+  Fraction compute_request = Fraction::Zero();
+  Fraction compute_limit = Fraction::One();
+  uint32_t weight = 1;
+  std::string gpu;   // index, UUID, or empty: the agent chooses
+  std::string name;  // empty: made from the command's name
+  std::vector<std::string> command;
+};
+
+struct AgentCommandOptions {
+  std::string log_level = "info";
+  bool exit_when_idle = false;
+  int ready_fd = -1;  // where `run`, who started this agent, waits to hear that it answers
+};
+
+enum class Verb { kRun, kPs, kGpus, kAgent };
+
+struct Options {
+  Verb verb = Verb::kPs;
+  bool json = false;
+  RunOptions run;
+  AgentCommandOptions agent;
+};
+
+// What a command line came to: options to act on, or a text to print and a status to exit with
+// (help and version on stdout, a usage error as one line on stderr).
+struct ParseOutcome {
+  std::optional<Options> options;
+  std::string out;
+  std::string err;
+  int status = kExitOk;
+};
+
+ParseOutcome ParseCommandLine(const std::vector<std::string>& arguments);
+
+}  // namespace prorata::cli

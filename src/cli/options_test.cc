@@ -1,0 +1,120 @@
+#include "cli/options.h"
+
+#include <gtest/gtest.h>
+
+#include "base/bytes.h"
+
+namespace prorata::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+RunOptions RunOf(const Words& words) {
+  const ParseOutcome outcome = ParseCommandLine(words);
+  EXPECT_TRUE(outcome.options.has_value()) << outcome.err;
+  return outcome.options ? outcome.options->run : RunOptions{};
+}
+
+TEST(OptionsTest, RunWithoutFlagsIsAllMemoryRequestZeroLimitOne) {
+  const RunOptions run = RunOf({"run", "--", "python", "train.py"});
+  EXPECT_FALSE(run.memory_bytes);
+  EXPECT_EQ(run.compute_request, Fraction::Zero());
+  EXPECT_EQ(run.compute_limit, Fraction::One());
+  EXPECT_EQ(run.weight, 1u);
+  EXPECT_EQ(run.command, (Words{"python", "train.py"}));
+}
+
+TEST(OptionsTest, RunReadsItsFlags) {
+  const RunOptions run =
+      RunOf({"run", "--memory", "4GiB", "--compute=30%", "--compute-limit", "0.5", "--weight", "7",
+             "--gpu", "GPU-1", "--name", "night-1", "--", "x"});
+  EXPECT_EQ(run.memory_bytes, 4 * kGiB);
+  EXPECT_EQ(run.compute_request.ppm, 300'000u);
+  EXPECT_EQ(run.compute_limit.ppm, 500'000u);
+  EXPECT_EQ(run.weight, 7u);
+  EXPECT_EQ(run.gpu, "GPU-1");
+  EXPECT_EQ(run.name, "night-1");
+}
+
+TEST(OptionsTest, TheCommandKeepsItsOwnWords) {
+  EXPECT_EQ(RunOf({"run", "--", "ls", "--help", "--", "-x"}).command,
+            (Words{"ls", "--help", "--", "-x"}));
+  EXPECT_EQ(RunOf({"run", "ls", "--memory", "1", "--", "-x"}).command,
+            (Words{"ls", "--memory", "1", "--", "-x"}));
+  EXPECT_EQ(RunOf({"run", "--name", "a", "ps", "--json"}).command, (Words{"ps", "--json"}));
+  EXPECT_EQ(RunOf({"run", "--", "--odd-name"}).command, (Words{"--odd-name"}));
+}
+
+TEST(OptionsTest, BadInputIsOneLineAndStatusTwo) {
+  const std::vector<Words> bad = {
+      {},
+      {"walk"},
+      {"run"},
+      {"run", "--"},
+      {"run", "--", ""},
+      {"run", "--memory", "--", "x"},
+      {"run", "--memory", "-1", "--", "x"},
+      {"run", "--memory=-1", "--", "x"},
+      {"run", "--memory", "4Gib", "--", "x"},
+      {"run", "--memory", "0", "--", "x"},
+      {"run", "--memory", "", "--", "x"},
+      {"run", "--compute", "1.1", "--", "x"},
+      {"run", "--compute", "-0.1", "--", "x"},
+      {"run", "--compute", "nan", "--", "x"},
+      {"run", "--compute-limit", "1.5", "--", "x"},
+      {"run", "--compute-limit", "0", "--", "x"},
+      {"run", "--compute", "0.5", "--compute-limit", "0.3", "--", "x"},
+      {"run", "--weight", "0", "--", "x"},
+      {"run", "--weight", "-1", "--", "x"},
+      {"run", "--weight", "99999999999999999999", "--", "x"},
+      {"run", "--gpu", "", "--", "x"},
+      {"run", "--name", "", "--", "x"},
+      {"run", "--name", "../x", "--", "x"},
+      {"run", "--name", ".", "--", "x"},
+      {"run", "--name", "two words", "--", "x"},
+      {"run", "--name", std::string(64, 'n'), "--", "x"},
+      {"run", "--memroy", "4GiB", "--", "x"},
+      {"run", "--memroy", "4GiB", "x"},
+      {"ps", "--yaml"},
+      {"ps", "extra"},
+      {"ps", "--", "x"},
+      {"agent", "--log-level", "loud"},
+  };
+  for (const Words& words : bad) {
+    std::string line;
+    for (const std::string& word : words) line += word + " ";
+    const ParseOutcome outcome = ParseCommandLine(words);
+    EXPECT_FALSE(outcome.options) << line;
+    EXPECT_EQ(outcome.status, kExitUsage) << line;
+    EXPECT_EQ(outcome.out, "") << line;
+    EXPECT_TRUE(outcome.err.starts_with("prorata: ")) << line << outcome.err;
+    EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << line << outcome.err;
+  }
+}
+
+TEST(OptionsTest, HelpWithExamplesOnEveryCommand) {
+  for (const Words& words : {Words{"--help"}, Words{"run", "--help"}, Words{"ps", "--help"},
+                             Words{"gpus", "--help"}, Words{"agent", "--help"}}) {
+    const ParseOutcome outcome = ParseCommandLine(words);
+    EXPECT_EQ(outcome.status, kExitOk);
+    EXPECT_EQ(outcome.err, "");
+    EXPECT_NE(outcome.out.find("Examples:"), std::string::npos) << outcome.out;
+  }
+  EXPECT_TRUE(ParseCommandLine({"--version"}).out.starts_with("prorata "));
+}
+
+TEST(OptionsTest, OtherCommands) {
+  const ParseOutcome agent = ParseCommandLine({"agent", "--exit-when-idle", "--ready-fd", "5"});
+  ASSERT_TRUE(agent.options);
+  EXPECT_EQ(agent.options->verb, Verb::kAgent);
+  EXPECT_TRUE(agent.options->agent.exit_when_idle);
+  EXPECT_EQ(agent.options->agent.ready_fd, 5);
+  const ParseOutcome ps = ParseCommandLine({"ps", "--json"});
+  ASSERT_TRUE(ps.options);
+  EXPECT_EQ(ps.options->verb, Verb::kPs);
+  EXPECT_TRUE(ps.options->json);
+  EXPECT_EQ(ParseCommandLine({"gpus"}).options->verb, Verb::kGpus);
+}
+
+}  // namespace
+}  // namespace prorata::cli

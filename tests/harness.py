@@ -1,0 +1,301 @@
+"""What every multi-process test needs: a machine of its own (simulated GPU, agent, runtime folder)
+that is wholly gone afterwards, programs run on it, and the simulated NVML as the referee.
+
+    class T(harness.MachineTestCase):
+        def test_x(self):
+            out = self.machine.run_json(["--memory", "1GiB"], ["--allocate", "128MiB"])
+
+Everything is found under PRORATA_BUILD_DIR. With PRORATA_TEST_GPU=real the machine's own driver is
+used in place of the simulated GPU (make gpu-check).
+"""
+import ctypes
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = pathlib.Path(os.environ.get("PRORATA_BUILD_DIR", ROOT / "build")).resolve()
+PRORATA = BUILD / "bin" / "prorata"
+GPULOAD = BUILD / "bin" / "gpuload"
+SIM_DIR = BUILD / "sim"
+LIB_DIR = BUILD / "lib"
+REAL_GPU = os.environ.get("PRORATA_TEST_GPU") == "real"
+MIB = 1 << 20
+GIB = 1 << 30
+DEADLINE_S = 60
+
+
+def wait_until(condition, deadline_s=DEADLINE_S, what="the condition", step_s=0.01):
+    """Calls condition() until it is true and returns what it gave; fails after the deadline."""
+    end = time.monotonic() + deadline_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} did not come true within {deadline_s} s")
+        time.sleep(step_s)
+
+
+def alive(pid):
+    """Whether a process runs: one that is dead and not yet waited for does not."""
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+class Nvml:
+    """The NVML of a driver folder, in this process: what the device itself says."""
+
+    def __init__(self, machine):
+        # The library reads its environment when it starts: this process is on the same machine.
+        for name in ("PRORATA_SIM_STATE", "PRORATA_SIM_CONFIG"):
+            if name in machine.environment:
+                os.environ[name] = machine.environment[name]
+        path = "libnvidia-ml.so.1" if REAL_GPU else str(SIM_DIR / "libnvidia-ml.so.1")
+        self._library = ctypes.CDLL(path)
+        self._check(self._library.nvmlInit_v2(), "nvmlInit_v2")
+        self._device = ctypes.c_void_p()
+        self._check(self._library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self._device)),
+                    "nvmlDeviceGetHandleByIndex_v2")
+
+    @staticmethod
+    def _check(result, what):
+        if result != 0:
+            raise RuntimeError(f"{what} gave NVML error {result}")
+
+    def processes(self):
+        """{pid: used bytes}, as the device accounts for them."""
+        class Info(ctypes.Structure):
+            _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong),
+                        ("gpu_instance", ctypes.c_uint), ("compute_instance", ctypes.c_uint)]
+        count = ctypes.c_uint(512)
+        infos = (Info * 512)()
+        self._check(self._library.nvmlDeviceGetComputeRunningProcesses_v3(
+            self._device, ctypes.byref(count), infos), "nvmlDeviceGetComputeRunningProcesses_v3")
+        return {infos[i].pid: infos[i].used for i in range(count.value)}
+
+    def memory(self):
+        """(total, free, used) bytes of the device."""
+        class Memory(ctypes.Structure):
+            _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+        memory = Memory()
+        self._check(self._library.nvmlDeviceGetMemoryInfo(self._device, ctypes.byref(memory)),
+                    "nvmlDeviceGetMemoryInfo")
+        return memory.total, memory.free, memory.used
+
+    def close(self):
+        self._library.nvmlShutdown()
+
+
+class Machine:
+    """A simulated machine with its agent, in a temporary folder."""
+
+    def __init__(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prorata-test-"))
+        self.runtime_dir = self.folder / "run"
+        self.runtime_dir.mkdir()
+        self.environment = {k: v for k, v in os.environ.items()
+                            if k not in ("LD_PRELOAD", "PRORATA_SHARE", "CUDA_VISIBLE_DEVICES")}
+        self.environment["PRORATA_DIR"] = str(self.runtime_dir)
+        if not REAL_GPU:
+            (self.folder / "sim").mkdir()
+            self.environment["PRORATA_DRIVER_DIR"] = str(SIM_DIR)
+            self.environment["PRORATA_SIM_STATE"] = str(self.folder / "sim" / "state")
+        self._started = []
+        self._agent = None
+
+    # Programs.
+
+    def command(self, share_options, program):
+        return [str(PRORATA), "run", *share_options, "--", *map(str, program)]
+
+    def start(self, command, environment=None, **options):
+        """Starts any command on this machine; it is killed when the test is over."""
+        options.setdefault("stdin", subprocess.DEVNULL)
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        options.setdefault("text", True)
+        process = subprocess.Popen([str(part) for part in command],
+                                   env={**self.environment, **(environment or {})}, **options)
+        self._started.append(process)
+        return process
+
+    def call(self, command, timeout_s=DEADLINE_S, environment=None, **options):
+        """Runs any command to its end: (exit status, stdout, stderr)."""
+        process = self.start(command, environment, **options)
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            raise AssertionError(f"{command} did not end in {timeout_s} s; stderr: {err}") from None
+        return process.returncode, out, err
+
+    def start_load(self, share_options, load_options, **options):
+        """gpuload on a share of its own."""
+        return self.start(self.command(share_options, [GPULOAD, *load_options]), **options)
+
+    def bare_environment(self):
+        """For a program without prorata: the simulated driver first on the loader's path."""
+        if REAL_GPU:
+            return {}
+        return {"LD_LIBRARY_PATH": str(SIM_DIR)}
+
+    def run_json(self, share_options, load_options, timeout_s=DEADLINE_S):
+        """gpuload on a share, to its end; its report."""
+        status, out, err = self.call(self.command(share_options, [GPULOAD, *load_options]),
+                                     timeout_s)
+        if status != 0:
+            raise AssertionError(f"gpuload ended with {status}: {out} {err}")
+        return json.loads(out.splitlines()[-1])
+
+    def bare_json(self, load_options, timeout_s=DEADLINE_S):
+        """gpuload without prorata."""
+        status, out, err = self.call([GPULOAD, *load_options], timeout_s, self.bare_environment())
+        if status != 0:
+            raise AssertionError(f"gpuload ended with {status}: {out} {err}")
+        return json.loads(out.splitlines()[-1])
+
+    # The agent.
+
+    def start_agent(self, *options):
+        log = open(self.folder / "agent.log", "a")
+        self._agent = self.start([PRORATA, "agent", *options], stdout=log, stderr=log)
+        log.close()
+        wait_until(lambda: self.agent_answers() or self._agent.poll() is not None,
+                   what="an answer of the agent")
+        if self._agent.poll() is not None:
+            raise AssertionError("the agent ended: " + self.agent_log())
+        return self._agent
+
+    def agent_answers(self):
+        status, _, err = self.call([PRORATA, "ps", "--json"])
+        return status == 0 and not err
+
+    def kill_agent(self):
+        self._agent.send_signal(signal.SIGKILL)
+        self._agent.wait()
+
+    def agent_log(self):
+        logs = [self.folder / "agent.log", self.runtime_dir / "agent.log"]
+        return "\n".join(log.read_text() for log in logs if log.exists())
+
+    def agent_pids(self):
+        """Agents of this machine, however started."""
+        found = []
+        mark = f"PRORATA_DIR={self.runtime_dir}".encode()
+        for folder in pathlib.Path("/proc").iterdir():
+            if not folder.name.isdigit():
+                continue
+            try:
+                arguments = (folder / "cmdline").read_bytes().split(b"\0")
+                ours = mark in (folder / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if ours and len(arguments) > 1 and arguments[1] == b"agent" and alive(folder.name):
+                found.append(int(folder.name))
+        return found
+
+    # What the agent says.
+
+    def ps(self):
+        status, out, err = self.call([PRORATA, "ps", "--json"])
+        if status != 0:
+            raise AssertionError(f"prorata ps ended with {status}: {err}")
+        return json.loads(out)
+
+    def share(self, name):
+        return next((share for share in self.ps() if share["name"] == name), None)
+
+    def gpus(self):
+        status, out, err = self.call([PRORATA, "gpus", "--json"])
+        if status != 0:
+            raise AssertionError(f"prorata gpus ended with {status}: {err}")
+        return json.loads(out)
+
+    def close(self):
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+        for pid in self.agent_pids():
+            os.kill(pid, signal.SIGKILL)
+        # Programs of a share outlive a `prorata run` that was killed.
+        mark = f"PRORATA_DIR={self.runtime_dir}".encode()
+        for folder in pathlib.Path("/proc").iterdir():
+            if folder.name.isdigit() and int(folder.name) != os.getpid():
+                try:
+                    if mark in (folder / "environ").read_bytes().split(b"\0"):
+                        os.kill(int(folder.name), signal.SIGKILL)
+                except OSError:
+                    pass
+        for process in self._started:
+            process.wait()
+            for pipe in (process.stdout, process.stderr, process.stdin):
+                if pipe:
+                    pipe.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Watcher(threading.Thread):
+    """Calls sample() again and again in a thread of its own until stopped; keeps the first error."""
+
+    def __init__(self, sample, step_s=0.001):
+        super().__init__(daemon=True)
+        self._sample, self._step_s = sample, step_s
+        self._over = threading.Event()
+        self.error = None
+        self.samples = 0
+
+    def run(self):
+        while not self._over.is_set() and self.error is None:
+            try:
+                self._sample()
+                self.samples += 1
+            except Exception as error:  # pylint: disable=broad-except
+                self.error = error
+            self._over.wait(self._step_s)
+
+    def stop(self):
+        self._over.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+
+def read_event(process, event):
+    """Reads a gpuload's --announce lines until `event`; returns it."""
+    while True:
+        line = process.stdout.readline()
+        if not line:
+            raise AssertionError(f"no '{event}' came: {process.stderr.read()}")
+        found = json.loads(line)
+        if found.get("event") == event:
+            return found
+        if "pid" in found and "event" not in found:
+            raise AssertionError(f"no '{event}' came, but {line}")
+
+
+class MachineTestCase(unittest.TestCase):
+    """A fresh machine for every test."""
+
+    def setUp(self):
+        for path in (PRORATA, GPULOAD):
+            if not path.exists():
+                self.skipTest(f"{path} is not built")
+        self.machine = Machine()
+        self.addCleanup(self.machine.close)
+
+    def tearDown(self):
+        outcome = self._outcome
+        if outcome.result and (outcome.result.errors or outcome.result.failures):
+            print("--- agent log\n" + self.machine.agent_log()[-8000:])
