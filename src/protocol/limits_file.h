@@ -51,8 +51,8 @@ static_assert(sizeof(LimitsHeader) == 256);
 // The lease word: a share's right to run on a device, in one atomic that a launch can test and a
 // waiter can FUTEX_WAIT on (a read-only mapping is enough for that).
 //   bit 0      open: launches may pass
-//   bit 1      contended: another share waits; report idleness early, bound the backlog by backlog_us
-//   bits 2-31  sequence: one more at every change, so that no change is missed
+//   bit 1      contended: another share waits; report idleness early, bound the backlog by
+//   backlog_us bits 2-31  sequence: one more at every change, so that no change is missed
 inline constexpr uint32_t kLeaseOpen = 1;
 inline constexpr uint32_t kLeaseContended = 2;
 inline constexpr uint32_t kLeaseSequenceShift = 2;

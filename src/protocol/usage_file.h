@@ -4,8 +4,8 @@
 //
 // A memfd that the member makes, seals against resizing (F_SEAL_SHRINK | F_SEAL_GROW |
 // F_SEAL_SEAL), and sends to the agent when it joins, and again when it joins after a restart of
-// the agent. The agent trusts nothing in it beyond this member: a false `used` spoils the liar's own
-// row, and the audit finds it.
+// the agent. The agent trusts nothing in it beyond this member: a false `used` spoils the liar's
+// own row, and the audit finds it.
 //
 // The ledger's race, and why no kill and no order of events can exceed a limit (all steps seq_cst):
 //

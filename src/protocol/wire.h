@@ -20,44 +20,44 @@ inline constexpr uint32_t kMaxMemberBodyBytes = 256;
 inline constexpr uint32_t kMaxControlBodyBytes = 1 << 20;
 
 enum class MessageType : uint16_t {
-  kJoin = 1,           // member -> agent, with the usage memfd (SCM_RIGHTS) on its first byte
-  kWelcome = 2,        // agent -> member
-  kGrantRequest = 3,   // member -> agent
-  kGrantReply = 4,     // agent -> member; the new grant already stands in the limits file
-  kContextMade = 5,    // member -> agent: a context was made, `reserved_bytes` were charged for it
-  kContextSettled = 6, // agent -> member: what the context really took, by NVML
-  kLeaseWanted = 7,    // member -> agent: a launch waits for the lease
-  kLeaseIdle = 8,      // member -> agent: nothing queued, nothing running, since idle_report_us
-  kLeaseDrained = 9,   // member -> agent: the work launched under the closed lease is done
-  kLeaseChanged = 10,  // agent -> member: the lease word changed (wakes the helper thread's poll)
-  kRefused = 11,       // agent -> member, then the connection closes
-  kControlJson = 64,   // both ways on the control socket
+  kJoin = 1,            // member -> agent, with the usage memfd (SCM_RIGHTS) on its first byte
+  kWelcome = 2,         // agent -> member
+  kGrantRequest = 3,    // member -> agent
+  kGrantReply = 4,      // agent -> member; the new grant already stands in the limits file
+  kContextMade = 5,     // member -> agent: a context was made, `reserved_bytes` were charged for it
+  kContextSettled = 6,  // agent -> member: what the context really took, by NVML
+  kLeaseWanted = 7,     // member -> agent: a launch waits for the lease
+  kLeaseIdle = 8,       // member -> agent: nothing queued, nothing running, since idle_report_us
+  kLeaseDrained = 9,    // member -> agent: the work launched under the closed lease is done
+  kLeaseChanged = 10,   // agent -> member: the lease word changed (wakes the helper thread's poll)
+  kRefused = 11,        // agent -> member, then the connection closes
+  kControlJson = 64,    // both ways on the control socket
 };
 
 struct Join {
   uint32_t layout_version;  // kLimitsVersion
   uint32_t reserved;
-  uint64_t epoch_seen;      // epoch of the limits file as mapped
-  uint64_t previous_slot;   // slot held before a restart of the agent, or kNoSlot
+  uint64_t epoch_seen;     // epoch of the limits file as mapped
+  uint64_t previous_slot;  // slot held before a restart of the agent, or kNoSlot
 };
 inline constexpr uint64_t kNoSlot = ~uint64_t{0};
 
 struct Welcome {
-  uint32_t slot;   // row of this member in LimitsFile::grants
+  uint32_t slot;  // row of this member in LimitsFile::grants
   uint32_t reserved;
   uint64_t epoch;
 };
 
 struct GrantRequest {
-  uint64_t id;            // echoed in the reply
-  uint32_t device;        // index in LimitsFile::devices
+  uint64_t id;      // echoed in the reply
+  uint32_t device;  // index in LimitsFile::devices
   uint32_t reserved;
   uint64_t needed_bytes;  // what `used` must be able to reach
 };
 
 enum class GrantResult : uint32_t {
-  kGranted = 0,   // grant >= needed_bytes now
-  kShareFull = 1, // all slack was recalled and the share's own limit is reached
+  kGranted = 0,    // grant >= needed_bytes now
+  kShareFull = 1,  // all slack was recalled and the share's own limit is reached
 };
 
 struct GrantReply {
@@ -77,8 +77,8 @@ struct ContextMade {
 struct ContextSettled {
   uint64_t id;
   uint32_t device;
-  uint32_t measured;       // 0: NVML gave no figure for the process; keep the reservation
-  uint64_t overhead_bytes; // all overhead of this member on this device; grant covers it
+  uint32_t measured;        // 0: NVML gave no figure for the process; keep the reservation
+  uint64_t overhead_bytes;  // all overhead of this member on this device; grant covers it
 };
 
 struct LeaseEvent {  // kLeaseWanted, kLeaseIdle, kLeaseDrained, kLeaseChanged

@@ -1,0 +1,171 @@
+#include "protocol/control.h"
+
+#include <cmath>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace prorata::protocol {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::pair<std::string_view, ControlOp> kOps[] = {
+    {"hello", ControlOp::kHello},
+    {"create_share", ControlOp::kCreateShare},
+    {"list_shares", ControlOp::kListShares},
+    {"list_devices", ControlOp::kListDevices},
+    {"remove_share", ControlOp::kRemoveShare},
+    {"shutdown", ControlOp::kShutdown},
+};
+
+// Long enough for any name or UUID, and for an error to repeat what it got.
+constexpr size_t kMaxTextLength = 256;
+
+std::unexpected<Error> Malformed(std::string why) {
+  return Fail("malformed", "malformed request: " + std::move(why));
+}
+
+Status OnlyFields(const json& object, std::string_view what,
+                  std::initializer_list<std::string_view> known) {
+  for (const auto& [key, value] : object.items()) {
+    bool found = false;
+    for (const std::string_view field : known) found |= key == field;
+    if (!found) {
+      return Malformed(std::string(what) + " has an unknown field '" +
+                       key.substr(0, kMaxTextLength) + "'");
+    }
+  }
+  return {};
+}
+
+Result<std::string> TextField(const json& value, std::string_view field) {
+  if (!value.is_string()) return Malformed("'" + std::string(field) + "' is not a text");
+  std::string text = value.get<std::string>();
+  if (text.size() > kMaxTextLength) return Malformed("'" + std::string(field) + "' is too long");
+  return text;
+}
+
+Result<uint64_t> CountField(const json& value, std::string_view field, uint64_t least,
+                            uint64_t most) {
+  const bool negative = value.is_number_integer() && !value.is_number_unsigned();
+  if (!value.is_number_integer() || negative || value.get<uint64_t>() < least ||
+      value.get<uint64_t>() > most) {
+    return Malformed("'" + std::string(field) + "' is not a whole number from " +
+                     std::to_string(least) + " to " + std::to_string(most));
+  }
+  return value.get<uint64_t>();
+}
+
+Result<Fraction> FractionField(const json& value, std::string_view field) {
+  const double number = value.is_number() ? value.get<double>() : -1;
+  if (!(number >= 0)) return Malformed("'" + std::string(field) + "' is not a number from 0 to 1");
+  if (number > 1) {
+    return Fail("bad_fraction", "'" + std::string(field) + "' is " + value.dump() +
+                                    ", above 1: a share is a part of one GPU, from 0 to 1");
+  }
+  return Fraction{static_cast<uint32_t>(std::llround(number * Fraction::kOne))};
+}
+
+Status ReadSpec(const json& object, ShareSpec& spec) {
+  if (!object.is_object()) return Malformed("'share' is not an object");
+  if (auto ok =
+          OnlyFields(object, "'share'",
+                     {"name", "gpu", "memory_bytes", "compute_request", "compute_limit", "weight"});
+      !ok) {
+    return ok;
+  }
+  for (const auto& [key, value] : object.items()) {
+    Status bad;
+    auto take = [&bad](auto result, auto& target) {
+      if (result) {
+        target = *result;
+      } else {
+        bad = std::unexpected(result.error());
+      }
+    };
+    if (key == "name") take(TextField(value, key), spec.name);
+    if (key == "gpu") take(TextField(value, key), spec.gpu);
+    if (key == "memory_bytes") {
+      take(CountField(value, key, 1, uint64_t{1} << 62), spec.memory_bytes);
+    }
+    if (key == "compute_request") take(FractionField(value, key), spec.compute_request);
+    if (key == "compute_limit") take(FractionField(value, key), spec.compute_limit);
+    if (key == "weight") take(CountField(value, key, 1, kMaxWeight), spec.weight);
+    if (!bad) return bad;
+  }
+  return {};
+}
+
+// Whether a text from outside nests so deep that a recursive parser would end badly. (nlohmann's
+// parser is iterative; what it builds is destroyed by recursion.)
+bool NestsTooDeep(std::string_view text) {
+  int depth = 0;
+  for (const char c : text) {
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    if (depth > 32) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<ControlRequest> DecodeRequest(std::string_view text) {
+  if (NestsTooDeep(text)) return Malformed("it nests too deep");
+  const json object = json::parse(text.begin(), text.end(), nullptr, false);
+  if (!object.is_object()) return Malformed("it is not a JSON object");
+  const auto op_field = object.find("op");
+  if (op_field == object.end()) return Malformed("it has no 'op'");
+  auto op_name = TextField(*op_field, "op");
+  if (!op_name) return std::unexpected(op_name.error());
+  ControlRequest request;
+  bool known = false;
+  for (const auto& [name, op] : kOps) {
+    if (name != *op_name) continue;
+    request.op = op;
+    known = true;
+  }
+  if (!known) return Malformed("the op '" + *op_name + "' is not known to this agent");
+  Status ok;
+  switch (request.op) {
+    case ControlOp::kCreateShare:
+      ok = OnlyFields(object, "the request", {"op", "share"});
+      if (ok && object.contains("share")) ok = ReadSpec(object["share"], request.share);
+      break;
+    case ControlOp::kRemoveShare: {
+      ok = OnlyFields(object, "the request", {"op", "name"});
+      if (!ok) break;
+      if (!object.contains("name")) return Malformed("'name' is missing");
+      auto name = TextField(object["name"], "name");
+      if (!name) return std::unexpected(name.error());
+      request.name = *name;
+      break;
+    }
+    default:
+      ok = OnlyFields(object, "the request", {"op"});
+  }
+  if (!ok) return std::unexpected(ok.error());
+  return request;
+}
+
+std::string EncodeRequest(const ControlRequest& request) {
+  json object;
+  for (const auto& [name, op] : kOps) {
+    if (op == request.op) object["op"] = name;
+  }
+  if (request.op == ControlOp::kRemoveShare) object["name"] = request.name;
+  if (request.op == ControlOp::kCreateShare) {
+    const ShareSpec& spec = request.share;
+    json& share = object["share"] = json::object();
+    if (spec.name) share["name"] = *spec.name;
+    if (spec.gpu) share["gpu"] = *spec.gpu;
+    if (spec.memory_bytes) share["memory_bytes"] = *spec.memory_bytes;
+    share["compute_request"] = spec.compute_request.value();
+    share["compute_limit"] = spec.compute_limit.value();
+    share["weight"] = spec.weight;
+  }
+  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace prorata::protocol

@@ -1,0 +1,147 @@
+#pragma once
+
+// The control socket of the agent (RUNTIME_DIR/control): JSON in frames of wire.h, type
+// kControlJson, at most 1 MiB. One request, one reply, in order; a connection may carry any number
+// of them.
+//
+//   request   {"op": "hello"}
+//             {"op": "create_share", "share": {"name"?, "gpu"?, "memory_bytes"?,
+//             "compute_request"?,
+//                                              "compute_limit"?, "weight"?}}
+//             {"op": "list_shares"}   {"op": "list_devices"}
+//             {"op": "remove_share", "name": NAME}   {"op": "shutdown"}
+//   reply     an object with what was asked, or {"error": {"code": CODE, "message": TEXT}}
+//
+// Fractions are numbers from 0 to 1, sizes are bytes, times nanoseconds. A request with a field
+// that is not known is refused: a misspelt limit must not be a share without one. Replies may grow
+// fields. The owner of a share is the process that asked for it, as the kernel names it.
+//
+// Decoders take any bytes and answer an Error whose message is for a person. Nothing here does I/O;
+// all functions are thread-safe.
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fraction.h"
+#include "base/result.h"
+
+namespace prorata::protocol {
+
+inline constexpr int kControlVersion = 1;
+inline constexpr uint32_t kMaxShares = 256;
+inline constexpr uint32_t kDefaultWeight = 100;
+inline constexpr uint32_t kMaxWeight = 10'000;
+inline constexpr size_t kMaxShareNameLength = 63;
+
+enum class ControlOp { kHello, kCreateShare, kListShares, kListDevices, kRemoveShare, kShutdown };
+
+// What a person asks for. What is absent is decided by the agent.
+struct ShareSpec {
+  std::optional<std::string> name = {};       // absent: the agent makes one up
+  std::optional<std::string> gpu = {};        // an index or a UUID; absent: where it fits best
+  std::optional<uint64_t> memory_bytes = {};  // absent: all that is free
+  Fraction compute_request = {};
+  Fraction compute_limit = Fraction::One();
+  uint32_t weight = kDefaultWeight;
+};
+
+struct ControlRequest {
+  ControlOp op = ControlOp::kHello;
+  ShareSpec share;   // kCreateShare
+  std::string name;  // kRemoveShare
+};
+
+struct HelloReply {
+  int control_version = kControlVersion;
+  std::string program_version;
+  int64_t pid = 0;
+  uint32_t uid = 0;
+};
+
+// One device of a share.
+struct ShareDevice {
+  std::string uuid;
+  uint32_t index = 0;
+  uint64_t memory_limit_bytes = 0;
+  uint64_t used_bytes = 0;      // charged by members, overhead included
+  uint64_t overhead_bytes = 0;  // the part of it that no allocation asked for (contexts)
+  uint64_t granted_bytes = 0;
+  uint64_t device_time_ns = 0;  // since the share was made
+  Fraction compute_request;
+  Fraction compute_limit;
+  uint32_t weight = kDefaultWeight;
+  double entitled = 0;  // of the device's time, now, among those that want it
+  double achieved = 0;  // own device time / all shares' device time over the last second
+  bool waiting = false;
+  bool open = false;
+  bool passed_over = false;  // was called back and does not drain
+};
+
+struct MemberStatus {
+  int64_t pid = 0;
+  std::string command;
+  uint64_t used_bytes = 0;
+  uint64_t device_time_ns = 0;
+};
+
+struct ShareStatus {
+  std::string name;
+  std::string directory;  // what a member finds its share by (PRORATA_SHARE)
+  uint32_t owner_uid = 0;
+  int64_t owner_pid = 0;
+  int64_t created_unix_s = 0;
+  bool ended = false;  // removed, and kept until its members are gone
+  std::vector<ShareDevice> devices;
+  std::vector<MemberStatus> members;
+};
+
+struct DeviceStatus {
+  uint32_t index = 0;
+  std::string uuid;
+  std::string name;
+  uint64_t total_bytes = 0;
+  uint64_t used_bytes = 0;      // by NVML, all programs
+  uint64_t foreign_bytes = 0;   // the part of it that is no share's: the driver, other programs
+  uint64_t promised_bytes = 0;  // the memory limits of all shares
+  Fraction promised_request;
+  uint32_t shares = 0;
+};
+
+Result<ControlRequest> DecodeRequest(std::string_view text);
+std::string EncodeRequest(const ControlRequest& request);
+
+nlohmann::json ToJson(const HelloReply& hello);
+nlohmann::json ToJson(const ShareStatus& share);
+nlohmann::json ToJson(const DeviceStatus& device);
+nlohmann::json ToJson(const Error& error);  // {"error": {...}}
+
+Result<HelloReply> HelloFromJson(const nlohmann::json& json);
+Result<ShareStatus> ShareFromJson(const nlohmann::json& json);
+Result<DeviceStatus> DeviceFromJson(const nlohmann::json& json);
+
+// The error of a reply, if it is one.
+std::optional<Error> ErrorOfReply(const nlohmann::json& reply);
+
+// A name of a share: 1 to 63 of A-Z a-z 0-9 . _ - and '/', neither beginning with '-' nor with a
+// part between slashes that is empty, "." or "..".
+Status ValidateShareName(std::string_view name);
+
+// The folder of a share below RUNTIME_DIR/shares: its name, with '+' (which no name has) for '/'.
+std::string ShareFolder(std::string_view name);
+
+struct ValidShare {
+  size_t device = 0;  // index in the list that was given
+  uint64_t memory_bytes = 0;
+};
+
+// Judges a request for a share against the devices and shares there are, and settles what it left
+// open (never its name). Every refusal names what was asked, what there is, and what to do.
+Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceStatus> devices,
+                                 std::span<const std::string> names);
+
+}  // namespace prorata::protocol

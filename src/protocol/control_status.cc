@@ -1,0 +1,165 @@
+// Replies of the control socket to and from JSON.
+
+#include <nlohmann/json.hpp>
+
+#include "protocol/control.h"
+
+namespace prorata::protocol {
+namespace {
+
+using nlohmann::json;
+
+json ToJson(const ShareDevice& device) {
+  return {{"uuid", device.uuid},
+          {"index", device.index},
+          {"memory_limit_bytes", device.memory_limit_bytes},
+          {"used_bytes", device.used_bytes},
+          {"overhead_bytes", device.overhead_bytes},
+          {"granted_bytes", device.granted_bytes},
+          {"device_time_ns", device.device_time_ns},
+          {"compute_request", device.compute_request.value()},
+          {"compute_limit", device.compute_limit.value()},
+          {"weight", device.weight},
+          {"entitled", device.entitled},
+          {"achieved", device.achieved},
+          {"waiting", device.waiting},
+          {"open", device.open},
+          {"passed_over", device.passed_over}};
+}
+
+Fraction FractionOf(const json& value) {
+  return {static_cast<uint32_t>(value.get<double>() * Fraction::kOne + 0.5)};
+}
+
+ShareDevice ShareDeviceOf(const json& object) {
+  ShareDevice device;
+  object.at("uuid").get_to(device.uuid);
+  object.at("index").get_to(device.index);
+  object.at("memory_limit_bytes").get_to(device.memory_limit_bytes);
+  object.at("used_bytes").get_to(device.used_bytes);
+  object.at("overhead_bytes").get_to(device.overhead_bytes);
+  object.at("granted_bytes").get_to(device.granted_bytes);
+  object.at("device_time_ns").get_to(device.device_time_ns);
+  device.compute_request = FractionOf(object.at("compute_request"));
+  device.compute_limit = FractionOf(object.at("compute_limit"));
+  object.at("weight").get_to(device.weight);
+  object.at("entitled").get_to(device.entitled);
+  object.at("achieved").get_to(device.achieved);
+  object.at("waiting").get_to(device.waiting);
+  object.at("open").get_to(device.open);
+  object.at("passed_over").get_to(device.passed_over);
+  return device;
+}
+
+// nlohmann answers a missing or wrong field by an exception; here it becomes an Error.
+template <typename Reply, typename Read>
+Result<Reply> Decode(const char* what, Read read) {
+  try {
+    Reply reply;
+    read(reply);
+    return reply;
+  } catch (const json::exception& error) {
+    return Fail("agent_reply", std::string("the agent's answer about a ") + what +
+                                   " cannot be read (" + error.what() +
+                                   "); are agent and prorata of the same version?");
+  }
+}
+
+}  // namespace
+
+json ToJson(const HelloReply& hello) {
+  return {{"control_version", hello.control_version},
+          {"program_version", hello.program_version},
+          {"pid", hello.pid},
+          {"uid", hello.uid}};
+}
+
+json ToJson(const ShareStatus& share) {
+  json devices = json::array();
+  for (const ShareDevice& device : share.devices) devices.push_back(ToJson(device));
+  json members = json::array();
+  for (const MemberStatus& member : share.members) {
+    members.push_back({{"pid", member.pid},
+                       {"command", member.command},
+                       {"used_bytes", member.used_bytes},
+                       {"device_time_ns", member.device_time_ns}});
+  }
+  return {{"name", share.name},
+          {"directory", share.directory},
+          {"owner_uid", share.owner_uid},
+          {"owner_pid", share.owner_pid},
+          {"created_unix_s", share.created_unix_s},
+          {"ended", share.ended},
+          {"devices", std::move(devices)},
+          {"members", std::move(members)}};
+}
+
+json ToJson(const DeviceStatus& device) {
+  return {{"index", device.index},
+          {"uuid", device.uuid},
+          {"name", device.name},
+          {"total_bytes", device.total_bytes},
+          {"used_bytes", device.used_bytes},
+          {"foreign_bytes", device.foreign_bytes},
+          {"promised_bytes", device.promised_bytes},
+          {"promised_request", device.promised_request.value()},
+          {"shares", device.shares}};
+}
+
+json ToJson(const Error& error) {
+  return {{"error", {{"code", error.code}, {"message", error.message}}}};
+}
+
+Result<HelloReply> HelloFromJson(const json& object) {
+  return Decode<HelloReply>("version", [&](HelloReply& hello) {
+    object.at("control_version").get_to(hello.control_version);
+    object.at("program_version").get_to(hello.program_version);
+    object.at("pid").get_to(hello.pid);
+    object.at("uid").get_to(hello.uid);
+  });
+}
+
+Result<ShareStatus> ShareFromJson(const json& object) {
+  return Decode<ShareStatus>("share", [&](ShareStatus& share) {
+    object.at("name").get_to(share.name);
+    object.at("directory").get_to(share.directory);
+    object.at("owner_uid").get_to(share.owner_uid);
+    object.at("owner_pid").get_to(share.owner_pid);
+    object.at("created_unix_s").get_to(share.created_unix_s);
+    object.at("ended").get_to(share.ended);
+    for (const json& device : object.at("devices")) share.devices.push_back(ShareDeviceOf(device));
+    for (const json& member : object.at("members")) {
+      MemberStatus& status = share.members.emplace_back();
+      member.at("pid").get_to(status.pid);
+      member.at("command").get_to(status.command);
+      member.at("used_bytes").get_to(status.used_bytes);
+      member.at("device_time_ns").get_to(status.device_time_ns);
+    }
+  });
+}
+
+Result<DeviceStatus> DeviceFromJson(const json& object) {
+  return Decode<DeviceStatus>("device", [&](DeviceStatus& device) {
+    object.at("index").get_to(device.index);
+    object.at("uuid").get_to(device.uuid);
+    object.at("name").get_to(device.name);
+    object.at("total_bytes").get_to(device.total_bytes);
+    object.at("used_bytes").get_to(device.used_bytes);
+    object.at("foreign_bytes").get_to(device.foreign_bytes);
+    object.at("promised_bytes").get_to(device.promised_bytes);
+    device.promised_request = FractionOf(object.at("promised_request"));
+    object.at("shares").get_to(device.shares);
+  });
+}
+
+std::optional<Error> ErrorOfReply(const json& reply) {
+  if (!reply.is_object() || !reply.contains("error")) return std::nullopt;
+  const json& error = reply["error"];
+  if (!error.is_object() || !error.contains("code") || !error["code"].is_string() ||
+      !error.contains("message") || !error["message"].is_string()) {
+    return Error{"agent_reply", "the agent answered an error that cannot be read"};
+  }
+  return Error{error["code"].get<std::string>(), error["message"].get<std::string>()};
+}
+
+}  // namespace prorata::protocol
