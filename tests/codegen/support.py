@@ -16,7 +16,10 @@ def cuda_include():
     """The folder of an installed cuda.h, or None."""
     named = os.environ.get("PRORATA_CUDA_INCLUDE")
     places = [Path(named)] if named else []
-    places += sorted(ROOT.glob("build/venv-cuda*/lib/python3*/site-packages/nvidia/cu13/include"))
+    # Sanitizer builds lie below the one whose set-up fetched the headers.
+    build = Path(os.environ.get("PRORATA_BUILD_DIR", ROOT / "build"))
+    for folder in (build, build.parent, ROOT / "build"):
+        places += sorted(folder.glob("venv-cuda13/lib/python3*/site-packages/nvidia/cu13/include"))
     places += [Path("/usr/local/cuda/include")]
     return next((p for p in places if (p / "cuda.h").exists()), None)
 
