@@ -28,6 +28,7 @@ $(CMAKE_STAMP): CMakeLists.txt CMakePresets.json
 
 build: setup $(CMAKE_STAMP)
 	@cmake --build --preset release -- -j$(JOBS)
+	@git describe --always --dirty --abbrev=40 >$(BUILD)/commit 2>/dev/null || rm -f $(BUILD)/commit
 
 demo: build
 	@scripts/demo.py --build $(BUILD)

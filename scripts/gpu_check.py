@@ -136,7 +136,7 @@ class Check:
             return f"skipped: {path} is not built", {}
         code, out, err = self.run([path, *options], timeout_s)
         if code == SKIPPED:
-            return f"skipped: {(err or out).strip().splitlines()[-1:] or 'no reason given'}", {}
+            return f"skipped: {((err or out).strip().splitlines() or ['no reason given'])[-1]}", {}
         result = {"exit_status": code, "errors": err.strip().splitlines()[-20:]}
         try:
             result["report"] = json.loads(out)
@@ -163,18 +163,22 @@ class Check:
         chosen = [test for test in ctest_files.read_tests(self.build, ROOT) if "gpu" in test.labels]
         if not chosen:
             return "skipped: the build has no test labelled gpu", {}
-        result = {"passed": [], "failed": {}, "skipped": {}}
+        result = {"passed": [], "failed": {}, "skipped": {}, "errors": []}
         for test in chosen:
             code, out, err = self.run(test.command, test.timeout_s, test.environment, test.folder)
             lines = (out + err).strip().splitlines()
-            why = next((line for line in lines if "SKIPPED" in line), "no reason given")
+            # GoogleTest exits with 0 when it skips.
             if code == 0 and "[  SKIPPED ]" not in out:
+                verdict = "passed"
                 result["passed"].append(test.name)
             elif code in (0, test.skip_code):
-                result["skipped"][test.name] = why
+                verdict = "skipped"
+                why = (line for line in lines if "SKIPPED" in line)
+                result["skipped"][test.name] = next(why, "no reason given")
             else:
+                verdict = "FAILED"
                 result["failed"][test.name] = lines[-30:]
-            verdict = "passed" if code == 0 else "skipped" if code == test.skip_code else "FAILED"
+                result["errors"].append(test.name)
             print(f"  {verdict:8}{test.name}", flush=True)
         return ("failed" if result["failed"] else "passed"), result
 
