@@ -46,7 +46,7 @@ class Demo:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prorata-demo-"))
         self.words, driver = find_driver(self.build)
         self.environment = {**os.environ, **driver, "PRORATA_DIR": str(self.folder / "run"),
-                            "PRORATA_SIM_STATE": str(self.folder / "sim" / "state")}
+                            "PRORATA_SIM_STATE": str(self.folder / "sim")}
         (self.folder / "run").mkdir()
         (self.folder / "sim").mkdir()
         self.agent = None
@@ -132,20 +132,19 @@ class LiveTable:
 
     def show(self, second, shares):
         if not self.in_place:
-            parts = [f"{s['name']} entitled {100 * s['gpu_time']['entitled']:.0f}% "
-                     f"gets {100 * s['gpu_time']['now']:.0f}% "
-                     f"holds {format_bytes(s['memory']['used_bytes'])}" for s in shares]
+            parts = [f"{name} entitled {100 * device['entitled']:.0f}% "
+                     f"gets {100 * device['achieved']:.0f}% "
+                     f"holds {format_bytes(device['used_bytes'])}" for name, device in shares]
             print(f"{second:3d} s  " + " | ".join(parts), flush=True)
             return
         lines = [f"{'':2}{'SHARE':<8}{'REQUEST':>8}{'ENTITLED':>10}{'GPU TIME':>10}"
                  f"{'MEMORY':>12}{'LIMIT':>12}   after {second} s"]
-        for s in shares:
-            bar = "#" * round(30 * s["gpu_time"]["now"])
-            lines.append(f"{'':2}{s['name']:<8}{s['compute']['request']:>8}"
-                         f"{100 * s['gpu_time']['entitled']:>9.1f}%"
-                         f"{100 * s['gpu_time']['now']:>9.1f}%"
-                         f"{format_bytes(s['memory']['used_bytes']):>12}"
-                         f"{format_bytes(s['memory']['limit_bytes']):>12}   {bar}")
+        for name, device in shares:
+            bar = "#" * round(30 * device["achieved"])
+            lines.append(f"{'':2}{name:<8}{device['compute_request']:>8g}"
+                         f"{100 * device['entitled']:>9.1f}%{100 * device['achieved']:>9.1f}%"
+                         f"{format_bytes(device['used_bytes']):>12}"
+                         f"{format_bytes(device['memory_limit_bytes']):>12}   {bar}")
         if self.drawn:
             sys.stdout.write(f"\x1b[{self.drawn}A")
         sys.stdout.write("".join(f"\x1b[2K{line}\n" for line in lines))
@@ -207,7 +206,7 @@ def run(demo):
     gpu = demo.start_agent()
     if not demo.words:
         print(gpu["name"], flush=True)
-    print(f"Three programs on one GPU ({format_bytes(gpu['memory']['total_bytes'])}) "
+    print(f"Three programs on one GPU ({format_bytes(gpu['total_bytes'])}) "
           f"for {demo.seconds:g} s\n", flush=True)
     demo.start_programs()
     table = LiveTable()
@@ -216,9 +215,10 @@ def run(demo):
     while any(process.poll() is None for process in demo.programs.values()):
         second += 1
         time.sleep(max(0.0, begin + second - time.monotonic()))
-        shares = demo.prorata("ps", "--json")
+        shares = [(s["name"], s["devices"][0]) for s in demo.prorata("ps", "--json")
+                  if not s["ended"]]
         if len(shares) == len(PROGRAMS):
-            table.show(second, sorted(shares, key=lambda share: share["name"]))
+            table.show(second, sorted(shares, key=lambda share: share[0]))
         if second > demo.seconds + 60:
             raise RuntimeError("the programs did not end in time")
     demo.reports()

@@ -58,7 +58,7 @@ class Nvml:
 
     def __init__(self, machine):
         # The library reads its environment when it starts: this process is on the same machine.
-        for name in ("PRORATA_SIM_STATE", "PRORATA_SIM_CONFIG"):
+        for name in ("PRORATA_SIM_STATE", "PRORATA_SIM_MACHINE"):
             if name in machine.environment:
                 os.environ[name] = machine.environment[name]
         path = "libnvidia-ml.so.1" if REAL_GPU else str(SIM_DIR / "libnvidia-ml.so.1")
@@ -98,11 +98,12 @@ class Nvml:
 
 
 class Machine:
-    """A simulated machine with its agent, in a temporary folder."""
+    """A simulated machine with its agent, in a temporary folder that every user may enter."""
 
-    def __init__(self):
+    def __init__(self, machine_toml=None):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prorata-test-"))
         self.runtime_dir = self.folder / "run"
+        self.folder.chmod(0o755)
         self.runtime_dir.mkdir()
         self.environment = {k: v for k, v in os.environ.items()
                             if k not in ("LD_PRELOAD", "PRORATA_SHARE", "CUDA_VISIBLE_DEVICES")}
@@ -110,7 +111,10 @@ class Machine:
         if not REAL_GPU:
             (self.folder / "sim").mkdir()
             self.environment["PRORATA_DRIVER_DIR"] = str(SIM_DIR)
-            self.environment["PRORATA_SIM_STATE"] = str(self.folder / "sim" / "state")
+            self.environment["PRORATA_SIM_STATE"] = str(self.folder / "sim")
+            if machine_toml:
+                (self.folder / "machine.toml").write_text(machine_toml)
+                self.environment["PRORATA_SIM_MACHINE"] = str(self.folder / "machine.toml")
         self._started = []
         self._agent = None
 
@@ -215,7 +219,14 @@ class Machine:
         return json.loads(out)
 
     def share(self, name):
-        return next((share for share in self.ps() if share["name"] == name), None)
+        """A share of `ps` with its one device's fields beside its own, or None."""
+        found = next((share for share in self.ps() if share["name"] == name), None)
+        return found and {**found, **found["devices"][0]}
+
+    def promises(self):
+        """What each share was promised: {name: (memory, request, limit, weight)}."""
+        return {s["name"]: tuple(s["devices"][0][key] for key in (
+            "memory_limit_bytes", "compute_request", "compute_limit", "weight")) for s in self.ps()}
 
     def gpus(self):
         status, out, err = self.call([PRORATA, "gpus", "--json"])
@@ -288,11 +299,13 @@ def read_event(process, event):
 class MachineTestCase(unittest.TestCase):
     """A fresh machine for every test."""
 
+    MACHINE_TOML = None  # text of a machine.toml; None: the simulated GPU's own default
+
     def setUp(self):
         for path in (PRORATA, GPULOAD):
             if not path.exists():
                 self.skipTest(f"{path} is not built")
-        self.machine = Machine()
+        self.machine = Machine(self.MACHINE_TOML)
         self.addCleanup(self.machine.close)
 
     def tearDown(self):

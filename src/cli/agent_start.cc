@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <string_view>
 
 #include "base/unique_fd.h"
@@ -19,7 +20,6 @@ namespace prorata::cli {
 namespace {
 
 Result<UniqueFd> LockStart(const AgentPlace& place) {
-  // mkdir by umask-proof mode: the sockets in it are the way to the shares.
   if (::mkdir(place.runtime_dir.c_str(), 0755) != 0 && errno != EEXIST) {
     return FailErrno("agent_start", "cannot make the agent's folder '" + place.runtime_dir + "'",
                      errno);
@@ -40,6 +40,9 @@ Result<UniqueFd> LockStart(const AgentPlace& place) {
   ::dup2(null, 0);
   ::dup2(log, 1);
   ::dup2(log, 2);
+  // A `prorata run` inside a share starts an agent that is no member of it.
+  ::unsetenv("PRORATA_SHARE");
+  ::unsetenv("LD_PRELOAD");
   // dup() clears the close-on-exec mark: the pipe's end that the agent keeps.
   const int kept = ::dup(ready);
   const std::string descriptor = std::to_string(kept);

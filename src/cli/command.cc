@@ -46,6 +46,14 @@ void Prepend(std::vector<std::string>* environment, const std::string& name,
   environment->push_back(std::move(value));
 }
 
+std::vector<char*> Pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
+  for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 }  // namespace
 
 Result<std::string> FindProgram(std::string_view name, std::string_view path) {
@@ -115,6 +123,16 @@ Result<std::string> FindLibraryDir(const std::string& executable) {
                                        (prefix / "lib/prorata").string() + "' nor in '" +
                                        (prefix / "lib").string() +
                                        "'; build or install prorata whole");
+}
+
+Error BecomeProgram(const std::string& program, const std::vector<std::string>& command,
+                    const std::vector<std::string>& environment) {
+  const std::vector<char*> arguments = Pointers(command);
+  const std::vector<char*> variables = Pointers(environment);
+  ::execve(program.c_str(), arguments.data(), variables.data());
+  const int error_number = errno;
+  const char* code = error_number == ENOENT ? "not_found" : "not_executable";
+  return FailErrno(code, "cannot execute '" + program + "'", error_number).error();
 }
 
 }  // namespace prorata::cli

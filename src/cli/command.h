@@ -29,16 +29,9 @@ Result<std::vector<std::string>> ShareEnvironment(const std::vector<std::string>
 // Errors: "no_client_library".
 Result<std::string> FindLibraryDir(const std::string& executable);
 
-// Runs a program as a child and waits for it, passing on SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1
-// and SIGUSR2 that were sent to this process alone; those that a terminal generates reach the
-// child by themselves, for it stays in the same process group. Answers the status of waitpid().
-// Errors: "spawn", and FindProgram's codes when exec fails for such a reason after all.
-// Blocks those signals in the calling thread until it returns. One call at a time in a process.
-Result<int> RunChild(const std::string& program, const std::vector<std::string>& command,
-                     const std::vector<std::string>& environment);
-
-// Ends this process as the program ended: by the same exit status, or by the same signal (without
-// a core of ours).
-[[noreturn]] void EndAs(int wait_status);
+// Becomes the program: same process, same parent, terminal and signals, and so its exit status is
+// the program's own by nature. Returns only the error: FindProgram's codes.
+Error BecomeProgram(const std::string& program, const std::vector<std::string>& command,
+                    const std::vector<std::string>& environment);
 
 }  // namespace prorata::cli

@@ -1,15 +1,14 @@
 #include "cli/command.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "cli/options.h"
 
@@ -88,32 +87,23 @@ TEST_F(CommandTest, FindsTheLibraryInABuildAndInstalled) {
   EXPECT_EQ(FindLibraryDir(folder_ + "/bin/prorata").value(), folder_ + "/lib/prorata");
 }
 
-int RunShell(const std::string& script) {
-  const auto status = RunChild("/bin/sh", {"sh", "-c", script}, {"PATH=/usr/bin:/bin"});
-  EXPECT_TRUE(status) << status.error().message;
-  return status.value_or(-1);
-}
-
-TEST_F(CommandTest, ChildsStatusComesBack) {
-  EXPECT_EQ(WEXITSTATUS(RunShell("exit 41")), 41);
-  const int killed = RunShell("kill -KILL $$");
-  ASSERT_TRUE(WIFSIGNALED(killed));
-  EXPECT_EQ(WTERMSIG(killed), SIGKILL);
-}
-
-TEST_F(CommandTest, PassesOnASignalSentToItAlone) {
-  // The child asks for each signal itself, so no time passes unknown: it signals its parent, us.
-  for (const char* name : {"HUP", "INT", "QUIT", "TERM", "USR1", "USR2"}) {
-    const std::string script = std::string("trap 'exit 7' ") + name + "; kill -" + name +
-                               " $PPID; while :; do sleep 0.01; done";
-    EXPECT_EQ(WEXITSTATUS(RunShell(script)), 7) << name;
+TEST_F(CommandTest, BecomesTheProgram) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    BecomeProgram("/bin/sh", {"sh", "-c", "exit $STATUS"}, {"STATUS=41"});
+    ::_exit(1);
   }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 41);
 }
 
 TEST_F(CommandTest, ExecThatFailsAfterAllIsAnError) {
   const std::string path = Write("bad", 0755);
   std::ofstream(path) << "#!/no/such/interpreter\n";
-  EXPECT_EQ(RunChild(path, {"bad"}, {}).error().code, "not_found");
+  EXPECT_EQ(BecomeProgram(path, {"bad"}, {}).code, "not_found");
+  std::ofstream(path) << "neither ELF nor script";
+  EXPECT_EQ(BecomeProgram(path, {"bad"}, {}).code, "not_executable");
 }
 
 }  // namespace

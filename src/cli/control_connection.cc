@@ -89,8 +89,7 @@ Result<ControlConnection> ControlConnection::Connect(const std::string& socket_p
   return ControlConnection(std::move(fd));
 }
 
-Result<nlohmann::json> ControlConnection::Call(const nlohmann::json& request) {
-  const std::string body = request.dump();
+Result<nlohmann::json> ControlConnection::Call(const std::string& body) {
   const FrameHeader header = {static_cast<uint32_t>(body.size()),
                               static_cast<uint16_t>(protocol::MessageType::kControlJson),
                               protocol::kWireVersion};

@@ -18,9 +18,9 @@ class ControlConnection {
   //   "connect"       anything else
   static Result<ControlConnection> Connect(const std::string& socket_path);
 
-  // Sends a request and waits for its reply: a JSON object each. "agent_gone" when the agent ended
-  // meanwhile; "agent_reply" when what it said is no reply.
-  Result<nlohmann::json> Call(const nlohmann::json& request);
+  // Sends a request (the text of a JSON object) and waits for its reply, an object too.
+  // "agent_gone" when the agent ended meanwhile; "agent_reply" when what it said is no reply.
+  Result<nlohmann::json> Call(const std::string& body);
 
   int fd() const { return fd_.get(); }
 

@@ -8,32 +8,31 @@
 
 #include "base/bytes.h"
 #include "cli/version.h"
+#include "protocol/control.h"
 
 namespace prorata::cli {
 namespace {
 
-constexpr uint32_t kWeightMax = 10'000;
-constexpr size_t kNameCharactersMax = 63;  // kShareNameBytes of the limits file, less the zero
-
 constexpr const char* kMainFooter =
-    "\nExamples:\n"
+    "Examples:\n"
     "  prorata run --memory 4GiB --compute 0.3 -- python train.py\n"
     "  prorata ps\n"
     "  prorata gpus --json\n\n"
     "`prorata COMMAND --help` says more of each.";
 
 constexpr const char* kRunFooter =
-    "\nExamples:\n"
+    "Examples:\n"
     "  prorata run -- python train.py                 all free memory, GPU time when it is there\n"
     "  prorata run --memory 4GiB --compute 0.3 -- python train.py\n"
     "  prorata run --gpu 1 --compute-limit 50% --name nightly -- ./job --epochs 3\n\n"
-    "The exit status is the program's; when a signal ends the program, prorata ends by the same\n"
-    "signal (128 + its number in a shell). 127: no such command; 126: it cannot be executed;\n"
-    "2: wrong options; 1: the share was refused. Signals sent to prorata are passed on.\n"
+    "Once its share is made, prorata becomes the program: signals, terminal and exit status are "
+    "the\n"
+    "program's own. Before that: 127, no such command; 126, it cannot be executed; 2, wrong\n"
+    "options; 1, the share was refused. The share ends with the program and its members.\n"
     "If no agent answers, one is started for you; it ends after its last share.";
 
 constexpr const char* kPsFooter =
-    "\nExamples:\n"
+    "Examples:\n"
     "  prorata ps\n"
     "  prorata ps --json | jq '.[].name'\n\n"
     "MEMORY is used / limit, and in brackets the part that no allocation asked for (contexts).\n"
@@ -41,12 +40,12 @@ constexpr const char* kPsFooter =
     "the last seconds, and what it is entitled to among those who want time now.";
 
 constexpr const char* kGpusFooter =
-    "\nExamples:\n"
+    "Examples:\n"
     "  prorata gpus\n"
     "  prorata gpus --json | jq '.[0].uuid'";
 
 constexpr const char* kAgentFooter =
-    "\nExamples:\n"
+    "Examples:\n"
     "  prorata agent                      in the foreground, until SIGTERM or SIGINT\n"
     "  prorata agent --log-level debug\n"
     "  PRORATA_DIR=/tmp/mine prorata agent   apart from any other agent";
@@ -63,21 +62,6 @@ ParseOutcome UsageError(const std::string& message) {
   outcome.err = "prorata: " + message + "\n";
   outcome.status = kExitUsage;
   return outcome;
-}
-
-// The first problem of the name, or nothing. It becomes a folder and a column of `ps`.
-std::optional<std::string> NameProblem(const std::string& name) {
-  if (name.empty()) return "it is empty";
-  if (name.size() > kNameCharactersMax) return "it is longer than 63 characters";
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-           c == '_' || c == '.';
-  };
-  if (!std::all_of(name.begin(), name.end(), allowed)) {
-    return "only letters, digits, '-', '_' and '.' may be in it";
-  }
-  if (name.front() == '.' || name.front() == '-') return "it begins with '.' or '-'";
-  return std::nullopt;
 }
 
 // Reads the texts of `run`'s options; the error is what follows "prorata: ".
@@ -108,7 +92,7 @@ Status FillRun(const CLI::App& app, const RawRun& raw, RunOptions* run) {
                         std::all_of(raw.weight.begin(), raw.weight.end(),
                                     [](char c) { return c >= '0' && c <= '9'; });
     const uint32_t weight = digits ? static_cast<uint32_t>(std::stoul(raw.weight)) : 0;
-    if (weight == 0 || weight > kWeightMax) {
+    if (weight == 0 || weight > protocol::kMaxWeight) {
       return Fail("usage", "--weight: '" + raw.weight + "' is not a whole number from 1 to 10000");
     }
     run->weight = weight;
@@ -117,8 +101,8 @@ Status FillRun(const CLI::App& app, const RawRun& raw, RunOptions* run) {
     return Fail("usage", "--gpu: an index or a UUID is missing; `prorata gpus` lists them");
   }
   if (app.count("--name") > 0) {
-    if (const auto problem = NameProblem(run->name)) {
-      return Fail("usage", "--name: '" + run->name + "' cannot name a share: " + *problem);
+    if (auto ok = protocol::ValidateShareName(run->name); !ok) {
+      return Fail("usage", "--name: " + ok.error().message);
     }
   }
   return {};
@@ -155,6 +139,8 @@ class Parser {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", std::string("prorata ") + kVersion, "Print the version");
     app_.footer(kMainFooter);
+    app_.get_formatter()->label("SUBCOMMAND", "COMMAND");
+    app_.get_formatter()->label("Subcommands", "Commands");
     AddRun();
     AddOthers();
   }
@@ -171,6 +157,10 @@ class Parser {
       return Text(app_.help());
     } catch (const CLI::CallForVersion&) {
       return Text(std::string("prorata ") + kVersion + "\n");
+    } catch (const CLI::RequiredError&) {
+      const std::string seen =
+          arguments.empty() ? "no command" : "'" + arguments.front() + "' is not a command";
+      return UsageError(seen + "; they are run, ps, gpus and agent; see `prorata --help`");
     } catch (const CLI::ParseError& error) {
       return UsageError(OneLine(error.what()) + "; see `prorata --help`");
     }
@@ -204,7 +194,7 @@ class Parser {
                      "The most of the GPU's time it may take (default: 1)")
         ->option_text("FRACTION");
     run_->add_option("--weight", raw_.weight,
-                     "Its part of the time that no request claims, against others' (default: 1)")
+                     "Its part of the time that no request claims, against others' (default: 100)")
         ->option_text("N");
     run_->add_option("--gpu", options_.run.gpu,
                      "Index or UUID, as `prorata gpus` shows them (default: the agent chooses)")

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/fraction.h"
+#include "protocol/control.h"
 
 namespace prorata::cli {
 
@@ -21,7 +22,7 @@ struct RunOptions {
   std::optional<uint64_t> memory_bytes;  // nothing: all that the device has left
   Fraction compute_request = Fraction::Zero();
   Fraction compute_limit = Fraction::One();
-  uint32_t weight = 1;
+  uint32_t weight = protocol::kDefaultWeight;
   std::string gpu;   // index, UUID, or empty: the agent chooses
   std::string name;  // empty: made from the command's name
   std::vector<std::string> command;

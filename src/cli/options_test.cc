@@ -20,7 +20,7 @@ TEST(OptionsTest, RunWithoutFlagsIsAllMemoryRequestZeroLimitOne) {
   EXPECT_FALSE(run.memory_bytes);
   EXPECT_EQ(run.compute_request, Fraction::Zero());
   EXPECT_EQ(run.compute_limit, Fraction::One());
-  EXPECT_EQ(run.weight, 1u);
+  EXPECT_EQ(run.weight, 100u);
   EXPECT_EQ(run.command, (Words{"python", "train.py"}));
 }
 

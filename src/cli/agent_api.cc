@@ -1,0 +1,62 @@
+#include "cli/agent_api.h"
+
+#include <nlohmann/json.hpp>
+
+namespace prorata::cli {
+namespace {
+
+using protocol::ControlOp;
+using protocol::ControlRequest;
+
+// The field of the reply that holds what was asked for.
+Result<nlohmann::json> Ask(ControlConnection* connection, const ControlRequest& request,
+                           const char* field) {
+  auto reply = connection->Call(protocol::EncodeRequest(request));
+  if (!reply) return std::unexpected(reply.error());
+  if (auto error = protocol::ErrorOfReply(*reply)) return std::unexpected(*error);
+  if (!reply->contains(field)) {
+    return Fail("agent_reply", std::string("the agent's reply has no '") + field +
+                                   "'; are agent and prorata of the same version?");
+  }
+  return (*reply)[field];
+}
+
+template <typename Item, typename FromJson>
+Result<std::vector<Item>> AskList(ControlConnection* connection, ControlOp op, const char* field,
+                                  FromJson from_json) {
+  ControlRequest request;
+  request.op = op;
+  auto list = Ask(connection, request, field);
+  if (!list) return std::unexpected(list.error());
+  std::vector<Item> items;
+  for (const nlohmann::json& entry : *list) {
+    auto item = from_json(entry);
+    if (!item) return std::unexpected(item.error());
+    items.push_back(std::move(*item));
+  }
+  return items;
+}
+
+}  // namespace
+
+Result<protocol::ShareStatus> CreateShare(ControlConnection* connection,
+                                          const protocol::ShareSpec& spec) {
+  ControlRequest request;
+  request.op = ControlOp::kCreateShare;
+  request.share = spec;
+  auto share = Ask(connection, request, "share");
+  if (!share) return std::unexpected(share.error());
+  return protocol::ShareFromJson(*share);
+}
+
+Result<std::vector<protocol::ShareStatus>> ListShares(ControlConnection* connection) {
+  return AskList<protocol::ShareStatus>(connection, ControlOp::kListShares, "shares",
+                                        protocol::ShareFromJson);
+}
+
+Result<std::vector<protocol::DeviceStatus>> ListDevices(ControlConnection* connection) {
+  return AskList<protocol::DeviceStatus>(connection, ControlOp::kListDevices, "devices",
+                                         protocol::DeviceFromJson);
+}
+
+}  // namespace prorata::cli

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <vector>
+
+#include "base/result.h"
+#include "cli/control_connection.h"
+#include "protocol/control.h"
+
+namespace prorata::cli {
+
+// The agent's operations over a connection. Errors are the agent's own (code and message as it gave
+// them), those of ControlConnection::Call, or "agent_reply".
+Result<protocol::ShareStatus> CreateShare(ControlConnection* connection,
+                                          const protocol::ShareSpec& spec);
+Result<std::vector<protocol::ShareStatus>> ListShares(ControlConnection* connection);
+Result<std::vector<protocol::DeviceStatus>> ListDevices(ControlConnection* connection);
+
+}  // namespace prorata::cli

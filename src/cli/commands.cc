@@ -1,0 +1,115 @@
+#include "cli/commands.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "cli/agent_api.h"
+#include "cli/command.h"
+#include "cli/tables.h"
+
+namespace prorata::cli {
+namespace {
+
+// How often a share is asked for again when the agent ended while we asked: one that ends when idle
+// may be just about to when we come.
+constexpr int kAttemptsMax = 20;
+
+protocol::ShareSpec SpecOf(const RunOptions& options) {
+  protocol::ShareSpec spec;
+  if (!options.name.empty()) spec.name = options.name;
+  if (!options.gpu.empty()) spec.gpu = options.gpu;
+  spec.memory_bytes = options.memory_bytes;
+  spec.compute_request = options.compute_request;
+  spec.compute_limit = options.compute_limit;
+  spec.weight = options.weight;
+  return spec;
+}
+
+Result<protocol::ShareStatus> MakeShare(const RunOptions& options, const AgentPlace& place) {
+  Result<protocol::ShareStatus> made = Fail("agent_gone", "");
+  for (int i = 0; i < kAttemptsMax && !made && made.error().code == "agent_gone"; ++i) {
+    auto connection = ConnectOrStart(place);
+    if (!connection) return std::unexpected(connection.error());
+    made = CreateShare(&*connection, SpecOf(options));
+  }
+  return made;
+}
+
+int Refuse(const Error& error) {
+  Complain(error.message);
+  return kExitRefused;
+}
+
+void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+// Shows a list that an agent has; without an agent it is empty, which is worth a word but no error.
+template <typename Item, typename List, typename Table>
+int Show(bool json, const AgentPlace& place, List list, Table table) {
+  auto connection = ControlConnection::Connect(place.socket_path);
+  std::vector<Item> items;
+  if (connection) {
+    auto found = list(&*connection);
+    if (!found) return Refuse(found.error());
+    items = std::move(*found);
+  } else if (connection.error().code == "no_agent") {
+    Complain("no agent runs at '" + place.socket_path +
+             "'; `prorata run` starts one, or `prorata agent`");
+  } else {
+    return Refuse(connection.error());
+  }
+  if (!json) {
+    Print(table(items));
+    return kExitOk;
+  }
+  nlohmann::json array = nlohmann::json::array();
+  for (const Item& item : items) array.push_back(protocol::ToJson(item));
+  Print(array.dump(2) + "\n");
+  return kExitOk;
+}
+
+std::vector<std::string> Environment() {
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  return environment;
+}
+
+}  // namespace
+
+void Complain(const std::string& message) {
+  std::string line = message;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::fprintf(stderr, "prorata: %s\n", line.c_str());
+}
+
+int Run(const RunOptions& options, const AgentPlace& place) {
+  const char* path = std::getenv("PATH");
+  auto program = FindProgram(options.command.front(), path != nullptr ? path : "/usr/bin:/bin");
+  if (!program) {
+    Complain(program.error().message);
+    return ExitStatusOf(program.error());
+  }
+  auto library_dir = FindLibraryDir(place.executable);
+  if (!library_dir) return Refuse(library_dir.error());
+  // All that can fail by itself comes before the share: a refusal changes nothing.
+  if (auto ok = ShareEnvironment({}, "", *library_dir); !ok) return Refuse(ok.error());
+  auto share = MakeShare(options, place);
+  if (!share) return Refuse(share.error());
+  const auto environment = ShareEnvironment(Environment(), share->directory, *library_dir);
+  const Error error = BecomeProgram(*program, options.command, *environment);
+  Complain(error.message);
+  return ExitStatusOf(error);
+}
+
+int ShowShares(bool json, const AgentPlace& place) {
+  return Show<protocol::ShareStatus>(json, place, ListShares, ShareTable);
+}
+
+int ShowDevices(bool json, const AgentPlace& place) {
+  return Show<protocol::DeviceStatus>(json, place, ListDevices, DeviceTable);
+}
+
+}  // namespace prorata::cli

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "cli/agent_start.h"
+#include "cli/options.h"
+
+namespace prorata::cli {
+
+// The commands that talk to an agent. Each prints its result on stdout or one line on stderr, and
+// answers the exit status. Run() returns only when the program could not be started.
+int Run(const RunOptions& options, const AgentPlace& place);
+int ShowShares(bool json, const AgentPlace& place);
+int ShowDevices(bool json, const AgentPlace& place);
+
+// "prorata: MESSAGE\n" on stderr, whatever lines the message has.
+void Complain(const std::string& message);
+
+}  // namespace prorata::cli

@@ -1,0 +1,82 @@
+#include "cli/tables.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/bytes.h"
+
+namespace prorata::cli {
+namespace {
+
+using Row = std::vector<std::string>;
+
+constexpr size_t kMembersShown = 8;
+
+std::string Format(const std::vector<Row>& rows) {
+  std::vector<size_t> widths(rows.front().size());
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      text += row[i];
+      if (i + 1 < row.size()) text.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::string Percent(double part) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.1f%%", 100 * part);
+  return buffer;
+}
+
+// "1 GiB/4 GiB (512 MiB)": used, limit, and what of the used no allocation asked for.
+std::string Memory(const protocol::ShareDevice& device) {
+  return FormatBytes(device.used_bytes) + " / " + FormatBytes(device.memory_limit_bytes) + " (" +
+         FormatBytes(device.overhead_bytes) + ")";
+}
+
+std::string Members(const protocol::ShareStatus& share) {
+  std::string text;
+  for (size_t i = 0; i < share.members.size() && i < kMembersShown; ++i) {
+    text += (i > 0 ? "," : "") + std::to_string(share.members[i].pid);
+  }
+  if (share.members.size() > kMembersShown) {
+    text += "+" + std::to_string(share.members.size() - kMembersShown);
+  }
+  return text.empty() ? "-" : text;
+}
+
+}  // namespace
+
+std::string ShareTable(const std::vector<protocol::ShareStatus>& shares) {
+  std::vector<Row> rows = {{"NAME", "GPU", "MEMORY", "COMPUTE", "GPU TIME", "ENTITLED", "MEMBERS"}};
+  for (const protocol::ShareStatus& share : shares) {
+    for (const protocol::ShareDevice& device : share.devices) {
+      rows.push_back(
+          {share.name + (share.ended ? " (ending)" : ""), std::to_string(device.index),
+           Memory(device),
+           FormatFraction(device.compute_request) + "-" + FormatFraction(device.compute_limit),
+           Percent(device.achieved), Percent(device.entitled), Members(share)});
+    }
+  }
+  return Format(rows);
+}
+
+std::string DeviceTable(const std::vector<protocol::DeviceStatus>& devices) {
+  std::vector<Row> rows = {
+      {"GPU", "NAME", "MEMORY", "PROMISED", "OTHERS", "COMPUTE PROMISED", "SHARES", "UUID"}};
+  for (const protocol::DeviceStatus& device : devices) {
+    rows.push_back({std::to_string(device.index), device.name, FormatBytes(device.total_bytes),
+                    FormatBytes(device.promised_bytes), FormatBytes(device.foreign_bytes),
+                    FormatFraction(device.promised_request), std::to_string(device.shares),
+                    device.uuid});
+  }
+  return Format(rows);
+}
+
+}  // namespace prorata::cli

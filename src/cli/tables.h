@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "protocol/control.h"
+
+namespace prorata::cli {
+
+// Plain columns with a header line, one row for each device of each share / each device. Columns
+// are as wide as their widest entry, and separated by two spaces; no entry contains two spaces.
+std::string ShareTable(const std::vector<protocol::ShareStatus>& shares);
+std::string DeviceTable(const std::vector<protocol::DeviceStatus>& devices);
+
+}  // namespace prorata::cli

@@ -1,0 +1,103 @@
+"""NVIDIA's CUDA runtime, static and shared, 12 and 13, on a share of the simulated GPU.
+
+The runtimes come from PyPI into PRORATA_CUDA_DIRS (folders, colon-separated; by default those under
+cuda/ in the build folder); where there is none, the test is skipped by name.
+"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import unittest
+
+import harness
+from harness import GIB, MIB
+
+SOURCE = harness.ROOT / "tests" / "cudart" / "fill.cc"
+STEP = 128 * MIB
+
+
+def cuda_folders():
+    named = os.environ.get("PRORATA_CUDA_DIRS")
+    return [pathlib.Path(p) for p in named.split(":")] if named else [harness.BUILD / "cuda"]
+
+
+def find(pattern):
+    for folder in cuda_folders():
+        found = sorted(p for p in folder.glob("**/" + pattern) if p.is_file())
+        if found:
+            return found[0].resolve()
+    return None
+
+
+class Cudart(harness.MachineTestCase):
+    def setUp(self):
+        super().setUp()
+        self.machine.start_agent()
+
+    def folder_of(self, major):
+        shared = find(f"libcudart.so.{major}")
+        if shared is None:
+            self.skipTest(f"no cudart {major} in {':'.join(map(str, cuda_folders()))}")
+        return shared.parent
+
+    def build_fill(self, major, static):
+        folder = self.folder_of(major)
+        program = self.machine.folder / "fill"
+        library = folder / ("libcudart_static.a" if static else f"libcudart.so.{major}")
+        subprocess.run([shutil.which("c++"), "-O1", "-o", program, SOURCE, library,
+                        f"-Wl,-rpath,{folder}", "-ldl", "-lpthread", "-lrt"], check=True)
+        return program
+
+    def check_fill(self, major, static):
+        program = self.build_fill(major, static)
+        process = self.machine.start(self.machine.command(
+            ["--name", "fill", "--memory", "1GiB"], [program, "600"]))
+        line = process.stdout.readline()
+        self.assertTrue(line, process.stderr.read() if not line else "")
+        report = json.loads(line)
+        self.assertEqual(report.get("refused"), "cudaErrorMemoryAllocation", line)
+        self.assertEqual(report["runtime"] // 1000, major)
+        self.assertEqual(report["total"], GIB)
+        share = self.machine.share("fill")
+        self.assertEqual(report["allocated_bytes"],
+                         (GIB - share["overhead_bytes"]) // STEP * STEP)
+        self.assertEqual(share["used_bytes"],
+                         report["allocated_bytes"] + share["overhead_bytes"])
+
+    def test_static_13(self):
+        self.check_fill(13, static=True)
+
+    def test_shared_13(self):
+        self.check_fill(13, static=False)
+
+    def test_static_12(self):
+        self.check_fill(12, static=True)
+
+    def test_shared_12(self):
+        self.check_fill(12, static=False)
+
+    def test_without_prorata_it_takes_the_device(self):
+        program = self.build_fill(13, static=True)
+        status, out, err = self.machine.call([program],
+                                             environment=self.machine.bare_environment())
+        self.assertEqual(status, 0, out + err)
+        report = json.loads(out)
+        self.assertGreater(report["allocated_bytes"], report["free"] - GIB)
+
+    def test_vector_add_by_nvcc(self):
+        nvcc = find("bin/nvcc")
+        if nvcc is None:
+            self.skipTest("no nvcc in " + ":".join(map(str, cuda_folders())))
+        out = self.machine.folder / "examples"
+        subprocess.run([harness.ROOT / "scripts" / "build_examples.sh", out],
+                       env={**os.environ, "NVCC": str(nvcc)}, check=True)
+        for name in ("vector_add", "vector_add_shared"):
+            status, text, err = self.machine.call(self.machine.command(
+                ["--memory", "1GiB"], [out / name, "--no-check"]))
+            self.assertEqual((status, err), (0, ""))
+            self.assertIn(f"of {GIB} bytes free", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
