@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ namespace prorata::simgpu {
 
 class Attachment;  // the mapped or local state with its lock
 struct Operation;  // one call under the lock
+struct Target;     // what a wait is about
 
 // The simulated GPUs of one machine.
 //
@@ -104,7 +106,7 @@ class Machine {
   Code QueryContext(Handle context);  // everything submitted to all of its streams
   // Waits until `deadline_ns` (model clock): kOk, kTimedOut, kInvalidHandle; kStuck.
   Code WaitStream(Handle stream, uint64_t sequence, int64_t deadline_ns = kForever);
-  Code WaitStream(Handle stream, int64_t deadline_ns = kForever);
+  Code WaitStream(Handle stream);  // everything submitted
   Code WaitEvent(Handle event, int64_t deadline_ns = kForever);
   Code WaitContext(Handle context, int64_t deadline_ns = kForever);
   // Until the stream's queue has room for `entries` more.
@@ -141,8 +143,10 @@ class Machine {
   Machine(MachineConfig config, std::unique_ptr<Attachment> attachment,
           VirtualClock* virtual_clock);
 
-  template <typename Done>
-  Code Wait(int64_t deadline_ns, Handle handle, Done done);
+  Code Query(const Target& target);
+  Code Wait(const Target& target, int64_t deadline_ns);
+  void FreeAll(uint32_t context);
+  void FinishFree(int device, uint32_t process, std::span<const Extent> extents);
 
   MachineConfig config_;
   std::unique_ptr<Attachment> attachment_;
@@ -151,6 +155,9 @@ class Machine {
   int pid_;
   Handle process_ = 0;  // shared machines: what RegisterProcess made
   std::atomic<bool> executor_shutdown_{false};
+  // Held shared while freed memory is wiped without the machine's lock, so that the process is not
+  // taken apart (and its slabs given to others) meanwhile. Before the machine's lock.
+  std::shared_mutex wipe_mutex_;
 };
 
 }  // namespace prorata::simgpu

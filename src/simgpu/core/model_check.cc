@@ -1,0 +1,154 @@
+#include <sstream>
+
+#include "simgpu/core/model.h"
+#include "simgpu/core/model_lists.h"
+
+// What must be true after every commit. Slow; for tests.
+
+namespace prorata::simgpu {
+
+namespace {
+
+template <typename... Parts>
+std::string Text(const Parts&... parts) {
+  std::ostringstream out;
+  ((out << parts << ' '), ...);
+  return out.str();
+}
+
+struct Counts {
+  std::string broken;
+  void Expect(bool condition, std::string what) {
+    if (!condition && broken.empty()) broken = std::move(what);
+  }
+};
+
+template <typename List, typename Walk>
+uint32_t Length(const State& state, const prorata::simgpu::List& list, Counts* counts, Walk walk) {
+  uint32_t length = 0;
+  Index last = 0;
+  for (Index at = list.head; at != 0; at = List::Next(state, at)) {
+    counts->Expect(List::Prev(state, at) == last, Text("list broken at", at));
+    walk(at);
+    last = at;
+    if (++length > kMaxEvents) {
+      counts->Expect(false, "list runs in a circle");
+      break;
+    }
+  }
+  counts->Expect(list.tail == last, "list tail is not its last");
+  return length;
+}
+
+void CheckSlabs(const Model& model, int index, Counts* counts) {
+  const State& state = model.state();
+  const DeviceRecord& device = state.devices[index];
+  uint32_t used = 0;
+  uint32_t scrubbing = 0;
+  std::vector<uint32_t> per_context(kMaxContexts + 1);
+  for (uint32_t slab = 0; slab < device.slab_count; ++slab) {
+    const uint32_t owner = model.owners(index)[slab];
+    const bool bit = model.used_bits(index)[slab / 64] >> (slab % 64) & 1;
+    counts->Expect(bit == (owner != 0), Text("slab", slab, "owner", owner, "bit", bit));
+    if ((owner & kScrubbing) != 0) {
+      ++scrubbing;
+    } else if (owner != 0) {
+      ++used;
+      ++per_context[owner];
+    }
+  }
+  counts->Expect(used == device.used_slabs,
+                 Text("device", index, ":", used, "slabs owned,", device.used_slabs, "counted"));
+  counts->Expect(scrubbing == device.scrubbing_slabs, "scrubbing slabs miscounted");
+  for (Index context = 1; context <= kMaxContexts; ++context) {
+    const ContextRecord& record = state.contexts[context];
+    const bool here = record.slot.life != Life::kFree && record.device == uint32_t(index);
+    counts->Expect(per_context[context] == (here ? record.slabs : 0),
+                   Text("context", context, ":", per_context[context], "slabs owned,", record.slabs,
+                        "counted"));
+  }
+}
+
+uint32_t CheckStream(const State& state, Index index, Counts* counts) {
+  const StreamRecord& stream = state.streams[index];
+  uint32_t items = 0;
+  uint64_t ticket = 0;
+  Index last = 0;
+  for (Index item = stream.items.head; item != 0 && items <= kMaxItems;
+       item = state.items[item].next) {
+    counts->Expect(state.items[item].ticket > ticket, "stream out of order");
+    ticket = state.items[item].ticket;
+    last = item;
+    ++items;
+  }
+  counts->Expect(stream.items.tail == last, Text("stream", index, ": tail"));
+  counts->Expect(items == stream.queued, Text("stream", index, ": queued"));
+  // A context that is ending drops entries without completing them.
+  counts->Expect(state.contexts[stream.context].slot.life == Life::kEnding ||
+                     stream.submitted - stream.completed == items,
+                 Text("stream", index, ":", stream.submitted, "submitted,", stream.completed,
+                      "completed,", items, "queued"));
+  counts->Expect((stream.place == Place::kBlocked) == (stream.blocked_on != 0),
+                 Text("stream", index, ": blocked on", stream.blocked_on));
+  return items;
+}
+
+}  // namespace
+
+std::string Model::CheckInvariants() const {
+  Counts counts;
+  const State& s = state();
+  uint32_t items = 0;
+  std::vector<uint64_t> context_bytes(kMaxDevices);
+  for (Index process = 1; process <= kMaxProcesses; ++process) {
+    const ProcessRecord& record = s.processes[process];
+    if (record.slot.life == Life::kFree) continue;
+    uint32_t actions = 0;
+    Length<ProcessContexts>(s, record.contexts, &counts, [&](Index index) {
+      const ContextRecord& context = s.contexts[index];
+      counts.Expect(context.process == process, "context in the wrong list");
+      context_bytes[context.device] += config_->devices[context.device].context_bytes;
+      Length<ContextStreams>(s, context.streams, &counts, [&](Index stream) {
+        items += CheckStream(s, stream, &counts);
+        for (Index item = s.streams[stream].items.head; item != 0; item = s.items[item].next) {
+          if (s.items[item].token != 0) ++actions;
+        }
+      });
+      Length<ContextEvents>(s, context.events, &counts, [](Index) {});
+      uint32_t ppm = 0;
+      Length<PlaceList>(s, context.running, &counts, [&](Index stream) {
+        counts.Expect(s.streams[stream].place == Place::kRunning, "running without its place");
+        ppm += s.items[s.streams[stream].items.head].sm_ppm;
+      });
+      counts.Expect(ppm == context.running_ppm && ppm <= 1'000'000, "running_ppm");
+      Length<PlaceList>(s, context.ready, &counts, [&](Index stream) {
+        counts.Expect(s.streams[stream].place == Place::kReady, "ready without its place");
+      });
+    });
+    counts.Expect(
+        actions == record.pending_actions,
+        Text("process", process, ":", actions, "actions,", record.pending_actions, "counted"));
+    Length<PlaceList>(s, record.actions, &counts, [&](Index stream) {
+      counts.Expect(s.streams[stream].place == Place::kAction, "action without its place");
+    });
+  }
+  counts.Expect(items == s.items_in_use, Text(items, "entries queued,", s.items_in_use, "counted"));
+  Length<DirtyList>(s, s.dirty, &counts,
+                    [&](Index stream) { counts.Expect(s.streams[stream].dirty, "not dirty"); });
+  Length<PlaceList>(s, s.delayed, &counts, [](Index) {});
+  for (size_t i = 0; i < config_->devices.size(); ++i) {
+    const DeviceRecord& device = s.devices[i];
+    CheckSlabs(*this, static_cast<int>(i), &counts);
+    counts.Expect(device.context_bytes == context_bytes[i],
+                  Text("device", i, ": context memory", device.context_bytes, "counted,",
+                       context_bytes[i], "found"));
+    const uint32_t ring = Length<Ring>(s, device.ring, &counts, [&](Index context) {
+      counts.Expect(s.contexts[context].slot.life == Life::kLive, "dead context in the ring");
+    });
+    counts.Expect(ring == device.ring_size, "ring size");
+    counts.Expect((device.phase == EnginePhase::kIdle) == (device.current == 0), "engine phase");
+  }
+  return counts.broken;
+}
+
+}  // namespace prorata::simgpu

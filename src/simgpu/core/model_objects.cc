@@ -1,0 +1,212 @@
+#include "simgpu/core/model.h"
+#include "simgpu/core/model_lists.h"
+
+// Making objects and taking them apart. What is made is one transaction. Taking apart a context or
+// a process goes in steps, each of which leaves a state from which the rest can be done by anybody:
+// the record stays in kEnding until nothing hangs on it.
+
+namespace prorata::simgpu {
+
+const Slot& Model::SlotOf(Kind kind, Index index) const {
+  switch (kind) {
+    case Kind::kProcess:
+      return state().processes[index].slot;
+    case Kind::kContext:
+      return state().contexts[index].slot;
+    case Kind::kStream:
+      return state().streams[index].slot;
+    case Kind::kEvent:
+      break;
+  }
+  return state().events[index].slot;
+}
+
+Index Model::Find(Kind kind, Handle handle, bool also_ending) const {
+  const auto index = static_cast<Index>(handle & 0x0fffffff);
+  const Index limit = kind == Kind::kProcess   ? kMaxProcesses
+                      : kind == Kind::kContext ? kMaxContexts
+                      : kind == Kind::kStream  ? kMaxStreams
+                                               : kMaxEvents;
+  if ((handle >> 28 & 0xf) != static_cast<uint64_t>(kind) || index == 0 || index > limit) return 0;
+  const Slot& slot = SlotOf(kind, index);
+  if (slot.generation != handle >> 32 || slot.life == Life::kFree) return 0;
+  if (slot.life == Life::kEnding && !also_ending) return 0;
+  // Streams and events of a context that is being taken apart are gone.
+  const Index context = kind == Kind::kStream  ? state().streams[index].context
+                        : kind == Kind::kEvent ? state().events[index].context
+                                               : 0;
+  if (context != 0 && state().contexts[context].slot.life != Life::kLive) return 0;
+  return index;
+}
+
+Handle Model::HandleOf(Kind kind, Index index) const {
+  return MakeHandle(kind, index, SlotOf(kind, index).generation);
+}
+
+// A free record, alive and with its next generation; the caller fills in the rest. 0 when full.
+Index Model::Take(const FreeList& list, Index limit, Kind kind) {
+  if (list.head == 0 && list.highest == limit) return 0;
+  FreeList& changed = tx_.Mut(list);
+  const Index index = changed.head != 0 ? changed.head : ++changed.highest;
+  Slot& slot = tx_.Mut(SlotOf(kind, index));
+  if (changed.head != 0) changed.head = slot.next_free;
+  slot.next_free = 0;
+  slot.life = Life::kLive;
+  return index;
+}
+
+void Model::GiveBack(const FreeList& list, Kind kind, Index index) {
+  Slot& slot = tx_.Mut(SlotOf(kind, index));
+  slot.life = Life::kFree;
+  slot.generation += 1;
+  slot.next_free = list.head;
+  tx_.Mut(list).head = index;
+}
+
+// Processes sit in the slot whose record lock they hold, so they have no free list of their own.
+Answer<Index> Model::AddProcess(Index slot, int32_t pid, uint64_t pid_namespace, uint64_t image) {
+  if (slot == 0 || slot > kMaxProcesses) return std::unexpected(Code::kOutOfResources);
+  if (state().processes[slot].slot.life != Life::kFree) {
+    return std::unexpected(Code::kOutOfResources);
+  }
+  ProcessRecord& process = tx_.Mut(state().processes[slot]);
+  const uint32_t generation = process.slot.generation;
+  process = {};
+  process.slot.generation = generation;
+  process.slot.life = Life::kLive;
+  process.pid = pid;
+  process.pid_namespace = pid_namespace;
+  process.image = image;
+  if (state().free_processes.highest < slot) tx_.Mut(state().free_processes.highest) = slot;
+  return slot;
+}
+
+void Model::EndProcess(Index index, const Wipe& wipe) {
+  const ProcessRecord& process = state().processes[index];
+  if (process.slot.life == Life::kFree) return;
+  tx_.Mut(process.slot.life) = Life::kEnding;
+  tx_.Commit();
+  while (const Index context = process.contexts.head) {
+    BeginEndContext(context);
+    tx_.Commit();
+    EndContext(context, wipe);
+  }
+  for (size_t device = 0; process.scrubbing != 0 && device < config_->devices.size(); ++device) {
+    ReleaseOwner(static_cast<int>(device), kScrubbing | index, wipe);
+  }
+  Slot& slot = tx_.Mut(process.slot);
+  slot.life = Life::kFree;
+  slot.generation += 1;
+  tx_.Commit();
+}
+
+Answer<Index> Model::AddContext(Index process, int device) {
+  const uint64_t bytes = device_config(device).context_bytes;
+  if (Memory(device).free_bytes < bytes) return std::unexpected(Code::kOutOfMemory);
+  const Index index = Take(state().free_contexts, kMaxContexts, Kind::kContext);
+  if (index == 0) return std::unexpected(Code::kOutOfResources);
+  ContextRecord& context = tx_.Mut(state().contexts[index]);
+  const Slot slot = context.slot;
+  context = {};
+  context.slot = slot;
+  context.process = process;
+  context.device = static_cast<uint32_t>(device);
+  ProcessContexts::Append(tx_, state().processes[process].contexts, index);
+  tx_.Mut(state().devices[device].context_bytes) += bytes;
+  return index;
+}
+
+void Model::BeginEndContext(Index index) {
+  const ContextRecord& context = state().contexts[index];
+  tx_.Mut(context.slot.life) = Life::kEnding;
+  LeaveRing(index);
+  const DeviceRecord& device = state().devices[context.device];
+  // Nobody else's state is on the engine then; the next one pays no more than the first did.
+  if (device.last_context == index) tx_.Mut(device.last_context) = 0;
+  wake_waiters_.push_back(context.process);
+  wake_executors_.push_back(context.process);
+}
+
+void Model::EndContext(Index index, const Wipe& wipe) {
+  const ContextRecord& context = state().contexts[index];
+  while (const Index stream = context.streams.head) DismantleStream(stream);
+  while (const Index event = context.events.head) {
+    RemoveEvent(event);
+    tx_.Commit();
+  }
+  if (context.slabs != 0) ReleaseOwner(static_cast<int>(context.device), index, wipe);
+  const int device = static_cast<int>(context.device);
+  tx_.Mut(state().devices[device].context_bytes) -= device_config(device).context_bytes;
+  ProcessContexts::Remove(tx_, state().processes[context.process].contexts, index);
+  GiveBack(state().free_contexts, Kind::kContext, index);
+  tx_.Commit();
+}
+
+Answer<Index> Model::AddStream(Index context, StreamKind kind, int priority) {
+  if (kind == StreamKind::kLegacy && state().contexts[context].legacy_stream != 0) {
+    return std::unexpected(Code::kInvalidValue);
+  }
+  const Index index = Take(state().free_streams, kMaxStreams, Kind::kStream);
+  if (index == 0) return std::unexpected(Code::kOutOfResources);
+  StreamRecord& stream = tx_.Mut(state().streams[index]);
+  const Slot slot = stream.slot;
+  stream = {};
+  stream.slot = slot;
+  stream.kind = kind;
+  stream.priority = priority;
+  stream.context = context;
+  ContextStreams::Append(tx_, state().contexts[context].streams, index);
+  if (kind == StreamKind::kLegacy) tx_.Mut(state().contexts[context].legacy_stream) = index;
+  return index;
+}
+
+void Model::EndStream(Index index) {
+  const StreamRecord& stream = state().streams[index];
+  tx_.Mut(stream.slot.life) = Life::kEnding;
+  if (stream.place == Place::kNone) MarkDirty(index);
+}
+
+// Its queue is empty and it is in no list but its context's.
+void Model::FreeStream(Index index) {
+  const StreamRecord& stream = state().streams[index];
+  const ContextRecord& context = state().contexts[stream.context];
+  WakeWaiters(index);
+  ContextStreams::Remove(tx_, context.streams, index);
+  if (context.legacy_stream == index) tx_.Mut(context.legacy_stream) = 0;
+  GiveBack(state().free_streams, Kind::kStream, index);
+}
+
+// Of a context that is ending: without running what is queued.
+void Model::DismantleStream(Index index) {
+  const StreamRecord& stream = state().streams[index];
+  tx_.Mut(stream.slot.life) = Life::kEnding;
+  Unplace(index);
+  UnmarkDirty(index);
+  tx_.Commit();
+  while (stream.items.head != 0) {
+    PopItem(index);
+    tx_.Commit();
+  }
+  // Waking others marks them dirty, which the next Settle looks at.
+  FreeStream(index);
+  tx_.Commit();
+}
+
+Answer<Index> Model::AddEvent(Index context) {
+  const Index index = Take(state().free_events, kMaxEvents, Kind::kEvent);
+  if (index == 0) return std::unexpected(Code::kOutOfResources);
+  EventRecord& event = tx_.Mut(state().events[index]);
+  const Slot slot = event.slot;
+  event = {};
+  event.slot = slot;
+  event.context = context;
+  ContextEvents::Append(tx_, state().contexts[context].events, index);
+  return index;
+}
+
+void Model::RemoveEvent(Index index) {
+  ContextEvents::Remove(tx_, state().contexts[state().events[index].context].events, index);
+  GiveBack(state().free_events, Kind::kEvent, index);
+}
+
+}  // namespace prorata::simgpu

@@ -1,0 +1,366 @@
+#include <algorithm>
+
+#include "simgpu/core/model.h"
+#include "simgpu/core/model_lists.h"
+
+namespace prorata::simgpu {
+
+namespace {
+
+// 104 days; sums over a queue stay far from overflowing.
+constexpr int64_t kMaxDurationNs = int64_t{1} << 53;
+
+bool UsesEngine(WorkKind kind) {
+  return kind == WorkKind::kKernel || kind == WorkKind::kCopyOnDevice;
+}
+bool UsesCopyEngine(WorkKind kind) {
+  return kind == WorkKind::kCopyToDevice || kind == WorkKind::kCopyToHost;
+}
+
+int64_t TransferNs(uint64_t bytes, uint64_t bytes_per_s) {
+  const double ns = static_cast<double>(bytes) * 1e9 / static_cast<double>(bytes_per_s);
+  return static_cast<int64_t>(ns) + 1;
+}
+
+}  // namespace
+
+// --- Submitting ---------------------------------------------------------------------------------
+
+bool Model::ValidWork(Index stream, const Work& work) const {
+  switch (work.kind) {
+    case WorkKind::kKernel:
+      return work.duration_ns >= 0 && work.duration_ns < kMaxDurationNs && work.sm_ppm > 0 &&
+             work.sm_ppm <= 1'000'000;
+    case WorkKind::kCopyToDevice:
+    case WorkKind::kCopyToHost:
+    case WorkKind::kCopyOnDevice:
+      return work.bytes < uint64_t{1} << 50;
+    case WorkKind::kHost:
+      return true;
+    case WorkKind::kEventRecord: {
+      // As in CUDA, an event is recorded in streams of its own context.
+      const Index event = Find(Kind::kEvent, work.event);
+      return event != 0 && state().events[event].context == state().streams[stream].context;
+    }
+    case WorkKind::kEventWait:
+      return Find(Kind::kEvent, work.event) != 0;
+  }
+  return false;
+}
+
+Answer<uint64_t> Model::Submit(Index index, std::span<const Work> work) {
+  const StreamRecord& stream = state().streams[index];
+  if (work.empty()) return stream.submitted;
+  for (const Work& entry : work) {
+    if (!ValidWork(index, entry)) return std::unexpected(Code::kInvalidValue);
+  }
+  if (state().items_in_use + work.size() > kMaxItems) {
+    return std::unexpected(Code::kOutOfResources);
+  }
+  const ContextRecord& context = state().contexts[stream.context];
+  uint32_t actions = 0;
+  uint64_t sequence = stream.submitted;
+  for (const Work& entry : work) {
+    const FreeList& free_list = state().free_items;
+    const Index item = free_list.head != 0 ? free_list.head : free_list.highest + 1;
+    FreeList& changed = tx_.Mut(free_list);
+    if (changed.head != 0) {
+      changed.head = state().items[item].next;
+    } else {
+      changed.highest = item;
+    }
+    ItemRecord& record = tx_.Mut(state().items[item]);
+    record = {};
+    FillItem(&record, index, ++sequence, entry);
+    if (entry.token != 0) ++actions;
+    if (stream.items.tail != 0) {
+      tx_.Mut(state().items[stream.items.tail].next) = item;
+    } else {
+      tx_.Mut(stream.items.head) = item;
+    }
+    tx_.Mut(stream.items.tail) = item;
+  }
+  tx_.Mut(state().items_in_use) += static_cast<uint32_t>(work.size());
+  StreamRecord& changed = tx_.Mut(stream);
+  changed.queued += static_cast<uint32_t>(work.size());
+  changed.submitted = sequence;
+  if (actions != 0) {
+    tx_.Mut(state().processes[context.process].pending_actions) += actions;
+    wake_executors_.push_back(context.process);
+  }
+  if (stream.place == Place::kNone) MarkDirty(index);
+  return sequence;
+}
+
+void Model::FillItem(ItemRecord* item, Index index, uint64_t sequence, const Work& work) {
+  const StreamRecord& stream = state().streams[index];
+  const ContextRecord& context = state().contexts[stream.context];
+  const DeviceConfig& device = device_config(static_cast<int>(context.device));
+  item->kind = work.kind;
+  item->token = work.token;
+  item->ticket = tx_.Mut(context.next_ticket)++;
+  item->not_before_ns = now() + device.launch_latency_ns;
+  item->sm_ppm = work.sm_ppm;
+  item->duration_ns = work.kind == WorkKind::kKernel ? work.duration_ns : 0;
+  if (work.kind == WorkKind::kCopyToDevice) {
+    item->duration_ns = TransferNs(work.bytes, device.h2d_bytes_per_s);
+  } else if (work.kind == WorkKind::kCopyToHost) {
+    item->duration_ns = TransferNs(work.bytes, device.d2h_bytes_per_s);
+  } else if (work.kind == WorkKind::kCopyOnDevice) {
+    item->duration_ns = TransferNs(work.bytes, device.d2d_bytes_per_s);
+    item->sm_ppm = 1'000'000;  // bound by memory, so nothing gains from running beside it
+  } else if (work.kind == WorkKind::kEventRecord) {
+    item->event = Find(Kind::kEvent, work.event);
+    EventRecord& event = tx_.Mut(state().events[item->event]);
+    item->event_generation = event.slot.generation;
+    item->record = ++event.records;
+    event.complete = false;
+    event.stream = index;
+    event.stream_generation = stream.slot.generation;
+    event.sequence = sequence;
+  } else if (work.kind == WorkKind::kEventWait) {
+    const EventRecord& event = state().events[Find(Kind::kEvent, work.event)];
+    if (event.records != 0 && !event.complete) {
+      item->after_stream = event.stream;
+      item->after_generation = event.stream_generation;
+      item->after_sequence = event.sequence;
+    }
+  }
+}
+
+// --- Moving heads -------------------------------------------------------------------------------
+
+void Model::MarkDirty(Index index) {
+  const StreamRecord& stream = state().streams[index];
+  if (stream.dirty) return;
+  tx_.Mut(stream.dirty) = true;
+  DirtyList::Append(tx_, state().dirty, index);
+}
+
+void Model::UnmarkDirty(Index index) {
+  const StreamRecord& stream = state().streams[index];
+  if (!stream.dirty) return;
+  DirtyList::Remove(tx_, state().dirty, index);
+  tx_.Mut(stream.dirty) = false;
+}
+
+bool Model::StreamPassed(Index index, uint32_t generation, uint64_t sequence) const {
+  const StreamRecord& stream = state().streams[index];
+  return stream.slot.generation != generation || stream.slot.life == Life::kFree ||
+         stream.completed >= sequence;
+}
+
+// A stream that the head must wait for, 0 when it may go.
+//   A: an event wait: the stream of the record, until it has passed it.
+//   B: in the legacy stream: any blocking stream of the context with older work.
+//   C: in a blocking stream: the legacy stream, while it has older work.
+Index Model::Blocker(Index index, const ItemRecord& item) const {
+  if (item.kind == WorkKind::kEventWait && item.after_stream != 0 &&
+      !StreamPassed(item.after_stream, item.after_generation, item.after_sequence)) {
+    return item.after_stream;
+  }
+  const StreamRecord& stream = state().streams[index];
+  const ContextRecord& context = state().contexts[stream.context];
+  const auto has_older = [&](Index other) {
+    const Index head = state().streams[other].items.head;
+    return head != 0 && state().items[head].ticket < item.ticket;
+  };
+  if (stream.kind == StreamKind::kBlocking) {
+    const Index legacy = context.legacy_stream;
+    return legacy != 0 && has_older(legacy) ? legacy : 0;
+  }
+  if (stream.kind == StreamKind::kLegacy) {
+    for (Index other = context.streams.head; other != 0;
+         other = ContextStreams::Next(state(), other)) {
+      if (state().streams[other].kind == StreamKind::kBlocking && has_older(other)) return other;
+    }
+  }
+  return 0;
+}
+
+void Model::Pump(Index index) {
+  const StreamRecord& stream = state().streams[index];
+  UnmarkDirty(index);
+  if (stream.place != Place::kNone) return;
+  if (state().contexts[stream.context].slot.life != Life::kLive) return;
+  const Index head = stream.items.head;
+  if (head == 0) {
+    if (stream.slot.life == Life::kEnding) FreeStream(index);
+    return;
+  }
+  const ItemRecord& item = state().items[head];
+  if (item.not_before_ns > now()) {
+    Delay(index, item.not_before_ns);
+  } else if (const Index blocker = Blocker(index, item)) {
+    Block(index, blocker);
+  } else {
+    Start(index, item);
+  }
+}
+
+void Model::Start(Index index, const ItemRecord& item) {
+  if (UsesEngine(item.kind)) {
+    EnqueueKernel(index);
+  } else if (UsesCopyEngine(item.kind)) {
+    const int which = item.kind == WorkKind::kCopyToDevice ? 0 : 1;
+    const auto device = static_cast<int>(state().contexts[state().streams[index].context].device);
+    const CopyEngine& engine = state().devices[device].copy[which];
+    StreamRecord& stream = tx_.Mut(state().streams[index]);
+    stream.place = Place::kCopying;
+    stream.copy_engine = static_cast<uint8_t>(which);
+    PlaceList::Append(tx_, engine.queue, index);
+    if (engine.queue.head == index) StartCopy(device, which);
+  } else {
+    if (item.kind == WorkKind::kEventRecord) CompleteEvent(item);
+    FinishEngine(index);
+  }
+}
+
+void Model::EnqueueKernel(Index index) {
+  const StreamRecord& stream = state().streams[index];
+  const ContextRecord& context = state().contexts[stream.context];
+  Index before = 0;
+  for (Index other = context.ready.tail;
+       other != 0 && state().streams[other].priority > stream.priority;
+       other = PlaceList::Prev(state(), other)) {
+    before = other;
+  }
+  PlaceList::InsertBefore(tx_, context.ready, before, index);
+  tx_.Mut(stream.place) = Place::kReady;
+  JoinRing(stream.context);
+}
+
+void Model::Delay(Index index, int64_t not_before_ns) {
+  StreamRecord& stream = tx_.Mut(state().streams[index]);
+  stream.finish_ns = not_before_ns;
+  stream.place = Place::kDelayed;
+  Index before = 0;
+  for (Index other = state().delayed.tail;
+       other != 0 && state().streams[other].finish_ns > not_before_ns;
+       other = PlaceList::Prev(state(), other)) {
+    before = other;
+  }
+  PlaceList::InsertBefore(tx_, state().delayed, before, index);
+}
+
+void Model::Block(Index index, Index on) {
+  StreamRecord& stream = tx_.Mut(state().streams[index]);
+  stream.place = Place::kBlocked;
+  stream.blocked_on = on;
+  WaiterList::Append(tx_, state().streams[on].waiters, index);
+}
+
+void Model::WakeWaiters(Index index) {
+  while (const Index waiter = state().streams[index].waiters.head) {
+    Unplace(waiter);
+    MarkDirty(waiter);
+  }
+}
+
+// Takes a stream out of the list that its place means.
+void Model::Unplace(Index index) {
+  const StreamRecord& stream = state().streams[index];
+  const ContextRecord& context = state().contexts[stream.context];
+  switch (stream.place) {
+    case Place::kNone:
+    case Place::kActionTaken:
+      break;
+    case Place::kDelayed:
+      PlaceList::Remove(tx_, state().delayed, index);
+      break;
+    case Place::kBlocked:
+      WaiterList::Remove(tx_, state().streams[stream.blocked_on].waiters, index);
+      tx_.Mut(stream.blocked_on) = 0;
+      break;
+    case Place::kReady:
+      PlaceList::Remove(tx_, context.ready, index);
+      break;
+    case Place::kRunning:
+      PlaceList::Remove(tx_, context.running, index);
+      tx_.Mut(context.running_ppm) -= state().items[stream.items.head].sm_ppm;
+      break;
+    case Place::kCopying: {
+      const CopyEngine& engine = state().devices[context.device].copy[stream.copy_engine];
+      const bool in_progress = engine.queue.head == index;
+      PlaceList::Remove(tx_, engine.queue, index);
+      if (in_progress) StartCopy(static_cast<int>(context.device), stream.copy_engine);
+      break;
+    }
+    case Place::kAction:
+      PlaceList::Remove(tx_, state().processes[context.process].actions, index);
+      break;
+  }
+  tx_.Mut(stream.place) = Place::kNone;
+}
+
+void Model::FinishEngine(Index index) {
+  const StreamRecord& stream = state().streams[index];
+  if (state().items[stream.items.head].token == 0) {
+    Complete(index);
+    return;
+  }
+  const Index process = state().contexts[stream.context].process;
+  PlaceList::Append(tx_, state().processes[process].actions, index);
+  tx_.Mut(stream.place) = Place::kAction;
+  wake_executors_.push_back(process);
+}
+
+void Model::CompleteEvent(const ItemRecord& item) {
+  const EventRecord& event = state().events[item.event];
+  if (event.slot.generation != item.event_generation || event.records != item.record) return;
+  EventRecord& changed = tx_.Mut(event);
+  changed.complete = true;
+  changed.time_ns = now();
+}
+
+void Model::Complete(Index index) {
+  PopItem(index);
+  tx_.Mut(state().streams[index].completed) += 1;
+  MarkDirty(index);
+  WakeWaiters(index);
+}
+
+void Model::PopItem(Index index) {
+  const StreamRecord& stream = state().streams[index];
+  const Index item = stream.items.head;
+  if (state().items[item].token != 0) {
+    tx_.Mut(state().processes[state().contexts[stream.context].process].pending_actions) -= 1;
+  }
+  StreamRecord& changed = tx_.Mut(stream);
+  changed.items.head = state().items[item].next;
+  if (changed.items.head == 0) changed.items.tail = 0;
+  changed.queued -= 1;
+  tx_.Mut(state().items[item].next) = state().free_items.head;
+  tx_.Mut(state().free_items.head) = item;
+  tx_.Mut(state().items_in_use) -= 1;
+}
+
+// --- Actions ------------------------------------------------------------------------------------
+
+bool Model::TakeAction(Index process, Action* action) {
+  const Index index = state().processes[process].actions.head;
+  if (index == 0) return false;
+  const StreamRecord& stream = state().streams[index];
+  Unplace(index);
+  tx_.Mut(stream.place) = Place::kActionTaken;
+  *action = {.token = state().items[stream.items.head].token,
+             .stream = HandleOf(Kind::kStream, index),
+             .sequence = stream.completed + 1};
+  return true;
+}
+
+Code Model::CompleteAction(const Action& action) {
+  const Index index = Find(Kind::kStream, action.stream, /*also_ending=*/true);
+  if (index == 0) return Code::kInvalidHandle;
+  const StreamRecord& stream = state().streams[index];
+  if (stream.place != Place::kActionTaken || stream.completed + 1 != action.sequence) {
+    return Code::kInvalidValue;
+  }
+  tx_.Mut(stream.place) = Place::kNone;
+  wake_waiters_.push_back(state().contexts[stream.context].process);
+  wake_executors_.push_back(state().contexts[stream.context].process);
+  Complete(index);
+  return Code::kOk;
+}
+
+}  // namespace prorata::simgpu
