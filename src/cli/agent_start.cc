@@ -7,17 +7,28 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
-#include <string_view>
+#include <thread>
 
 #include "base/unique_fd.h"
 
 // Two `run`s at once: the lock on RUNTIME_DIR/start.lock lets one look for the agent and start it;
-// the other, when it gets the lock, finds the agent. The agent itself holds another lock for as
-// long as it lives, so that no two serve one folder however they were started.
+// the other, when it gets the lock, finds the agent. The agent itself holds RUNTIME_DIR/lock for as
+// long as it lives, so that no two serve one folder however they were started; we try that lock, for
+// an instant each time, to see an agent that does not listen yet, or no more.
 
 namespace prorata::cli {
 namespace {
+
+constexpr std::chrono::seconds kSlowestAgent{15};
+
+// Whether some agent holds the folder (agent/runtime_dir.h).
+bool AgentLives(const AgentPlace& place) {
+  const std::string path = place.runtime_dir + "/lock";
+  const UniqueFd lock(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  return lock && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
 
 Result<UniqueFd> LockStart(const AgentPlace& place) {
   if (::mkdir(place.runtime_dir.c_str(), 0755) != 0 && errno != EEXIST) {
@@ -43,7 +54,9 @@ Result<UniqueFd> LockStart(const AgentPlace& place) {
   // A `prorata run` inside a share starts an agent that is no member of it.
   ::unsetenv("PRORATA_SHARE");
   ::unsetenv("LD_PRELOAD");
-  // dup() clears the close-on-exec mark: the pipe's end that the agent keeps.
+  // Nothing of the caller's stays open in a daemon: a pipe's end held here would never end for who
+  // reads it. dup() clears the close-on-exec mark again, for the one that the agent keeps.
+  ::close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
   const int kept = ::dup(ready);
   const std::string descriptor = std::to_string(kept);
   ::execl(place.executable.c_str(), "prorata", "agent", "--exit-when-idle", "--ready-fd",
@@ -103,10 +116,19 @@ Result<ControlConnection> ConnectOrStart(const AgentPlace& place) {
   if (first || first.error().code != "no_agent") return first;
   auto lock = LockStart(place);
   if (!lock) return std::unexpected(lock.error());
-  auto second = ControlConnection::Connect(place.socket_path);
-  if (second || second.error().code != "no_agent") return second;
-  if (auto ok = StartAgent(place); !ok) return std::unexpected(ok.error());
-  return ControlConnection::Connect(place.socket_path);
+  const auto deadline = std::chrono::steady_clock::now() + kSlowestAgent;
+  while (true) {
+    auto connection = ControlConnection::Connect(place.socket_path);
+    if (connection || connection.error().code != "no_agent") return connection;
+    // An agent that lives and does not answer is about to begin or to end.
+    const bool late = std::chrono::steady_clock::now() > deadline;
+    if (AgentLives(place) && !late) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      continue;
+    }
+    const Status started = StartAgent(place);
+    if (!started && (late || !AgentLives(place))) return std::unexpected(started.error());
+  }
 }
 
 }  // namespace prorata::cli
