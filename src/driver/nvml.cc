@@ -69,14 +69,13 @@ Result<std::unique_ptr<Nvml>> RealNvml::Open() {
   }
   auto nvml = std::make_unique<RealNvml>();
   Functions& f = nvml->f_;
-  const bool all = Look(library, "nvmlInit_v2", f.init) &&
-                   Look(library, "nvmlDeviceGetCount_v2", f.count) &&
-                   Look(library, "nvmlDeviceGetHandleByIndex_v2", f.handle) &&
-                   Look(library, "nvmlDeviceGetUUID", f.uuid) &&
-                   Look(library, "nvmlDeviceGetName", f.name) &&
-                   Look(library, "nvmlDeviceGetMemoryInfo", f.memory) &&
-                   (Look(library, "nvmlDeviceGetComputeRunningProcesses_v3", f.processes) ||
-                    Look(library, "nvmlDeviceGetComputeRunningProcesses_v2", f.processes));
+  const bool all =
+      Look(library, "nvmlInit_v2", f.init) && Look(library, "nvmlDeviceGetCount_v2", f.count) &&
+      Look(library, "nvmlDeviceGetHandleByIndex_v2", f.handle) &&
+      Look(library, "nvmlDeviceGetUUID", f.uuid) && Look(library, "nvmlDeviceGetName", f.name) &&
+      Look(library, "nvmlDeviceGetMemoryInfo", f.memory) &&
+      (Look(library, "nvmlDeviceGetComputeRunningProcesses_v3", f.processes) ||
+       Look(library, "nvmlDeviceGetComputeRunningProcesses_v2", f.processes));
   Look(library, "nvmlErrorString", f.error_string);
   if (!all) {
     return Fail("nvml", std::string("'") + search->path +

@@ -45,13 +45,13 @@ class Nvml {
   // Errors: "nvml", with the function and NVML's own words.
   virtual Result<NvmlMemory> Memory(size_t device) = 0;
 
-  // Every process with memory on the device, once. Errors as above; a device that has no figures per
-  // process (MIG, some virtual machines) answers an error.
+  // Every process with memory on the device, once. Errors as above; a device that has no figures
+  // per process (MIG, some virtual machines) answers an error.
   virtual Result<std::vector<NvmlProcess>> Processes(size_t device) = 0;
 };
 
-// Loads and starts NVML. Errors: "no_nvml" (not found; says where it was looked for and what to do),
-// "nvml" (it did not start, or shows no device).
+// Loads and starts NVML. Errors: "no_nvml" (not found; says where it was looked for and what to
+// do), "nvml" (it did not start, or shows no device).
 Result<std::unique_ptr<Nvml>> OpenNvml();
 
 }  // namespace prorata::driver

@@ -25,7 +25,7 @@ class FrameReader {
  public:
   enum class State { kFrame, kNeedMore, kBad };
 
-  FrameReader(uint8_t* buffer, size_t capacity) : buffer_(buffer), capacity_(capacity) {}
+  constexpr FrameReader(uint8_t* buffer, size_t capacity) : buffer_(buffer), capacity_(capacity) {}
 
   uint8_t* Space() { return buffer_ + end_; }
   size_t SpaceBytes() const { return capacity_ - end_; }

@@ -1,0 +1,112 @@
+#pragma once
+
+// What this process holds of device memory, by address or handle. Pure, thread-safe.
+
+#include "client/table.h"
+
+namespace prorata::client {
+
+inline constexpr uint64_t kSlabBytes = uint64_t{2} << 20;  // the unit the driver takes memory in
+inline constexpr uint32_t kSlabShift = 21;
+
+enum class Kind : uint8_t {
+  kNone = 0,
+  kLarge,     // `bytes` are charged
+  kSmall,     // carved from a slab; `bytes` is its size, the slab carries the charge
+  kPool,      // from pool number `pool`, which carries the charge
+  kArray,     // `bytes` are charged
+  kMipmap,    // same
+  kPhysical,  // same
+};
+
+struct Allocation {
+  uint64_t context = 0;  // CUcontext it dies with; 0: none (physical memory, pools)
+  uint64_t bytes = 0;
+  uint16_t pool = 0;
+  uint8_t device = 0;  // index in the limits file
+  Kind kind = Kind::kNone;
+  bool dying = false;  // its context is being destroyed
+};
+
+// Handles of different kinds may be equal numbers; the top bits, which no address uses, keep them
+// apart.
+enum class Space : uint64_t { kPointer = 0, kArray = 1, kMipmap = 2, kPhysical = 3 };
+inline uint64_t KeyOf(Space space, uint64_t value) {
+  return value ^ (static_cast<uint64_t>(space) << 60);
+}
+
+class Allocations {
+ public:
+  // False: no memory to remember it in. If the key was known, what it was comes back in *replaced
+  // (kind kNone otherwise): the driver gave the address out again, so the old one is gone without
+  // our having seen it go.
+  bool Remember(uint64_t key, const Allocation& allocation, Allocation* replaced) {
+    return table_.Update(key, [&](Allocation& slot, bool made) {
+      *replaced = made ? Allocation{} : slot;
+      slot = allocation;
+      return true;
+    });
+  }
+
+  bool Forget(uint64_t key, Allocation* allocation) { return table_.Take(key, allocation); }
+
+  // Destroying a context, in three steps: mark what lives in it, call the driver, then either
+  // take every marked one, or clear the marks. An address that is given out again in between loses
+  // its mark in Remember.
+  void MarkContext(uint64_t context, bool dying) {
+    table_.ForEach([&](uint64_t, Allocation& slot) {
+      if (slot.context == context) slot.dying = dying;
+      return true;
+    });
+  }
+  template <typename F>  // f(key, const Allocation&), under a lock of the table
+  void TakeDying(uint64_t context, F&& f) {
+    table_.ForEach([&](uint64_t key, Allocation& slot) {
+      if (!slot.dying || slot.context != context) return true;
+      f(key, slot);
+      return false;
+    });
+  }
+
+ private:
+  Table<Allocation> table_;
+};
+
+// How many small allocations live in each 2 MiB slab. The charge of a slab is made by whoever finds
+// it empty and given back by whoever empties it:
+//
+//   allocate   reserve 2 MiB; driver; Add: slab had allocations? give the reservation back
+//   free       driver; Drop: was it the last? give 2 MiB back
+//
+// Drop comes after the driver's free, so a slab that the driver holds is always counted:
+//   A. two threads allocate from one new slab: the first Add keeps its 2 MiB, the second returns
+//   its B. T frees the last one; before T's Drop, U gets an address in the same slab (kept, or made
+//      anew by the driver at the same address): U finds a count of 1, gives its reservation back;
+//      T drops 2 -> 1. One slab, one charge.
+//   C. T frees the last one and the driver gives the slab to the device; before T's Drop, the
+//   charge
+//      is 2 MiB too high. Never too low.
+class Slabs {
+ public:
+  // False: no memory. *first: the slab was empty.
+  bool Add(uint64_t slab, bool* first) {
+    return table_.Update(slab + 1, [&](uint64_t& count, bool) {
+      *first = count++ == 0;
+      return true;
+    });
+  }
+  // True: it is empty now.
+  bool Drop(uint64_t slab) {
+    bool last = false;
+    table_.Find(slab + 1, [&](uint64_t& count) {
+      last = --count == 0;
+      return !last;
+    });
+    return last;
+  }
+
+ private:
+  Table<uint64_t> table_;
+};
+
+}  // namespace prorata::client

@@ -1,0 +1,90 @@
+#pragma once
+
+// How much work is on its way to the device, by estimated device time. Pure.
+//
+// A stream's work is cut into batches: one or more launches, then a fence. A batch under way is one
+// 64-bit word per stream, so that a launch adds to it with a single atomic: the number of launches
+// in the upper 24 bits, nanoseconds below. A batch is fenced when its estimate reaches kFenceAtNs,
+// or as soon as it holds a launch of unknown length.
+
+#include <atomic>
+#include <cstdint>
+
+namespace prorata::client {
+
+inline constexpr uint64_t kFenceAtNs = 500'000;
+// What a launch of unknown length is taken for in the bound of the backlog until it is measured.
+inline constexpr uint64_t kUnknownNs = 2'000'000;
+
+inline constexpr uint32_t kCountShift = 40;
+inline constexpr uint64_t kOneLaunch = uint64_t{1} << kCountShift;
+inline constexpr uint64_t kNsMask = kOneLaunch - 1;
+inline uint64_t LaunchesIn(uint64_t word) { return word >> kCountShift; }
+inline uint64_t NsIn(uint64_t word) { return word & kNsMask; }
+
+struct Batch {
+  uint64_t key = 0;  // of its launches, if all are the same; 0: mixed
+  uint64_t launches = 0;
+  uint64_t estimate_ns = 0;
+  bool unknown = false;  // holds a launch without an estimate
+  bool pressed = false;  // when it was fenced, the fence before it was still outstanding: the
+                         // device had work all along, so end to end is what the batch took
+  int64_t host_ns = 0;   // from its first launch to its fence, on the host
+};
+
+struct BatchCharge {
+  uint64_t busy_ns = 0;     // to be charged
+  uint64_t learned_ns = 0;  // per launch of `key`; 0: nothing learned
+  bool doubtful = false;    // the estimates of this batch do not fit what was measured
+};
+
+// elapsed_ns: from the batch's start (its own start event, or the fence before it) to its fence.
+// beyond_ns: how much later than everything measured so far in this context it ended; work that
+// overlaps with other streams is charged once (union), so no more than that counts.
+//
+// Between launches that come slowly the device idles, and that is inside `elapsed`. When the host
+// was as slow as the device, the estimate bounds the charge; where the device was the slower one,
+// or the batch is a single launch, the measurement is the truth.
+inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t beyond_ns) {
+  BatchCharge charge;
+  const bool truth =
+      batch.launches <= 1 || batch.pressed || static_cast<uint64_t>(batch.host_ns) * 2 < elapsed_ns;
+  const uint64_t roomy_ns = batch.estimate_ns + batch.estimate_ns / 4;
+  uint64_t busy_ns = elapsed_ns;
+  if (!truth && !batch.unknown && busy_ns > roomy_ns) busy_ns = roomy_ns;
+  if (truth && batch.key != 0 && batch.launches != 0) {
+    charge.learned_ns = elapsed_ns / batch.launches;
+    if (charge.learned_ns == 0) charge.learned_ns = 1;
+  }
+  if (batch.key == 0 && truth && !batch.unknown) {
+    charge.doubtful = elapsed_ns > roomy_ns || elapsed_ns < batch.estimate_ns / 2;
+  }
+  if (beyond_ns < 0) beyond_ns = 0;
+  charge.busy_ns =
+      busy_ns < static_cast<uint64_t>(beyond_ns) ? busy_ns : static_cast<uint64_t>(beyond_ns);
+  return charge;
+}
+
+// Fenced work outstanding on a device.
+class Backlog {
+ public:
+  void Add(uint64_t ns) {
+    ns_.fetch_add(ns);
+    count_.fetch_add(1);
+  }
+  void Remove(uint64_t ns) {
+    ns_.fetch_sub(ns);
+    count_.fetch_sub(1);
+  }
+  uint64_t ns() const { return ns_.load(std::memory_order_relaxed); }
+  uint32_t count() const { return count_.load(std::memory_order_relaxed); }
+  // Whether another launch must wait. At the bound nothing more is queued; a single item may be
+  // longer than the bound, and then it is alone.
+  bool Full(uint64_t bound_ns) const { return ns() >= bound_ns && count() != 0; }
+
+ private:
+  std::atomic<uint64_t> ns_{0};
+  std::atomic<uint32_t> count_{0};
+};
+
+}  // namespace prorata::client

@@ -1,0 +1,33 @@
+#pragma once
+
+// Charging device memory to the share. All functions are thread-safe, hold no lock, and take the
+// device's index in the limits file. Charge may wait for the agent's answer (see connection.h).
+
+#include <cstdint>
+
+namespace prorata::client {
+
+// False: the share is full, or has no such device. Nothing is charged then.
+bool Charge(uint32_t device, uint64_t bytes);
+
+// As Charge, but before it refuses it lets the process's memory pools give back what they keep
+// unused, and tries once more. Counts a refusal.
+bool ChargeOrTrim(uint32_t device, uint64_t bytes);
+
+void Uncharge(uint32_t device, uint64_t bytes);
+
+// For memory that is already taken and turned out larger than what was reserved: over the grant, if
+// need be. The agent then takes `used` for the grant and has the less to give.
+void ChargeTaken(uint32_t device, uint64_t bytes);
+
+// The agent measured what this member's contexts on a device really take.
+void SettleOverhead(uint32_t device, uint64_t overhead_bytes);
+
+// Charges / gives back overhead that no allocation asked for (contexts).
+bool ChargeOverhead(uint32_t device, uint64_t bytes);
+void UnchargeOverhead(uint32_t device, uint64_t bytes);
+
+// For how long the agent has certainly been silent.
+int64_t AgentSilentNs();
+
+}  // namespace prorata::client

@@ -1,0 +1,184 @@
+#include "client/connection.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "client/requests.h"
+#include "client/share.h"
+
+namespace prorata::client {
+namespace {
+
+using protocol::FrameHeader;
+using protocol::FrameReader;
+using protocol::MessageType;
+
+uint8_t g_buffer[4 * (protocol::kFrameHeaderBytes + protocol::kMaxMemberBodyBytes)];
+constinit FrameReader g_reader(g_buffer, sizeof g_buffer);
+Lock g_sending;  // frames must not interleave
+
+// A folder's name may be longer than sun_path: then by way of a descriptor of the folder.
+int Connect(const char* folder) {
+  const int directory = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return -1;
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, "/proc/self/fd/");
+  char* at = address.sun_path + std::strlen(address.sun_path);
+  char digits[12];
+  size_t count = 0;
+  for (int rest = directory; count == 0 || rest != 0; rest /= 10) {
+    digits[count++] = static_cast<char>('0' + rest % 10);
+  }
+  while (count != 0) *at++ = digits[--count];
+  std::strcpy(at, "/socket");
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    close(fd);
+    close(directory);
+    return -1;
+  }
+  close(directory);
+  return fd;
+}
+
+bool SendJoin(int fd) {
+  protocol::Join join = {};
+  join.layout_version = protocol::kLimitsVersion;
+  join.epoch_seen = g_share.limits.load()->header.epoch.load();
+  join.previous_slot = g_share.slot.load();
+  protocol::Frame<protocol::Join> frame(MessageType::kJoin, join);
+  iovec part = {&frame, sizeof frame};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(rights), &g_share.usage_fd, sizeof(int));
+  return sendmsg(fd, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof frame);
+}
+
+// One read; false: end of the stream, or an error.
+bool Receive(int fd) {
+  const ssize_t bytes = recv(fd, g_reader.Space(), g_reader.SpaceBytes(), MSG_DONTWAIT);
+  if (bytes > 0) g_reader.Filled(static_cast<size_t>(bytes));
+  return bytes > 0 || (bytes < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+// Waits for the answer to a join.
+JoinResult AwaitWelcome(int fd, int64_t deadline_ns, protocol::Welcome* welcome,
+                        protocol::RefusedReason* reason) {
+  for (;;) {
+    FrameHeader header;
+    const uint8_t* body;
+    FrameReader::State state;
+    while ((state = g_reader.Next(&header, &body)) == FrameReader::State::kFrame) {
+      if (header.type == static_cast<uint16_t>(MessageType::kWelcome)) {
+        return protocol::ReadMessage(header, body, welcome) ? JoinResult::kJoined
+                                                            : JoinResult::kNoAgent;
+      }
+      protocol::Refused refused;
+      if (header.type == static_cast<uint16_t>(MessageType::kRefused) &&
+          protocol::ReadMessage(header, body, &refused)) {
+        *reason = static_cast<protocol::RefusedReason>(refused.reason);
+        return JoinResult::kRefused;
+      }
+    }
+    const int64_t left_ns = deadline_ns - NowNs();
+    if (state == FrameReader::State::kBad || left_ns <= 0) return JoinResult::kNoAgent;
+    pollfd readable = {fd, POLLIN, 0};
+    poll(&readable, 1, static_cast<int>(left_ns / 1'000'000) + 1);
+    if (!Receive(fd)) return JoinResult::kNoAgent;
+  }
+}
+
+// After a restart the agent may have made the limits file anew.
+void RemapLimits() {
+  const char* why = nullptr;
+  const protocol::LimitsFile* limits = MapLimits(g_share.folder, &why);
+  if (limits == nullptr || limits->header.device_count != g_share.device_count) return;
+  for (uint32_t i = 0; i < g_share.device_count; ++i) {
+    if (std::strcmp(limits->devices[i].uuid, LimitsOf(i).uuid) != 0) return;
+  }
+  g_share.limits.store(limits, std::memory_order_release);
+}
+
+}  // namespace
+
+JoinResult JoinAgent(int64_t deadline_ns, protocol::RefusedReason* reason) {
+  const int fd = Connect(g_share.folder);
+  if (fd < 0) return JoinResult::kNoAgent;
+  g_reader = FrameReader(g_buffer, sizeof g_buffer);
+  protocol::Welcome welcome = {};
+  JoinResult result = JoinResult::kNoAgent;
+  if (SendJoin(fd)) result = AwaitWelcome(fd, deadline_ns, &welcome, reason);
+  if (result == JoinResult::kJoined && welcome.slot >= protocol::kMaxMembers) {
+    result = JoinResult::kNoAgent;
+  }
+  if (result != JoinResult::kJoined) {
+    close(fd);
+    return result;
+  }
+  if (g_share.slot.load() != protocol::kNoSlot) RemapLimits();
+  g_share.slot.store(welcome.slot);
+  g_share.grants.store(&g_share.limits.load()->grants[welcome.slot], std::memory_order_release);
+  g_share.socket.store(fd, std::memory_order_release);
+  return result;
+}
+
+bool SendBytes(const void* bytes, size_t size) {
+  const Holding sending(g_sending);
+  const int fd = g_share.socket.load(std::memory_order_acquire);
+  if (fd < 0) return false;
+  const auto* at = static_cast<const char*>(bytes);
+  while (size != 0) {
+    const ssize_t sent = send(fd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      at += sent;
+      size -= static_cast<size_t>(sent);
+      continue;
+    }
+    if (sent < 0 && errno == EINTR) continue;
+    pollfd writable = {fd, POLLOUT, 0};
+    if (sent < 0 && errno == EAGAIN && poll(&writable, 1, 1000) == 1) continue;
+    shutdown(fd, SHUT_RDWR);  // half a frame may be out: the helper sees the end and joins again
+    return false;
+  }
+  return true;
+}
+
+bool ReadAgent() {
+  const int fd = g_share.socket.load();
+  if (fd < 0) return false;
+  bool alive = Receive(fd);
+  FrameHeader header;
+  const uint8_t* body;
+  FrameReader::State state;
+  while ((state = g_reader.Next(&header, &body)) == FrameReader::State::kFrame) {
+    DeliverFrame(header, body);
+  }
+  if (alive && state != FrameReader::State::kBad) return true;
+  {
+    const Holding sending(g_sending);
+    g_share.socket.store(-1);
+  }
+  close(fd);
+  LoseRequests();
+  return false;
+}
+
+void ForgetConnectionLocks() { g_sending.Forget(); }
+
+}  // namespace prorata::client

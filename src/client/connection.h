@@ -1,0 +1,56 @@
+#pragma once
+
+// The member socket: joining, sending, and the answers to requests.
+//
+// Who reads: during cuInit the joining thread; afterwards the helper thread alone (helper.h), which
+// starts before the first request is sent. Anyone may send. A thread that asks sleeps on a word of
+// its own, which the helper changes:
+//
+//   asking thread                       helper thread
+//   claim an entry: kFree -> kWaiting   reads the socket
+//   send the request with its id        reply with id: kWaiting -> kWriting, copy, -> kAnswered,
+//   wake FUTEX_WAIT on the entry             connection lost: kWaiting -> kLost, wake kAnswered:
+//   take it; kLost: again
+//
+// A thread that gives up does kWaiting -> kFree. A reply that comes after that finds another id
+// (ids are never used twice) and is dropped; the helper looks at the id again after kWriting,
+// because the entry may have been given up and claimed anew between its two steps.
+
+#include <cstdint>
+
+#include "client/guest.h"
+#include "protocol/frame.h"
+#include "protocol/wire.h"
+
+namespace prorata::client {
+
+enum class JoinResult { kJoined, kNoAgent, kRefused };
+
+// Connects to FOLDER/socket, sends the usage memory, and waits for the welcome until `deadline_ns`
+// (NowNs). On kJoined the socket, slot and grant row in g_share are set. On kRefused *reason is the
+// agent's, and joining again will not help. One thread at a time.
+JoinResult JoinAgent(int64_t deadline_ns, protocol::RefusedReason* reason);
+
+// Sends a whole frame; false: not connected (any more). The helper notices a broken connection.
+bool SendBytes(const void* bytes, size_t size);
+template <typename Message>
+bool Send(protocol::MessageType type, const Message& message) {
+  const protocol::Frame<Message> frame(type, message);
+  return SendBytes(&frame, sizeof frame);
+}
+
+// Takes what the socket has and hands it out; false: the connection is gone, and was closed. Helper
+// only.
+bool ReadAgent();
+
+// Asks the agent that `used` of a device may reach needed_bytes. False: no agent answered for a
+// long time, and the member goes on within what it has.
+bool AskGrant(uint32_t device, uint64_t needed_bytes, protocol::GrantReply* reply);
+
+// Says that a context was made, and waits for the figure (false: none came; keep the reservation).
+// The helper has settled the ledger before this returns.
+bool AskSettled(uint32_t device, uint64_t reserved_bytes, protocol::ContextSettled* reply);
+
+void ForgetConnectionLocks();
+
+}  // namespace prorata::client

@@ -1,0 +1,47 @@
+#pragma once
+
+// Contexts: their overhead is charged, and everything that lives in one goes with it.
+//
+// A context is known from its creation (cuCtxCreate*, cuDevicePrimaryCtxRetain) to its end. The
+// driver says whether a primary context is active; nobody counts references but the driver.
+//
+// Primary contexts. Retains, releases and resets race with each other, and the driver's answer to
+// "active?" is old when it arrives. So every one of them is bracketed, Begin before the driver call
+// and Settle after it:
+//
+//   Begin    lock; changing++; generation++; unlock
+//   Settle   note the generation; ask the driver: active?; lock; if the generation moved, or
+//   another
+//            is between Begin and Settle, leave it to that other one (it comes after us and asks
+//            again); else make the books agree: charged <=> active
+//
+// Whoever leaves last sees the state that all of them produced together.
+
+#include <cstdint>
+
+#include "client/real.h"
+
+namespace prorata::client {
+
+// Reserves the overhead of one context and starts what contexts need (helper). CUDA_SUCCESS, or why
+// not. *reserved_bytes goes to ContextMade or ContextFailed.
+CUresult ReserveContext(uint32_t device, uint64_t* reserved_bytes);
+void ContextFailed(uint32_t device, uint64_t reserved_bytes);
+// The context exists: tells the agent, which measures what it took.
+void ContextMade(CUcontext context, uint32_t device, uint64_t reserved_bytes);
+
+// The end of a context that cuCtxCreate* made, around the driver's call.
+void ContextEnding(CUcontext context);
+void ContextEnded(CUcontext context, bool success);
+
+CUresult RetainPrimary(CUcontext* context, CUdevice ordinal);
+// Releases or resets, by `call`.
+CUresult EndPrimary(CUdevice ordinal, CUresult (*call)(CUdevice));
+
+// The device of a context: from what is known, or by asking the driver about the current one.
+uint32_t DeviceOfCurrent(CUcontext current);
+
+// Contexts known now. While it is at most one, the default stream means one thing.
+uint32_t KnownContexts();
+
+}  // namespace prorata::client

@@ -1,0 +1,80 @@
+#pragma once
+
+// What a launch of a function is expected to take on the device, learned from measured batches.
+// Pure.
+//
+// A fixed table, 4-way associative, without locks: a slot's key and value are two words, so a
+// reader may pair a new key with the old value of its slot. Such an estimate is wrong once, which
+// costs a fence early or late, and nothing else.
+
+#include <atomic>
+#include <cstdint>
+
+namespace prorata::client {
+
+// The identity of a kernel launch or a graph: function handle and grid. Never 0.
+inline uint64_t LaunchKey(const void* function, uint64_t x, uint64_t y, uint64_t z) {
+  uint64_t key = reinterpret_cast<uint64_t>(function) * 0x9e3779b97f4a7c15;
+  key ^= (x + (y << 24) + (z << 44)) * 0xff51afd7ed558ccd;
+  key ^= key >> 31;
+  return key | 1;
+}
+
+class Estimates {
+ public:
+  static constexpr uint32_t kLeastNs = 1'000;  // nothing on a device takes less
+
+  // Nanoseconds, or 0: unknown.
+  uint32_t Lookup(uint64_t key) const {
+    const Slot* set = SetOf(key);
+    for (uint32_t way = 0; way < kWays; ++way) {
+      if (set[way].key.load(std::memory_order_relaxed) == key) {
+        return set[way].ns.load(std::memory_order_relaxed);
+      }
+    }
+    return 0;
+  }
+
+  // A launch took ns_per_launch. Moves a known estimate a quarter of the way.
+  void Learn(uint64_t key, uint64_t ns_per_launch) {
+    if (ns_per_launch < kLeastNs) ns_per_launch = kLeastNs;
+    if (ns_per_launch > kMostNs) ns_per_launch = kMostNs;
+    Slot* slot = Find(key);
+    if (slot == nullptr) {
+      Slot* set = const_cast<Slot*>(SetOf(key));
+      slot = &set[next_way_.fetch_add(1, std::memory_order_relaxed) % kWays];
+      slot->ns.store(0, std::memory_order_relaxed);
+      slot->key.store(key, std::memory_order_relaxed);
+    }
+    const uint64_t old = slot->ns.load(std::memory_order_relaxed);
+    const uint64_t next = old == 0 ? ns_per_launch : (3 * old + ns_per_launch + 2) / 4;
+    slot->ns.store(static_cast<uint32_t>(next), std::memory_order_relaxed);
+  }
+
+  // The estimate was found wrong: unknown again, so that the next launch is measured by itself.
+  void Doubt(uint64_t key) {
+    Slot* slot = Find(key);
+    if (slot != nullptr) slot->ns.store(0, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr uint32_t kSets = 1024, kWays = 4;
+  static constexpr uint64_t kMostNs = 4'000'000'000;
+  struct Slot {
+    std::atomic<uint64_t> key{0};
+    std::atomic<uint32_t> ns{0};
+  };
+  const Slot* SetOf(uint64_t key) const { return &slots_[((key >> 1) % kSets) * kWays]; }
+  Slot* Find(uint64_t key) {
+    Slot* set = const_cast<Slot*>(SetOf(key));
+    for (uint32_t way = 0; way < kWays; ++way) {
+      if (set[way].key.load(std::memory_order_relaxed) == key) return &set[way];
+    }
+    return nullptr;
+  }
+
+  Slot slots_[kSets * kWays];
+  std::atomic<uint32_t> next_way_{0};
+};
+
+}  // namespace prorata::client

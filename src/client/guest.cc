@@ -1,0 +1,84 @@
+#include "client/guest.h"
+
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace prorata::client {
+
+int64_t NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+void* MapPages(size_t bytes) {
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return pages == MAP_FAILED ? nullptr : pages;
+}
+
+void UnmapPages(void* pages, size_t bytes) { munmap(pages, bytes); }
+
+void FutexWait(const std::atomic<uint32_t>* word, uint32_t expected, int64_t timeout_ns) {
+  const timespec timeout = {timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+  syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, nullptr, 0);
+}
+
+void FutexWakeAll(std::atomic<uint32_t>* word) {
+  syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, nullptr, nullptr, 0);
+}
+
+void FutexWakeOne(std::atomic<uint32_t>* word) {
+  syscall(SYS_futex, word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+void Lock::AcquireSlowly() {
+  for (int spins = 0; spins < 100; ++spins) {
+    uint32_t free = 0;
+    if (word_.load(std::memory_order_relaxed) == 0 &&
+        word_.compare_exchange_weak(free, 1, std::memory_order_acquire)) {
+      return;
+    }
+    __builtin_ia32_pause();
+  }
+  while (word_.exchange(2, std::memory_order_acquire) != 0) FutexWait(&word_, 2, 1'000'000'000);
+}
+
+Line& Line::Text(const char* text) {
+  const size_t room = sizeof text_ - 1 - bytes_;
+  const size_t bytes = Min(std::strlen(text), room);
+  std::memcpy(text_ + bytes_, text, bytes);
+  bytes_ += bytes;
+  text_[bytes_] = 0;
+  return *this;
+}
+
+Line& Line::Number(uint64_t value) {
+  char digits[24];
+  size_t at = sizeof digits - 1;
+  digits[at] = 0;
+  do {
+    digits[--at] = static_cast<char>('0' + value % 10);
+    value /= 10;
+  } while (value != 0);
+  return Text(digits + at);
+}
+
+Line& Line::Errno(int error_number) { return Text(": ").Text(strerror(error_number)); }
+
+void Line::Say() {
+  char line[sizeof text_ + 16];
+  constexpr char kPrefix[] = "prorata: ";
+  std::memcpy(line, kPrefix, sizeof kPrefix - 1);
+  std::memcpy(line + sizeof kPrefix - 1, text_, bytes_);
+  size_t bytes = sizeof kPrefix - 1 + bytes_;
+  line[bytes++] = '\n';
+  // A closed or full stderr is the program's affair.
+  [[maybe_unused]] const ssize_t written = write(2, line, bytes);
+}
+
+}  // namespace prorata::client

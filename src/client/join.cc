@@ -1,0 +1,237 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "client/connection.h"
+#include "client/helper.h"
+#include "client/share.h"
+
+extern "C" int __register_atfork(void (*)(), void (*)(), void (*)(), void*);
+// What names a shared object to the C library; the compiler's start files would define it, but we
+// are linked without them.
+extern "C" __attribute__((visibility("hidden"))) void* __dso_handle;
+void* __dso_handle = &__dso_handle;
+
+namespace prorata::client {
+
+constinit Share g_share;
+
+namespace {
+
+constinit const std::atomic<uint32_t> g_never{kUngoverned};
+
+}  // namespace
+
+const std::atomic<uint32_t>* g_live = &g_never;
+
+namespace {
+
+constexpr int64_t kJoinWithinNs = 2'000'000'000;
+constexpr int64_t kTryEveryNs = 50'000'000;
+constexpr size_t kPageBytes = 4096;
+
+enum : uint32_t { kFresh = 0, kBusy, kDone };
+std::atomic<uint32_t> g_join_state;
+constinit const protocol::GrantRow g_no_grants = {};
+// If the memfd cannot be made; nothing is governed by it but it may be written.
+constinit protocol::UsageFile g_no_usage = {};
+
+// The child after a fork: CUDA does not work there. Its copy of the socket must not keep the
+// connection of its parent alive, and locks may be held by threads that it does not have.
+void AfterForkInChild() {
+  g_live = &g_never;
+  const int fd = g_share.socket.exchange(-1);
+  if (fd >= 0) close(fd);
+  if (g_share.usage_fd >= 0) close(g_share.usage_fd);
+  g_share.usage_fd = -1;
+  ForgetConnectionLocks();
+  ForgetHelper();
+  g_join_state.store(kDone);
+}
+
+bool SetLive(uint32_t value) {
+  auto* word = static_cast<std::atomic<uint32_t>*>(MapPages(kPageBytes));
+  if (word == nullptr) return false;
+  // A second net below the fork handler, for children made by clone() itself.
+  madvise(word, kPageBytes, MADV_WIPEONFORK);
+  word->store(value);
+  g_live = word;
+  return true;
+}
+
+bool MakeUsage() {
+  if (g_share.usage != nullptr && g_share.usage_fd >= 0) return true;
+  const int fd = memfd_create("prorata-usage", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  void* pages = MAP_FAILED;
+  if (fd >= 0 && ftruncate(fd, sizeof(protocol::UsageFile)) == 0 &&
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
+    pages = mmap(nullptr, sizeof(protocol::UsageFile), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  }
+  if (pages == MAP_FAILED) {
+    Line("cannot make the usage memory").Errno(errno).Say();
+    if (fd >= 0) close(fd);
+    return false;
+  }
+  madvise(pages, sizeof(protocol::UsageFile), MADV_DONTFORK);
+  g_share.usage = static_cast<protocol::UsageFile*>(pages);
+  g_share.usage->header.magic = protocol::kUsageMagic;
+  g_share.usage->header.version = protocol::kUsageVersion;
+  g_share.usage->header.size_bytes = sizeof(protocol::UsageFile);
+  g_share.usage_fd = fd;
+  return true;
+}
+
+const char* ReasonText(protocol::RefusedReason reason) {
+  switch (reason) {
+    case protocol::RefusedReason::kVersion:
+      return "this client library and the agent are of different versions";
+    case protocol::RefusedReason::kShareEnded:
+      return "the share has ended";
+    case protocol::RefusedReason::kTooManyMembers:
+      return "the share has as many processes as it can";
+    case protocol::RefusedReason::kNotAllowed:
+      return "this process may not use it";
+    default:
+      return "the agent refused the request";
+  }
+}
+
+// Joins within two seconds: an agent may be restarting just now. Without a welcome there is no row
+// of grants, so nothing could be allocated; better to say so here.
+CUresult JoinOrSay() {
+  const int64_t deadline_ns = NowNs() + kJoinWithinNs;
+  protocol::RefusedReason reason = {};
+  JoinResult result;
+  while ((result = JoinAgent(deadline_ns, &reason)) == JoinResult::kNoAgent &&
+         NowNs() < deadline_ns) {
+    const std::atomic<uint32_t> never{0};
+    FutexWait(&never, 0, kTryEveryNs);
+  }
+  if (result == JoinResult::kJoined) return CUDA_SUCCESS;
+  if (result == JoinResult::kRefused) {
+    Line("cannot join the share ").Text(g_share.folder).Text(": ").Text(ReasonText(reason)).Say();
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
+  Line("cannot join the share ")
+      .Text(g_share.folder)
+      .Text(": no agent answered on its socket for 2 s; is the prorata agent running?")
+      .Say();
+  return CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
+// Which device of the limits file each ordinal of the driver is. One that is not in the share (a
+// driver that ignores CUDA_VISIBLE_DEVICES) stays kNoDevice: no memory can be had there.
+void MapOrdinals() {
+  const protocol::LimitsFile& limits = *g_share.limits.load();
+  const OwnCalls own;
+  int count = 0;
+  if (PRORATA_REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS) count = 0;
+  g_share.ordinals = Min(static_cast<uint32_t>(Max(count, 0)), kMaxOrdinals);
+  for (uint32_t i = 0; i < g_share.ordinals; ++i) {
+    g_share.index_of_ordinal[i] = kNoDevice;
+    CUdevice device = static_cast<CUdevice>(i);
+    CUuuid uuid = {};
+    PRORATA_REAL(cuDeviceGet)(&device, static_cast<int>(i));
+    if (PRORATA_REAL(cuDeviceGetUuid_v2)(&uuid, device) != CUDA_SUCCESS &&
+        PRORATA_REAL(cuDeviceGetUuid)(&uuid, device) != CUDA_SUCCESS) {
+      continue;
+    }
+    for (uint32_t at = 0; at < g_share.device_count; ++at) {
+      uint8_t want[16];
+      if (!ParseUuid(limits.devices[at].uuid, want) || std::memcmp(want, uuid.bytes, 16) != 0) {
+        continue;
+      }
+      g_share.index_of_ordinal[i] = at;
+      g_share.ordinal_of_index[at] = device;
+    }
+  }
+}
+
+// The driver reads CUDA_VISIBLE_DEVICES in cuInit and never again, so it is ours only for that
+// long.
+CUresult InitializeShowing(const protocol::LimitsFile& limits, unsigned int flags) {
+  static char wanted[protocol::kMaxDevices * 64];
+  static char kept[4096];
+  const char* own = getenv("CUDA_VISIBLE_DEVICES");
+  const bool had = own != nullptr;
+  if (had && std::strlen(own) >= sizeof kept) own = "";  // longer than any list of 16 devices
+  if (!ComposeVisibleDevices(limits, own, wanted, sizeof wanted)) wanted[0] = 0;
+  if (had) std::strcpy(kept, own);
+  setenv("CUDA_VISIBLE_DEVICES", wanted, 1);
+  const CUresult result = Within([&] { return PRORATA_REAL(cuInit)(flags); });
+  if (had) {
+    setenv("CUDA_VISIBLE_DEVICES", kept, 1);
+  } else {
+    unsetenv("CUDA_VISIBLE_DEVICES");
+  }
+  return result;
+}
+
+CUresult InitializeOnShare(unsigned int flags) {
+  const char* why = nullptr;
+  if (!DriverPresent()) return CUDA_ERROR_NO_DEVICE;
+  const protocol::LimitsFile* limits = MapLimits(g_share.folder, &why);
+  if (limits == nullptr) {
+    Line("cannot use the share ")
+        .Text(g_share.folder)
+        .Text(": ")
+        .Text(why)
+        .Text("; PRORATA_SHARE must name a folder that the prorata agent made")
+        .Say();
+    return CUDA_ERROR_SYSTEM_NOT_READY;
+  }
+  g_share.limits.store(limits);
+  g_share.grants.store(&g_no_grants);
+  g_share.slot.store(protocol::kNoSlot);
+  g_share.device_count = limits->header.device_count;
+  if (!MakeUsage()) {
+    g_share.usage = &g_no_usage;
+    return CUDA_ERROR_SYSTEM_NOT_READY;
+  }
+  CUresult result = InitializeShowing(*limits, flags);
+  if (result != CUDA_SUCCESS) return result;
+  MapOrdinals();
+  if (Live() == kUngoverned) SetLive(kUnjoined);
+  result = JoinOrSay();
+  if (result != CUDA_SUCCESS) return result;
+  __register_atfork(nullptr, nullptr, AfterForkInChild, __dso_handle);
+  SetLive(kGoverned);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult InitializeAndJoin(unsigned int flags) {
+  const auto real = [&] { return PRORATA_REAL(cuInit)(flags); };
+  for (;;) {
+    uint32_t state = g_join_state.load(std::memory_order_acquire);
+    if (state == kDone) return Within(real);
+    if (state == kBusy) {
+      FutexWait(&g_join_state, kBusy, 1'000'000'000);
+    } else if (g_join_state.compare_exchange_strong(state, kBusy)) {
+      CUresult result;
+      const bool configured = FindShareFolder(g_share.folder, sizeof g_share.folder);
+      if (configured) {
+        result = InitializeOnShare(flags);
+      } else {
+        result = Within(real);
+      }
+      g_join_state.store(result == CUDA_SUCCESS ? kDone : kFresh, std::memory_order_release);
+      FutexWakeAll(&g_join_state);
+      return result;
+    }
+  }
+}
+
+}  // namespace prorata::client
+
+using namespace prorata::client;
+
+CUresult cuInit(unsigned int Flags) {
+  if (t_inside != 0) return PRORATA_REAL(cuInit)(Flags);
+  return InitializeAndJoin(Flags);
+}

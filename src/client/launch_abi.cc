@@ -1,0 +1,142 @@
+// Kernel and graph launches.
+//
+// A launch with the lease open, in a stream of which a batch is under way and not yet due, costs:
+// the live word, the mark of the thread, the capture count, the lease word with the backlog, the
+// thread's stream cache, the estimate, and one atomic addition.
+
+#include "client/compute.h"
+#include "client/contexts.h"
+#include "client/memory.h"
+#include "client/streams.h"
+
+namespace prorata::client {
+namespace {
+
+// Adds a launch that the driver took to the stream's batch; fences it when it is due.
+inline void Account(StreamRecord* stream, uint64_t key, uint32_t estimate_ns) {
+  const uint64_t before =
+      stream->word.fetch_add(kOneLaunch + estimate_ns, std::memory_order_relaxed);
+  const uint64_t batch_key = stream->batch_key.load(std::memory_order_relaxed);
+  if (batch_key != key) {
+    stream->batch_key.store(batch_key == 0 ? key : kMixedKey, std::memory_order_relaxed);
+  }
+  if (estimate_ns == 0 || NsIn(before) + estimate_ns >= kFenceAtNs) [[unlikely]] {
+    EndBatch(stream, estimate_ns == 0);
+  }
+}
+
+// Before the launch: a stream without a batch under way begins one; a function of unknown length
+// gets a batch of its own, so that it is measured alone. So does one launch after a batch whose
+// estimates did not fit. Answers the estimate to go by.
+[[gnu::noinline]] uint32_t Prepare(StreamRecord* stream, uint32_t estimate_ns) {
+  if (stream->word.load(std::memory_order_relaxed) != 0) {
+    EndBatch(stream, false);
+  } else if (stream->probe.exchange(0, std::memory_order_relaxed) != 0) {
+    estimate_ns = 0;
+  }
+  BeginBatch(stream);
+  return estimate_ns;
+}
+
+template <typename Call>
+[[gnu::noinline]] CUresult LaunchWithoutRecord(Call&& call) {
+  const Place place = CurrentPlace();
+  if (place.device != kNoDevice) AwaitLaunch(place.device);
+  return Within(call);
+}
+
+template <typename Call>
+inline CUresult Launch(uint64_t key, CUstream stream, bool per_thread, Call&& call) {
+  if (Live() != kGoverned || t_inside != 0 || IsCaptured(stream, per_thread)) return Within(call);
+  StreamRecord* record = FindStream(stream, per_thread);
+  if (record == nullptr) [[unlikely]]
+    return LaunchWithoutRecord(call);
+  if (!MayLaunch(LimitsOf(record->device), g_compute[record->device])) [[unlikely]] {
+    AwaitLaunch(record->device);
+  }
+  uint32_t estimate_ns = g_estimates.Lookup(key);
+  if (record->word.load(std::memory_order_relaxed) == 0 || estimate_ns == 0) [[unlikely]] {
+    estimate_ns = Prepare(record, estimate_ns);
+  }
+  const CUresult result = Within(call);
+  if (result == CUDA_SUCCESS) Account(record, key, estimate_ns);
+  return result;
+}
+
+}  // namespace
+}  // namespace prorata::client
+
+using namespace prorata::client;
+
+CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                        unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                        unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                        void** kernelParams, void** extra) {
+  return Launch(LaunchKey(f, gridDimX, gridDimY, gridDimZ), hStream, false, [&] {
+    return PRORATA_REAL(cuLaunchKernel)(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+                                        blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
+  });
+}
+
+CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                             unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                             unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                             void** kernelParams, void** extra) {
+  return Launch(LaunchKey(f, gridDimX, gridDimY, gridDimZ), hStream, true, [&] {
+    return PRORATA_REAL(cuLaunchKernel_ptsz)(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+                                             blockDimZ, sharedMemBytes, hStream, kernelParams,
+                                             extra);
+  });
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams,
+                          void** extra) {
+  const auto call = [&] { return PRORATA_REAL(cuLaunchKernelEx)(config, f, kernelParams, extra); };
+  if (config == nullptr) return Within(call);
+  return Launch(LaunchKey(f, config->gridDimX, config->gridDimY, config->gridDimZ), config->hStream,
+                false, call);
+}
+
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, void** kernelParams,
+                               void** extra) {
+  const auto call = [&] {
+    return PRORATA_REAL(cuLaunchKernelEx_ptsz)(config, f, kernelParams, extra);
+  };
+  if (config == nullptr) return Within(call);
+  return Launch(LaunchKey(f, config->gridDimX, config->gridDimY, config->gridDimZ), config->hStream,
+                true, call);
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                   unsigned int gridDimZ, unsigned int blockDimX,
+                                   unsigned int blockDimY, unsigned int blockDimZ,
+                                   unsigned int sharedMemBytes, CUstream hStream,
+                                   void** kernelParams) {
+  return Launch(LaunchKey(f, gridDimX, gridDimY, gridDimZ), hStream, false, [&] {
+    return PRORATA_REAL(cuLaunchCooperativeKernel)(f, gridDimX, gridDimY, gridDimZ, blockDimX,
+                                                   blockDimY, blockDimZ, sharedMemBytes, hStream,
+                                                   kernelParams);
+  });
+}
+
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                        unsigned int gridDimZ, unsigned int blockDimX,
+                                        unsigned int blockDimY, unsigned int blockDimZ,
+                                        unsigned int sharedMemBytes, CUstream hStream,
+                                        void** kernelParams) {
+  return Launch(LaunchKey(f, gridDimX, gridDimY, gridDimZ), hStream, true, [&] {
+    return PRORATA_REAL(cuLaunchCooperativeKernel_ptsz)(f, gridDimX, gridDimY, gridDimZ, blockDimX,
+                                                        blockDimY, blockDimZ, sharedMemBytes,
+                                                        hStream, kernelParams);
+  });
+}
+
+CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
+  return Launch(LaunchKey(hGraph, 0, 0, 0), hStream, false,
+                [&] { return PRORATA_REAL(cuGraphLaunch)(hGraph, hStream); });
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
+  return Launch(LaunchKey(hGraphExec, 0, 0, 0), hStream, true,
+                [&] { return PRORATA_REAL(cuGraphLaunch_ptsz)(hGraphExec, hStream); });
+}

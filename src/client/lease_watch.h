@@ -1,0 +1,83 @@
+#pragma once
+
+// The helper's side of a device's lease: when to say "drained" and when "idle". Pure: one thread
+// tells it what is seen, it answers what to send and when to look again.
+//
+//   closed:               as soon as nothing is outstanding, say kLeaseDrained for this sequence
+//   open and contended:   after idle_report without work, say kLeaseIdle, once until work comes
+//   open, not contended:  nothing to say
+
+#include <cstdint>
+
+#include "protocol/limits_file.h"
+
+namespace prorata::client {
+
+class LeaseWatch {
+ public:
+  struct Seen {
+    int64_t now_ns;
+    uint32_t lease;        // the lease word
+    bool outstanding;      // fenced work is not done yet
+    uint64_t unfenced_ns;  // estimate of work launched since the last fences
+    uint64_t launches;     // all launches so far
+    uint32_t idle_report_us;
+  };
+  struct Act {
+    bool drained = false;
+    bool idle = false;
+    uint32_t sequence = 0;
+    int64_t look_again_ns = 0;
+  };
+
+  Act Step(const Seen& seen) {
+    Act act;
+    act.sequence = seen.lease >> protocol::kLeaseSequenceShift;
+    if (!started_ || seen.launches != launches_ || seen.outstanding) {
+      launches_ = seen.launches;
+      last_work_ns_ = seen.now_ns;
+      idle_said_ = false;
+    }
+    if (!started_ || seen.lease != lease_) {
+      lease_ = seen.lease;
+      changed_at_ns_ = seen.now_ns;
+      drained_said_ = idle_said_ = false;
+    }
+    started_ = true;
+    // No fence tells when unfenced work is done: it is given its estimated time since it was seen.
+    const int64_t unfenced_ns = static_cast<int64_t>(seen.unfenced_ns);
+    if ((seen.lease & protocol::kLeaseOpen) == 0) {
+      act.drained = !drained_said_ && !seen.outstanding &&
+                    seen.now_ns - Later(last_work_ns_, changed_at_ns_) >= unfenced_ns;
+      drained_said_ |= act.drained;
+      act.look_again_ns = drained_said_ ? kSeldomNs : kOftenNs;
+    } else if ((seen.lease & protocol::kLeaseContended) != 0) {
+      const int64_t report_ns = int64_t{seen.idle_report_us} * 1000;
+      act.idle = !idle_said_ && !seen.outstanding &&
+                 seen.now_ns - last_work_ns_ >= report_ns + unfenced_ns;
+      idle_said_ |= act.idle;
+      act.look_again_ns = idle_said_ ? kSeldomNs : kOftenNs;
+      if (!idle_said_ && report_ns / 2 > kOftenNs) act.look_again_ns = report_ns / 2;
+    } else {
+      act.look_again_ns = seen.outstanding ? kSometimesNs : kSeldomNs;
+    }
+    return act;
+  }
+
+  static constexpr int64_t kOftenNs = 100'000;
+  static constexpr int64_t kSometimesNs = 5'000'000;
+  static constexpr int64_t kSeldomNs = 20'000'000;
+
+ private:
+  static int64_t Later(int64_t a, int64_t b) { return a < b ? b : a; }
+
+  bool started_ = false;
+  bool drained_said_ = false;
+  bool idle_said_ = false;
+  uint32_t lease_ = 0;
+  uint64_t launches_ = 0;
+  int64_t last_work_ns_ = 0;
+  int64_t changed_at_ns_ = 0;
+};
+
+}  // namespace prorata::client

@@ -1,0 +1,53 @@
+#pragma once
+
+// What the allocation calls have in common: reserve before the driver call, account for what came
+// of it, give back after a free. Thread-safe; no lock is held across a driver call.
+//
+// Lock order: a shard of the allocations, then a shard of the slabs or the lock of a pool.
+
+#include <atomic>
+#include <cstdint>
+
+#include "client/allocations.h"
+#include "client/contexts.h"
+#include "client/real.h"
+
+namespace prorata::client {
+
+struct Place {
+  CUcontext context = nullptr;
+  uint32_t device = ~uint32_t{0};
+};
+// Where an allocation of this thread goes: its current context and that one's device.
+Place CurrentPlace();
+
+// What to reserve for `bytes` of plain memory: a slab for what is carved from one, else whole
+// slabs.
+uint64_t ReserveFor(uint64_t bytes);
+
+// Accounts for plain memory that the driver gave, `reserved` being charged already: gives the
+// surplus back, or charges what is missing. False: it cannot be accounted for, nothing is charged
+// any more, and the caller must give the memory back to the driver.
+bool AccountLinear(const Place& place, uint64_t address, uint64_t bytes, uint64_t reserved);
+
+// Accounts for something charged by itself (array, mipmap, physical memory) or by its pool.
+bool AccountWhole(uint64_t key, const Allocation& allocation);
+
+// Forgets what `key` was (kind kNone: unknown), for a free that is about to be tried ...
+Allocation ForgetForFree(uint64_t key);
+// ... and after the driver's answer: gives the charge back, or remembers it again.
+void AfterFree(uint64_t key, const Allocation& allocation, CUresult result);
+
+void MarkMemoryOfContext(CUcontext context, bool dying);
+void MemoryOfContextGone(CUcontext context);
+
+// Captures open anywhere in the process.
+extern std::atomic<uint32_t> g_open_captures;
+bool AskCaptured(CUstream stream, bool per_thread);
+
+// Whether `stream` is being captured. One load while no capture is open.
+inline bool IsCaptured(CUstream stream, bool per_thread) {
+  return g_open_captures.load(std::memory_order_relaxed) != 0 && AskCaptured(stream, per_thread);
+}
+
+}  // namespace prorata::client

@@ -1,0 +1,239 @@
+// Plain, pitched, managed, stream-ordered and physical device memory.
+//
+// The first versions (cuMemAlloc and its like, with 32-bit addresses) are governed by the same
+// code.
+
+#include "client/charge.h"
+#include "client/memory.h"
+#include "client/pools.h"
+#include "client/share.h"
+
+namespace prorata::client {
+namespace {
+
+// call() makes the driver allocate; address() and actual() then tell where and how much;
+// give_back() frees it again.
+template <typename Call, typename Address, typename Actual>
+CUresult AllocateLinear(uint64_t bytes, Call&& call, Address&& address, Actual&& actual) {
+  if (bytes == 0) return Within(call);
+  const Place place = CurrentPlace();
+  if (place.context == nullptr) return Within(call);  // the driver says what is missing
+  const uint64_t reserved = ReserveFor(bytes);
+  if (!ChargeOrTrim(place.device, reserved)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = Within(call);
+  if (result != CUDA_SUCCESS) {
+    Uncharge(place.device, reserved);
+    return result;
+  }
+  if (AccountLinear(place, address(), actual(), reserved)) return CUDA_SUCCESS;
+  Within([&] { return PRORATA_REAL(cuMemFree_v2)(address()); });
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+template <typename Call>
+CUresult Free(uint64_t key, Call&& call) {
+  const Allocation allocation = ForgetForFree(key);
+  const CUresult result = Within(call);
+  AfterFree(key, allocation, result);
+  return result;
+}
+
+// The driver aligns rows to 512 bytes at most (it has been 512 on every GPU since 2008).
+uint64_t WorstPitchedBytes(uint64_t width, uint64_t height) {
+  uint64_t bytes;
+  if (width > (uint64_t{1} << 62)) return ~uint64_t{0};
+  return __builtin_mul_overflow(RoundUp(width, 512), height, &bytes) ? ~uint64_t{0} : bytes;
+}
+
+// What a pool's device is cannot be asked of the pool. The current context's is the first guess.
+CUresult AllocateFromPool(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, uint32_t device,
+                          CUresult (*call)(CUdeviceptr*, size_t, CUmemoryPool, CUstream),
+                          CUstream stream) {
+  const auto real = [&] { return call(out, bytes, pool, stream); };
+  const uint32_t number = PoolNumber(pool, device);
+  uint64_t pending = 0;
+  if (number == kMaxPools || !ReservePool(number, bytes, &pending)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  const CUresult result = Within(real);
+  if (result == CUDA_SUCCESS) {
+    Allocation allocation;
+    allocation.kind = Kind::kPool;
+    allocation.pool = static_cast<uint16_t>(number);
+    allocation.device = static_cast<uint8_t>(device);
+    PoolAllocationMade(number);
+    AccountWhole(KeyOf(Space::kPointer, *out), allocation);
+  }
+  SettlePool(number, pending);
+  return result;
+}
+
+// cuMemAllocAsync takes from the current pool of the stream's device.
+CUresult AllocateAsync(CUdeviceptr* out, size_t bytes, CUstream stream, bool per_thread) {
+  const auto plain =
+      per_thread ? PRORATA_REAL(cuMemAllocAsync_ptsz) : PRORATA_REAL(cuMemAllocAsync);
+  const auto pass = [&] { return plain(out, bytes, stream); };
+  if (!Governed() || bytes == 0 || out == nullptr || IsCaptured(stream, per_thread)) {
+    return Within(pass);
+  }
+  const Place place = CurrentPlace();
+  if (place.context == nullptr) return Within(pass);
+  if (place.device == kNoDevice) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUmemoryPool pool = nullptr;
+  {
+    const OwnCalls own;
+    const CUdevice ordinal = g_share.ordinal_of_index[place.device];
+    if (PRORATA_REAL(cuDeviceGetMemPool)(&pool, ordinal) != CUDA_SUCCESS) pool = nullptr;
+  }
+  if (pool == nullptr) return Within(pass);  // a driver without pools refuses the call itself
+  // Asking for this very pool keeps the charge right if another thread sets a new current pool.
+  const auto call = per_thread ? PRORATA_REAL(cuMemAllocFromPoolAsync_ptsz)
+                               : PRORATA_REAL(cuMemAllocFromPoolAsync);
+  return AllocateFromPool(out, bytes, pool, place.device, call, stream);
+}
+
+CUresult AllocateFrom(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream,
+                      bool per_thread) {
+  const auto call = per_thread ? PRORATA_REAL(cuMemAllocFromPoolAsync_ptsz)
+                               : PRORATA_REAL(cuMemAllocFromPoolAsync);
+  const auto pass = [&] { return call(out, bytes, pool, stream); };
+  if (!Governed() || bytes == 0 || out == nullptr || IsCaptured(stream, per_thread)) {
+    return Within(pass);
+  }
+  const Place place = CurrentPlace();
+  if (place.context == nullptr || pool == nullptr) return Within(pass);
+  if (place.device == kNoDevice) return CUDA_ERROR_OUT_OF_MEMORY;
+  return AllocateFromPool(out, bytes, pool, place.device, call, stream);
+}
+
+CUresult FreeAsync(CUdeviceptr address, CUstream stream, bool per_thread) {
+  const auto real = per_thread ? PRORATA_REAL(cuMemFreeAsync_ptsz) : PRORATA_REAL(cuMemFreeAsync);
+  const auto call = [&] { return real(address, stream); };
+  // In a capture nothing is freed now.
+  if (!Governed() || IsCaptured(stream, per_thread)) return Within(call);
+  return Free(KeyOf(Space::kPointer, address), call);
+}
+
+}  // namespace
+}  // namespace prorata::client
+
+using namespace prorata::client;
+
+CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
+  const auto call = [&] { return PRORATA_REAL(cuMemAlloc_v2)(dptr, bytesize); };
+  if (!Governed() || dptr == nullptr) return Within(call);
+  return AllocateLinear(bytesize, call, [&] { return *dptr; }, [&] { return bytesize; });
+}
+
+CUresult cuMemAlloc(CUdeviceptr_v1* dptr, unsigned int bytesize) {
+  const auto call = [&] { return PRORATA_REAL(cuMemAlloc)(dptr, bytesize); };
+  if (!Governed() || dptr == nullptr) return Within(call);
+  return AllocateLinear(
+      bytesize, call, [&] { return CUdeviceptr{*dptr}; }, [&] { return bytesize; });
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
+  const auto call = [&] { return PRORATA_REAL(cuMemAllocManaged)(dptr, bytesize, flags); };
+  if (!Governed() || dptr == nullptr) return Within(call);
+  return AllocateLinear(bytesize, call, [&] { return *dptr; }, [&] { return bytesize; });
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height,
+                            unsigned int ElementSizeBytes) {
+  const auto call = [&] {
+    return PRORATA_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+  };
+  if (!Governed() || dptr == nullptr || pPitch == nullptr) return Within(call);
+  return AllocateLinear(
+      WorstPitchedBytes(WidthInBytes, Height), call, [&] { return *dptr; },
+      [&] { return *pPitch * Height; });
+}
+
+CUresult cuMemAllocPitch(CUdeviceptr_v1* dptr, unsigned int* pPitch, unsigned int WidthInBytes,
+                         unsigned int Height, unsigned int ElementSizeBytes) {
+  const auto call = [&] {
+    return PRORATA_REAL(cuMemAllocPitch)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+  };
+  if (!Governed() || dptr == nullptr || pPitch == nullptr) return Within(call);
+  return AllocateLinear(
+      WorstPitchedBytes(WidthInBytes, Height), call, [&] { return CUdeviceptr{*dptr}; },
+      [&] { return uint64_t{*pPitch} * Height; });
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr) {
+  const auto call = [&] { return PRORATA_REAL(cuMemFree_v2)(dptr); };
+  return Governed() ? Free(KeyOf(Space::kPointer, dptr), call) : Within(call);
+}
+
+CUresult cuMemFree(CUdeviceptr_v1 dptr) {
+  const auto call = [&] { return PRORATA_REAL(cuMemFree)(dptr); };
+  return Governed() ? Free(KeyOf(Space::kPointer, dptr), call) : Within(call);
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
+  return AllocateAsync(dptr, bytesize, hStream, false);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
+  return AllocateAsync(dptr, bytesize, hStream, true);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,
+                                 CUstream hStream) {
+  return AllocateFrom(dptr, bytesize, pool, hStream, false);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,
+                                      CUstream hStream) {
+  return AllocateFrom(dptr, bytesize, pool, hStream, true);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
+  return FreeAsync(dptr, hStream, false);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
+  return FreeAsync(dptr, hStream, true);
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
+  const CUresult result =
+      Within([&] { return PRORATA_REAL(cuMemPoolTrimTo)(pool, minBytesToKeep); });
+  if (Governed()) SettlePoolHandle(pool);
+  return result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  const CUresult result = Within([&] { return PRORATA_REAL(cuMemPoolDestroy)(pool); });
+  if (Governed() && result == CUDA_SUCCESS) PoolDestroyed(pool);
+  return result;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                     const CUmemAllocationProp* prop, unsigned long long flags) {
+  const auto call = [&] { return PRORATA_REAL(cuMemCreate)(handle, size, prop, flags); };
+  if (!Governed() || handle == nullptr || prop == nullptr || size == 0 ||
+      prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    return Within(call);  // memory of the host is not the share's
+  }
+  Allocation allocation;
+  const uint32_t device = IndexOf(prop->location.id);
+  if (device == kNoDevice) return Within(call);  // not a device; the driver says so
+  allocation.kind = Kind::kPhysical;
+  allocation.device = static_cast<uint8_t>(device);
+  allocation.bytes = ReserveFor(size);
+  if (!ChargeOrTrim(device, allocation.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = Within(call);
+  if (result != CUDA_SUCCESS) {
+    Uncharge(device, allocation.bytes);
+    return result;
+  }
+  if (AccountWhole(KeyOf(Space::kPhysical, *handle), allocation)) return CUDA_SUCCESS;
+  Within([&] { return PRORATA_REAL(cuMemRelease)(*handle); });
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  const auto call = [&] { return PRORATA_REAL(cuMemRelease)(handle); };
+  return Governed() ? Free(KeyOf(Space::kPhysical, handle), call) : Within(call);
+}

@@ -1,0 +1,53 @@
+#pragma once
+
+// Memory pools are charged by what they reserve on the device, not by what is allocated from them.
+//
+// For each pool: `settled` + the sum of `pending` is charged, and is never less than what the
+// driver has reserved. An allocation reserves the most by which the pool can grow (its size rounded
+// up to the driver's chunk) as pending, calls the driver, then settles:
+//
+//   S1  note the pool's generation; ask the driver for RESERVED_MEM_CURRENT: r (no lock held)
+//   S2  lock; if the generation moved, unlock and again from S1 (r may be older than what another
+//       thread settled by)
+//   S3  pending -= mine; total = clamp(r + pending, at least r, at most the old total);
+//   generation++ S4  unlock; give back the difference
+//
+// Why r + pending is enough: r was read after my own call returned, so it contains my growth.
+// Growth by others who had not settled when r was read is inside their pending, which is still
+// counted. Pool numbers are never reused while allocations of the pool are remembered.
+
+#include <cstdint>
+
+#include "client/real.h"
+
+namespace prorata::client {
+
+inline constexpr uint64_t kPoolChunkBytes = uint64_t{32} << 20;
+inline constexpr uint32_t kMaxPools = 256;
+
+// The number of the pool, entered if new; kMaxPools: too many. `device` is taken for new ones.
+uint32_t PoolNumber(CUmemoryPool pool, uint32_t device);
+
+// Before and after an allocation of `bytes` from pool `number`. ReservePool false: refused.
+// SettlePool is called whether the driver succeeded or not.
+bool ReservePool(uint32_t number, uint64_t bytes, uint64_t* pending_bytes);
+void SettlePool(uint32_t number, uint64_t pending_bytes);
+
+// After something that may have made the pool smaller: settles it when it is known.
+void SettlePoolHandle(CUmemoryPool pool);
+
+// An allocation of the pool is remembered / was freed. After a free the helper settles soon.
+void PoolAllocationMade(uint32_t number);
+void PoolAllocationGone(uint32_t number);
+
+// The program destroyed the pool. The driver keeps its memory until the last allocation is freed,
+// and can no longer be asked: what was charged stays charged until then.
+void PoolDestroyed(CUmemoryPool pool);
+
+// Helper: settles all pools if something changed since.
+void SettleChangedPools();
+
+// Makes the device's pools give back what they keep unused. True if there was any pool.
+bool TrimPools(uint32_t device);
+
+}  // namespace prorata::client

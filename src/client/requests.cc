@@ -1,0 +1,150 @@
+#include "client/requests.h"
+
+#include <atomic>
+#include <cstring>
+
+#include "client/charge.h"
+#include "client/connection.h"
+#include "client/helper.h"
+#include "client/share.h"
+
+namespace prorata::client {
+namespace {
+
+using protocol::MessageType;
+
+// How long a member waits for an agent that does not answer before it takes what it has for all it
+// can get. Long enough for an agent to be restarted under load.
+constexpr int64_t kGiveUpAfterNs = 10'000'000'000;
+constexpr int64_t kLookAgainNs = 20'000'000;
+constexpr uint32_t kEntries = 64;
+
+enum : uint32_t { kFree = 0, kWaiting, kWriting, kAnswered, kLost };
+
+struct alignas(64) Entry {
+  std::atomic<uint32_t> state;
+  std::atomic<uint64_t> id;
+  union {
+    protocol::GrantReply grant;
+    protocol::ContextSettled settled;
+  };
+};
+constinit Entry g_entries[kEntries];
+std::atomic<uint64_t> g_next_id;
+std::atomic<uint32_t> g_connections;  // a futex word: one more at every connection
+
+Entry* Claim(int64_t deadline_ns) {
+  for (;;) {
+    for (uint32_t i = 0; i < kEntries; ++i) {
+      uint32_t free = kFree;
+      Entry& entry = g_entries[i];
+      if (entry.state.load(std::memory_order_relaxed) != kFree ||
+          !entry.state.compare_exchange_strong(free, kWriting)) {
+        continue;
+      }
+      entry.id.store(g_next_id.fetch_add(1) + 1);
+      entry.state.store(kWaiting);
+      return &entry;
+    }
+    if (NowNs() > deadline_ns) return nullptr;
+    const std::atomic<uint32_t> never{0};
+    FutexWait(&never, 0, 1'000'000);  // more than 64 threads ask at once: take turns
+  }
+}
+
+// Ends the claim; true if it was answered.
+bool Await(Entry* entry, int64_t deadline_ns) {
+  for (;;) {
+    uint32_t state = entry->state.load(std::memory_order_acquire);
+    if (state == kAnswered || state == kLost) return state == kAnswered;
+    if (state == kWaiting && NowNs() > deadline_ns) {
+      if (entry->state.compare_exchange_strong(state, kLost)) return false;
+      continue;
+    }
+    FutexWait(&entry->state, state, kLookAgainNs);
+  }
+}
+
+// Sends a message made by `make(id)` until it is answered; copies the answer by `take(entry)`.
+template <typename Make, typename Take>
+bool Ask(MessageType type, int64_t patience_ns, Make&& make, Take&& take) {
+  if (!EnsureHelper()) return false;
+  const int64_t deadline_ns = NowNs() + patience_ns;
+  while (NowNs() < deadline_ns) {
+    const uint32_t connections = g_connections.load();
+    Entry* entry = Claim(deadline_ns);
+    if (entry == nullptr) return false;
+    bool answered = false;
+    if (Send(type, make(entry->id.load()))) {
+      answered = Await(entry, deadline_ns);
+      if (answered) take(*entry);
+    } else {
+      FutexWait(&g_connections, connections, kLookAgainNs);
+    }
+    entry->id.store(0);
+    entry->state.store(kFree, std::memory_order_release);
+    if (answered) return true;
+  }
+  return false;
+}
+
+template <typename Message>
+void Deliver(const Message& message, Message Entry::* place) {
+  for (Entry& entry : g_entries) {
+    if (entry.id.load() != message.id) continue;
+    uint32_t waiting = kWaiting;
+    if (!entry.state.compare_exchange_strong(waiting, kWriting)) return;
+    const bool same = entry.id.load() == message.id;
+    if (same) entry.*place = message;
+    entry.state.store(same ? kAnswered : kWaiting, std::memory_order_release);
+    if (same) FutexWakeAll(&entry.state);
+    return;
+  }
+}
+
+}  // namespace
+
+void DeliverFrame(const protocol::FrameHeader& header, const uint8_t* body) {
+  protocol::GrantReply grant;
+  protocol::ContextSettled settled;
+  switch (static_cast<MessageType>(header.type)) {
+    case MessageType::kGrantReply:
+      if (protocol::ReadMessage(header, body, &grant)) Deliver(grant, &Entry::grant);
+      return;
+    case MessageType::kContextSettled:
+      if (!protocol::ReadMessage(header, body, &settled)) return;
+      if (settled.measured != 0) SettleOverhead(settled.device, settled.overhead_bytes);
+      Deliver(settled, &Entry::settled);
+      return;
+    default:
+      return;  // kLeaseChanged has done its work by waking the helper; others are a newer agent's
+  }
+}
+
+void LoseRequests() {
+  for (Entry& entry : g_entries) {
+    uint32_t waiting = kWaiting;
+    if (entry.state.compare_exchange_strong(waiting, kLost)) FutexWakeAll(&entry.state);
+  }
+}
+
+void ConnectionMade() {
+  g_connections.fetch_add(1);
+  FutexWakeAll(&g_connections);
+}
+
+bool AskGrant(uint32_t device, uint64_t needed_bytes, protocol::GrantReply* reply) {
+  return Ask(
+      MessageType::kGrantRequest, kGiveUpAfterNs,
+      [&](uint64_t id) { return protocol::GrantRequest{id, device, 0, needed_bytes}; },
+      [&](const Entry& entry) { *reply = entry.grant; });
+}
+
+bool AskSettled(uint32_t device, uint64_t reserved_bytes, protocol::ContextSettled* reply) {
+  return Ask(
+      MessageType::kContextMade, 1'000'000'000,
+      [&](uint64_t id) { return protocol::ContextMade{id, device, 0, reserved_bytes}; },
+      [&](const Entry& entry) { *reply = entry.settled; });
+}
+
+}  // namespace prorata::client

@@ -1,0 +1,54 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "client/share.h"
+
+namespace prorata::client {
+
+bool FindShareFolder(char* folder, size_t capacity) {
+  constexpr char kInContainer[] = "/run/prorata/share";
+  const char* named = getenv("PRORATA_SHARE");
+  if (named != nullptr && named[0] != 0 && std::strlen(named) < capacity) {
+    std::strcpy(folder, named);
+    return true;
+  }
+  std::strcpy(folder, kInContainer);
+  return access(kInContainer, F_OK) == 0;
+}
+
+const protocol::LimitsFile* MapLimits(const char* folder, const char** why) {
+  char path[sizeof Share::folder + 16];
+  std::strcpy(path, folder);
+  std::strcat(path, "/limits");
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    *why = errno == ENOENT ? "there is no limits file in it" : "its limits file cannot be opened";
+    return nullptr;
+  }
+  const off_t size = lseek(fd, 0, SEEK_END);
+  void* pages = size < static_cast<off_t>(sizeof(protocol::LimitsFile))
+                    ? MAP_FAILED
+                    : mmap(nullptr, sizeof(protocol::LimitsFile), PROT_READ, MAP_SHARED, fd, 0);
+  close(fd);
+  if (pages == MAP_FAILED) {
+    *why = "its limits file is too short or cannot be mapped";
+    return nullptr;
+  }
+  const auto* limits = static_cast<const protocol::LimitsFile*>(pages);
+  if (limits->header.magic != protocol::kLimitsMagic ||
+      limits->header.version != protocol::kLimitsVersion || limits->header.device_count == 0 ||
+      limits->header.device_count > protocol::kMaxDevices) {
+    *why = "its limits file is not of this version of prorata";
+    munmap(pages, sizeof(protocol::LimitsFile));
+    return nullptr;
+  }
+  madvise(pages, sizeof(protocol::LimitsFile), MADV_DONTFORK);
+  return limits;
+}
+
+}  // namespace prorata::client
