@@ -64,7 +64,9 @@ def check_tidy(build):
     database = pathlib.Path(build, "compile_commands.json")
     if not database.exists():
         return [f"{database} is not there; run `make build` first"]
-    wanted = {str(ROOT / path) for path in tracked(".cc")}
+    # Product sources: GoogleTest's macros cost a minute a file and hide what the checks look for.
+    wanted = {str(ROOT / path) for path in tracked(".cc")
+              if path.parts[0] != "tests" and not path.stem.endswith(("_test", "_fuzz"))}
     sources = sorted({entry["file"] for entry in json.loads(database.read_text())} & wanted)
     problems = set()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -153,7 +155,7 @@ def main():
         failed += bool(problems)
         print(f"lint {name}: {'ok' if not problems else f'{len(problems)} to mend'}")
         for problem in problems:
-            print(f"  {problem}")
+            print(f"  {problem}", flush=True)
     return 1 if failed else 0
 
 
