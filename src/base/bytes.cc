@@ -55,13 +55,13 @@ Result<uint64_t> ParseBytes(std::string_view text) {
 }
 
 std::string FormatBytes(uint64_t bytes) {
-  static constexpr std::array<std::string_view, 5> kNames = {"B", "KiB", "MiB", "GiB", "TiB"};
+  static constexpr std::array<const char*, 5> kNames = {"B", "KiB", "MiB", "GiB", "TiB"};
   size_t unit = 0;
   while (unit + 1 < kNames.size() && bytes >= (uint64_t{1} << (10 * (unit + 1)))) ++unit;
   const double value = std::ldexp(static_cast<double>(bytes), -10 * static_cast<int>(unit));
   char buffer[48];
   const bool whole = bytes % (uint64_t{1} << (10 * unit)) == 0;
-  std::snprintf(buffer, sizeof buffer, whole ? "%.0f %s" : "%.2f %s", value, kNames[unit].data());
+  std::snprintf(buffer, sizeof buffer, whole ? "%.0f %s" : "%.2f %s", value, kNames[unit]);
   return buffer;
 }
 
