@@ -1,0 +1,154 @@
+#include "bench/micro/fixture_share.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "protocol/frame.h"
+
+namespace prorata::bench {
+namespace {
+
+using protocol::MessageType;
+
+constexpr int kTickMs = 20;
+
+void Need(bool held, const char* what) {
+  if (held) return;
+  std::perror(what);
+  std::exit(2);
+}
+
+template <typename Message>
+void Send(int fd, MessageType type, const Message& message) {
+  const protocol::Frame<Message> frame(type, message);
+  Need(send(fd, &frame, sizeof frame, MSG_NOSIGNAL) == sizeof frame, "answer a member");
+}
+
+template <typename Message>
+Message Read(const uint8_t* body) {
+  Message message;
+  std::memcpy(&message, body, sizeof message);
+  return message;
+}
+
+}  // namespace
+
+FixtureShare::FixtureShare(const std::string& folder, const char* uuid, uint64_t limit_bytes)
+    : folder_(folder) {
+  const std::string path = folder + "/limits";
+  const UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  Need(static_cast<bool>(fd) && ftruncate(fd.get(), sizeof(protocol::LimitsFile)) == 0,
+       path.c_str());
+  void* pages =
+      mmap(nullptr, sizeof(protocol::LimitsFile), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  Need(pages != MAP_FAILED, "map the limits file");
+  limits_ = static_cast<protocol::LimitsFile*>(pages);
+  protocol::LimitsHeader& header = limits_->header;
+  header.magic = protocol::kLimitsMagic;
+  header.version = protocol::kLimitsVersion;
+  header.size_bytes = sizeof(protocol::LimitsFile);
+  header.device_count = 1;
+  header.member_slots = protocol::kMaxMembers;
+  header.epoch = 1;
+  protocol::DeviceLimits& device = limits_->devices[0];
+  std::snprintf(device.uuid, sizeof device.uuid, "%s", uuid);
+  device.memory_limit_bytes = limit_bytes;
+  device.compute_limit_ppm = 1'000'000;
+  device.backlog_alone_us = 20'000;
+  device.backlog_contended_us = 2'000;
+  device.idle_report_us = 200;
+  device.lease = protocol::kLeaseOpen;
+
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof address.sun_path, "%s/socket", folder.c_str());
+  listener_ = UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  unlink(address.sun_path);
+  Need(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+           listen(listener_.get(), 8) == 0,
+       address.sun_path);
+  server_ = std::thread([this] { Serve(); });
+  heart_ = std::thread([this] { Beat(); });
+}
+
+FixtureShare::~FixtureShare() {
+  stopping_ = true;
+  server_.join();
+  heart_.join();
+  unlink((folder_ + "/limits").c_str());
+  unlink((folder_ + "/socket").c_str());
+}
+
+void FixtureShare::Beat() {
+  while (!stopping_) {
+    limits_->header.heartbeat.fetch_add(1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(kTickMs));
+  }
+}
+
+void FixtureShare::Serve() {
+  while (!stopping_) {
+    pollfd readable = {listener_.get(), POLLIN, 0};
+    if (poll(&readable, 1, kTickMs) != 1) continue;
+    const UniqueFd member(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (member) ServeMember(member.get());
+  }
+}
+
+// One member at a time is all that the fixture is for. The usage memory is not looked at.
+void FixtureShare::ServeMember(int fd) {
+  uint8_t buffer[1024];
+  protocol::FrameReader reader(buffer, sizeof buffer);
+  while (!stopping_) {
+    pollfd readable = {fd, POLLIN, 0};
+    if (poll(&readable, 1, kTickMs) != 1) continue;
+    const ssize_t bytes = recv(fd, reader.Space(), reader.SpaceBytes(), 0);
+    if (bytes <= 0) return;
+    reader.Filled(static_cast<size_t>(bytes));
+    protocol::FrameHeader header;
+    const uint8_t* body;
+    while (reader.Next(&header, &body) == protocol::FrameReader::State::kFrame) {
+      Answer(fd, header.type, body);
+    }
+  }
+}
+
+void FixtureShare::Answer(int fd, uint16_t type, const uint8_t* body) {
+  protocol::DeviceLimits& device = limits_->devices[0];
+  switch (static_cast<MessageType>(type)) {
+    case MessageType::kJoin:
+      Send(fd, MessageType::kWelcome, protocol::Welcome{0, 0, limits_->header.epoch.load()});
+      ++joins_;
+      return;
+    case MessageType::kGrantRequest: {
+      const auto request = Read<protocol::GrantRequest>(body);
+      const bool fits = request.needed_bytes <= device.memory_limit_bytes;
+      // Room to spare, so that the benchmark measures charging and not asking.
+      if (fits) device.granted_bytes = device.memory_limit_bytes.load();
+      if (fits) limits_->grants[0].bytes[0] = device.memory_limit_bytes.load();
+      const auto result =
+          fits ? protocol::GrantResult::kGranted : protocol::GrantResult::kShareFull;
+      Send(fd, MessageType::kGrantReply,
+           protocol::GrantReply{request.id, result, 0, limits_->grants[0].bytes[0].load()});
+      return;
+    }
+    case MessageType::kContextMade: {
+      const auto made = Read<protocol::ContextMade>(body);
+      Send(fd, MessageType::kContextSettled, protocol::ContextSettled{made.id, made.device, 0, 0});
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+}  // namespace prorata::bench

@@ -1,0 +1,40 @@
+#pragma once
+
+// A share without an agent: a limits file, and a thread that answers a member as an agent would who
+// grants whatever is within the limit. The lease is open for good. For benchmarks and for tests of
+// the client library alone.
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "base/unique_fd.h"
+#include "protocol/limits_file.h"
+#include "protocol/wire.h"
+
+namespace prorata::bench {
+
+class FixtureShare {
+ public:
+  // Makes FOLDER/limits and FOLDER/socket with one device; exits with a message if it cannot.
+  FixtureShare(const std::string& folder, const char* uuid, uint64_t limit_bytes);
+  ~FixtureShare();
+
+  protocol::LimitsFile& limits() { return *limits_; }
+  uint64_t joins() const { return joins_.load(); }
+
+ private:
+  void Serve();
+  void ServeMember(int fd);
+  void Answer(int fd, uint16_t type, const uint8_t* body);
+  void Beat();
+
+  std::string folder_;
+  protocol::LimitsFile* limits_ = nullptr;
+  UniqueFd listener_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> joins_{0};
+  std::thread server_, heart_;
+};
+
+}  // namespace prorata::bench

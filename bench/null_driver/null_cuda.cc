@@ -1,0 +1,182 @@
+// A driver that does next to nothing, for measuring what stands before it: every function answers
+// success (generated/null_cuda_driver.S), these few also answer something. Not a simulation:
+// nothing takes time, nothing is full.
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "bench/null_driver/null_driver.h"
+#include "generated/cuda_abi.h"
+
+namespace {
+
+using namespace prorata::bench;
+
+thread_local CUcontext t_current;
+thread_local CUdeviceptr t_freed;  // one address is given out again, as a real driver would
+std::atomic<uint64_t> g_next{0x7'0000'0000'0000};
+std::atomic<uint64_t> g_handles{0x1000};
+std::atomic<int> g_retained;
+int g_context;
+
+CUcontext Context() { return reinterpret_cast<CUcontext>(&g_context); }
+
+uint64_t Take(uint64_t bytes) {
+  if (bytes < (2u << 20) && t_freed != 0) {
+    const uint64_t address = t_freed;
+    t_freed = 0;
+    return address;
+  }
+  const uint64_t unit = bytes < (2u << 20) ? 512 : 2u << 20;
+  return g_next.fetch_add((bytes + unit - 1) / unit * unit, std::memory_order_relaxed);
+}
+
+// The newest exported form of a name in this very file.
+void* Lookup(const char* name, bool per_thread) {
+  Dl_info own;
+  if (dladdr(reinterpret_cast<void*>(&Take), &own) == 0) return nullptr;
+  static void* const self = dlopen(own.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  for (const char* suffix : {"_ptsz", "_v3", "_v2", ""}) {
+    char variant[128];
+    if ((!per_thread && suffix[1] == 'p') || std::strlen(name) > 100) continue;
+    std::strcpy(variant, name);
+    std::strcat(variant, suffix);
+    if (void* found = dlsym(self, variant)) return found;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+CUresult cuDriverGetVersion(int* version) {
+  *version = CUDA_VERSION;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int* count) {
+  *count = 1;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  *device = ordinal;
+  return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice) {
+  std::memcpy(uuid->bytes, kNullUuidBytes, sizeof kNullUuidBytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) { return cuDeviceGetUuid_v2(uuid, device); }
+
+CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice) {
+  *bytes = kNullTotalBytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
+  *free = *total = kNullTotalBytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned int* flags, int* active) {
+  *flags = 0;
+  *active = g_retained.load(std::memory_order_relaxed) > 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+  g_retained.fetch_add(1);
+  *context = Context();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
+  g_retained.fetch_sub(1);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext context) {
+  t_current = context;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context) { return cuCtxSetCurrent(context); }
+
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = t_current;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice* device) {
+  *device = 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreate(CUstream* stream, unsigned int) {
+  *stream = reinterpret_cast<CUstream>(g_handles.fetch_add(64));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent* event, unsigned int) {
+  *event = reinterpret_cast<CUevent>(g_handles.fetch_add(64));
+  return CUDA_SUCCESS;
+}
+
+// Every batch took 10 us.
+CUresult cuEventElapsedTime(float* ms, CUevent, CUevent) {
+  *ms = 0.01f;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+  *address = Take(bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address) {
+  t_freed = address;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int) {
+  return cuMemAlloc_v2(address, bytes);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
+                            unsigned int) {
+  *pitch = (width + 511) / 512 * 512;
+  return cuMemAlloc_v2(address, *pitch * height);
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void* value) {
+  *static_cast<cuuint64_t*>(value) = 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice) {
+  *pool = reinterpret_cast<CUmemoryPool>(&g_handles);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool, CUstream) {
+  return cuMemAlloc_v2(address, bytes);
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream) {
+  return cuMemAlloc_v2(address, bytes);
+}
+
+CUresult cuGetProcAddress_v2(const char* symbol, void** function, int, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult* status) {
+  *function = Lookup(symbol, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
+  if (status != nullptr) {
+    *status =
+        *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  }
+  return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
