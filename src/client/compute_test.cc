@@ -1,0 +1,233 @@
+// The pure parts of gating launches: estimates, batches and their charge, backlog, lease, silence.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "client/backlog.h"
+#include "client/estimates.h"
+#include "client/lease_watch.h"
+#include "client/silence.h"
+
+namespace prorata::client {
+namespace {
+
+constexpr int64_t kUs = 1'000, kMs = 1'000'000;
+
+TEST(Estimates, UnknownUntilLearnedThenFollowsSlowly) {
+  auto estimates = std::make_unique<Estimates>();
+  const uint64_t key = LaunchKey(&key, 1, 2, 3);
+  EXPECT_EQ(estimates->Lookup(key), 0u);
+  estimates->Learn(key, 8000);
+  EXPECT_EQ(estimates->Lookup(key), 8000u);
+  estimates->Learn(key, 16000);
+  EXPECT_EQ(estimates->Lookup(key), 10000u);
+  estimates->Doubt(key);
+  EXPECT_EQ(estimates->Lookup(key), 0u);
+}
+
+TEST(Estimates, NothingTakesNothingAndNothingOverflows) {
+  auto estimates = std::make_unique<Estimates>();
+  estimates->Learn(3, 1);
+  EXPECT_EQ(estimates->Lookup(3), Estimates::kLeastNs);
+  estimates->Learn(5, ~uint64_t{0});
+  EXPECT_EQ(estimates->Lookup(5), 4'000'000'000u);
+}
+
+TEST(Estimates, GridsAndFunctionsAreTold) {
+  int f, g;
+  EXPECT_NE(LaunchKey(&f, 1, 1, 1), LaunchKey(&g, 1, 1, 1));
+  EXPECT_NE(LaunchKey(&f, 1, 2, 1), LaunchKey(&f, 2, 1, 1));
+  EXPECT_NE(LaunchKey(&f, 1, 1, 2), LaunchKey(&f, 1, 2, 1));
+  EXPECT_NE(LaunchKey(nullptr, 0, 0, 0), 0u);
+}
+
+TEST(Estimates, MoreFunctionsThanRoomAndManyThreadsDoNoHarm) {
+  auto estimates = std::make_unique<Estimates>();
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (uint64_t i = 1; i < 20'000; ++i) {
+        const uint64_t key = LaunchKey(&threads, i, t % 2, 0);
+        estimates->Learn(key, 5000);
+        const uint32_t ns = estimates->Lookup(key);
+        EXPECT_TRUE(ns == 0 || ns == 5000) << ns;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+Batch Known(uint64_t launches, uint64_t estimate_ns) {
+  Batch batch;
+  batch.key = 1;
+  batch.launches = launches;
+  batch.estimate_ns = estimate_ns;
+  return batch;
+}
+
+TEST(Charge, ASingleLaunchIsItsElapsedTimeAndTeaches) {
+  Batch batch = Known(1, 0);
+  batch.unknown = true;
+  batch.host_ns = 5 * kMs;
+  const BatchCharge charge = ChargeOf(batch, 3 * kMs, INT64_MAX);
+  EXPECT_EQ(charge.busy_ns, 3u * kMs);
+  EXPECT_EQ(charge.learned_ns, 3u * kMs);
+}
+
+TEST(Charge, GapsBetweenSlowLaunchesAreNotCharged) {
+  Batch batch = Known(100, 500 * kUs);
+  batch.host_ns = 1000 * kMs;  // one launch in 10 ms
+  const BatchCharge charge = ChargeOf(batch, 1000 * kMs, INT64_MAX);
+  EXPECT_EQ(charge.busy_ns, 625u * kUs);
+  EXPECT_EQ(charge.learned_ns, 0u);
+}
+
+TEST(Charge, AQueueAheadOfTheDeviceIsMeasuredInFull) {
+  Batch batch = Known(100, 500 * kUs);
+  batch.host_ns = 100 * kUs;
+  EXPECT_EQ(ChargeOf(batch, 900 * kUs, INT64_MAX).busy_ns, 900u * kUs);
+  EXPECT_EQ(ChargeOf(batch, 900 * kUs, INT64_MAX).learned_ns, 9u * kUs);
+  batch.host_ns = 900 * kUs;  // the host waited for the device, which shows by the fence before it
+  batch.pressed = true;
+  EXPECT_EQ(ChargeOf(batch, 900 * kUs, INT64_MAX).busy_ns, 900u * kUs);
+}
+
+TEST(Charge, OverlapsOfStreamsAreChargedOnce) {
+  Batch batch = Known(1, 0);
+  EXPECT_EQ(ChargeOf(batch, 3 * kMs, 1 * kMs).busy_ns, 1u * kMs);
+  EXPECT_EQ(ChargeOf(batch, 3 * kMs, -2 * kMs).busy_ns, 0u);
+  EXPECT_EQ(ChargeOf(batch, 3 * kMs, 1 * kMs).learned_ns, 3u * kMs)
+      << "its own length all the same";
+}
+
+TEST(Charge, MixedBatchesThatDoNotFitAreDoubted) {
+  Batch batch = Known(10, 500 * kUs);
+  batch.key = 0;
+  EXPECT_FALSE(ChargeOf(batch, 510 * kUs, INT64_MAX).doubtful);
+  EXPECT_TRUE(ChargeOf(batch, 900 * kUs, INT64_MAX).doubtful);
+  EXPECT_TRUE(ChargeOf(batch, 100 * kUs, INT64_MAX).doubtful);
+}
+
+TEST(Backlog, OneItemMayBeLongerThanTheBound) {
+  Backlog backlog;
+  EXPECT_FALSE(backlog.Full(0)) << "nothing is queued: the next one passes whatever the bound";
+  backlog.Add(50 * kMs);
+  EXPECT_TRUE(backlog.Full(20 * kMs));
+  backlog.Remove(50 * kMs);
+  backlog.Add(10 * kMs);
+  EXPECT_FALSE(backlog.Full(20 * kMs));
+}
+
+TEST(Backlog, TheWordHoldsCountsAndTime) {
+  uint64_t word = 0;
+  for (int i = 0; i < 1000; ++i) word += kOneLaunch + 3 * kMs;
+  EXPECT_EQ(LaunchesIn(word), 1000u);
+  EXPECT_EQ(NsIn(word), 3000u * kMs);
+}
+
+constexpr uint32_t Word(uint32_t sequence, uint32_t bits) {
+  return (sequence << protocol::kLeaseSequenceShift) | bits;
+}
+
+class LeaseWatchTest : public testing::Test {
+ protected:
+  LeaseWatch::Act Step(uint32_t lease, bool outstanding = false, uint64_t unfenced_ns = 0) {
+    return watch_.Step({now_ns_, lease, outstanding, unfenced_ns, launches_, 200});
+  }
+  LeaseWatch watch_;
+  int64_t now_ns_ = 1'000 * kMs;
+  uint64_t launches_ = 0;
+};
+
+TEST_F(LeaseWatchTest, AClosedLeaseIsDrainedOnceWhenTheFencesAreDone) {
+  Step(Word(1, protocol::kLeaseOpen), true);
+  now_ns_ += kMs;
+  EXPECT_FALSE(Step(Word(2, 0), true).drained);
+  now_ns_ += kMs;
+  const LeaseWatch::Act act = Step(Word(2, 0), false);
+  EXPECT_TRUE(act.drained);
+  EXPECT_EQ(act.sequence, 2u);
+  now_ns_ += kMs;
+  EXPECT_FALSE(Step(Word(2, 0)).drained) << "once for a sequence";
+  EXPECT_TRUE(Step(Word(4, 0)).drained) << "and again for the next";
+}
+
+TEST_F(LeaseWatchTest, UnfencedWorkIsGivenItsTime) {
+  Step(Word(1, protocol::kLeaseOpen));
+  ++launches_;
+  now_ns_ += kMs;
+  EXPECT_FALSE(Step(Word(2, 0), false, 300 * kUs).drained);
+  now_ns_ += 200 * kUs;
+  EXPECT_FALSE(Step(Word(2, 0), false, 300 * kUs).drained);
+  now_ns_ += 100 * kUs;
+  EXPECT_TRUE(Step(Word(2, 0), false, 300 * kUs).drained);
+}
+
+TEST_F(LeaseWatchTest, IdleIsSaidOnlyWhenContendedAndOnceUntilWorkComes) {
+  const uint32_t open = Word(1, protocol::kLeaseOpen);
+  const uint32_t contended = Word(2, protocol::kLeaseOpen | protocol::kLeaseContended);
+  Step(open);
+  now_ns_ += 100 * kMs;
+  EXPECT_FALSE(Step(open).idle);
+  EXPECT_TRUE(Step(contended).idle) << "it has been idle long enough already";
+  now_ns_ += 10 * kMs;
+  EXPECT_FALSE(Step(contended).idle);
+  ++launches_;
+  now_ns_ += kMs;
+  EXPECT_FALSE(Step(contended).idle);
+  now_ns_ += 200 * kUs;
+  EXPECT_TRUE(Step(contended).idle);
+}
+
+TEST_F(LeaseWatchTest, ARunningKernelIsNotIdle) {
+  const uint32_t contended = Word(2, protocol::kLeaseOpen | protocol::kLeaseContended);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_FALSE(Step(contended, true).idle);
+    now_ns_ += 150 * kUs;
+  }
+  EXPECT_FALSE(Step(contended).idle) << "it ended since the last look, 150 us ago at most";
+  now_ns_ += 50 * kUs;
+  EXPECT_TRUE(Step(contended).idle);
+}
+
+TEST(Silence, CountsOnlyWhatIsCertain) {
+  Silence silence;
+  EXPECT_EQ(silence.Observe(7, 100 * kMs), 0) << "the first look knows nothing";
+  EXPECT_EQ(silence.Observe(7, 150 * kMs), 50 * kMs);
+  EXPECT_EQ(silence.Observe(8, 200 * kMs), 0);
+  EXPECT_EQ(silence.Observe(8, 900 * kMs), 700 * kMs);
+}
+
+TEST(LocalBucket, HoldsTheRate) {
+  LocalBucket bucket;
+  int64_t busy_ns = 0;
+  constexpr uint32_t kThirty = 300'000;
+  int64_t now_ns = 1'000 * kMs;
+  const int64_t start_ns = now_ns;
+  while (now_ns - start_ns < 10'000 * kMs) {
+    if (bucket.MayRun(now_ns, kThirty)) {
+      bucket.Spend(5 * kMs);
+      busy_ns += 5 * kMs;
+      now_ns += 5 * kMs;
+    } else {
+      now_ns += kMs;
+    }
+  }
+  EXPECT_NEAR(static_cast<double>(busy_ns) / static_cast<double>(now_ns - start_ns), 0.3, 0.01);
+}
+
+TEST(LocalBucket, ALongPauseEarnsOneBurst) {
+  LocalBucket bucket;
+  EXPECT_TRUE(bucket.MayRun(1'000 * kMs, 500'000));
+  bucket.Spend(30 * kMs);
+  EXPECT_FALSE(bucket.MayRun(1'001 * kMs, 500'000));
+  EXPECT_TRUE(bucket.MayRun(100'000 * kMs, 500'000));
+  bucket.Spend(21 * kMs);
+  EXPECT_FALSE(bucket.MayRun(100'000 * kMs + 1, 500'000));
+}
+
+}  // namespace
+}  // namespace prorata::client
