@@ -1,0 +1,282 @@
+// Arrays and mipmapped arrays.
+
+#include "simgpu/driver/array.h"
+
+#include <algorithm>
+
+#include "generated/cuda_abi.h"
+#include "simgpu/driver/capture.h"
+#include "simgpu/driver/context.h"
+#include "simgpu/driver/memory.h"
+
+namespace prorata::simgpu::driver {
+namespace {
+
+struct Mipmap {
+  Context* ctx = nullptr;
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  std::vector<std::unique_ptr<Array>> levels;
+};
+
+// Leaked, like the Driver.
+struct Arrays {
+  std::unordered_map<const void*, std::unique_ptr<Array>> arrays;
+  std::unordered_map<const void*, Array*> levels;  // of mipmapped arrays, by handle
+  std::unordered_map<const void*, std::unique_ptr<Mipmap>> mipmaps;
+};
+
+Arrays& A() {
+  static Arrays* const arrays = new Arrays;
+  return *arrays;
+}
+
+}  // namespace
+
+unsigned ElementBytes(CUarray_format format, unsigned channels) {
+  if (channels != 1 && channels != 2 && channels != 4) return 0;
+  switch (format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8:
+      return channels;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF:
+      return 2 * channels;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT:
+      return 4 * channels;
+    default:
+      return 0;
+  }
+}
+
+CUresult FindArray(CUarray handle, Array** out) {
+  if (auto array = A().arrays.find(handle); array != A().arrays.end()) {
+    *out = array->second.get();
+    return CUDA_SUCCESS;
+  }
+  if (auto level = A().levels.find(handle); level != A().levels.end()) {
+    *out = level->second;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_HANDLE;
+}
+
+void ForgetArrays(Context* ctx) {
+  std::erase_if(A().arrays, [&](const auto& entry) { return entry.second->ctx == ctx; });
+  std::erase_if(A().levels, [&](const auto& entry) { return entry.second->ctx == ctx; });
+  std::erase_if(A().mipmaps, [&](const auto& entry) { return entry.second->ctx == ctx; });
+}
+
+}  // namespace prorata::simgpu::driver
+
+using namespace prorata::simgpu;
+using namespace prorata::simgpu::driver;
+
+namespace {
+
+// The shape of an array, or of a level of a mipmapped one; no memory yet.
+CUresult Shape(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, Array* array) {
+  const unsigned element = ElementBytes(descriptor.Format, descriptor.NumChannels);
+  if (element == 0 || descriptor.Width == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (descriptor.Depth != 0 && descriptor.Height == 0 &&
+      !(descriptor.Flags & CUDA_ARRAY3D_LAYERED)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (descriptor.Width > 131072 || descriptor.Height > 65536 || descriptor.Depth > 32768) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  array->descriptor = descriptor;
+  array->pitch = descriptor.Width * element;
+  array->rows = std::max<size_t>(descriptor.Height, 1);
+  array->layers = std::max<size_t>(descriptor.Depth, 1);
+  return CUDA_SUCCESS;
+}
+
+uint64_t BytesOf(const Array& array) { return array.slice() * array.layers; }
+
+CUresult Create(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
+  Context* ctx;
+  if (CUresult result = EnterContext(&ctx)) return result;
+  if (CUresult result = CheckCaptureSafe()) return result;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (descriptor.Flags & CUDA_ARRAY3D_SPARSE) return CUDA_ERROR_NOT_SUPPORTED;
+  auto array = std::make_unique<Array>();
+  if (CUresult result = Shape(descriptor, array.get())) return result;
+  array->ctx = ctx;
+  std::lock_guard lock(D().mutex);
+  if (CUresult result =
+          AllocateDevice(ctx, BytesOf(*array), Memory::Kind::kDevice, &array->address)) {
+    return result;
+  }
+  *out = reinterpret_cast<CUarray>(array.get());
+  A().arrays[array.get()] = std::move(array);
+  return CUDA_SUCCESS;
+}
+
+CUDA_ARRAY3D_DESCRIPTOR Flat(size_t width, size_t height, CUarray_format format,
+                             unsigned channels) {
+  return {width, height, 0, format, channels, 0};
+}
+
+CUresult Requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out, uint64_t bytes) {
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  *out = {};
+  out->size = bytes;
+  out->alignment = 512;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult cuArray3DCreate_v2(CUarray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR* pAllocateArray) {
+  if (!pAllocateArray) return CUDA_ERROR_INVALID_VALUE;
+  return Create(pHandle, *pAllocateArray);
+}
+
+CUresult cuArrayCreate_v2(CUarray* pHandle, const CUDA_ARRAY_DESCRIPTOR* pAllocateArray) {
+  if (!pAllocateArray) return CUDA_ERROR_INVALID_VALUE;
+  return Create(pHandle, Flat(pAllocateArray->Width, pAllocateArray->Height, pAllocateArray->Format,
+                              pAllocateArray->NumChannels));
+}
+
+CUresult cuArrayCreate(CUarray* pHandle, const CUDA_ARRAY_DESCRIPTOR_v1* pAllocateArray) {
+  if (!pAllocateArray) return CUDA_ERROR_INVALID_VALUE;
+  return Create(pHandle, Flat(pAllocateArray->Width, pAllocateArray->Height, pAllocateArray->Format,
+                              pAllocateArray->NumChannels));
+}
+
+CUresult cuArray3DCreate(CUarray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1* pAllocateArray) {
+  if (!pAllocateArray) return CUDA_ERROR_INVALID_VALUE;
+  return Create(pHandle,
+                {pAllocateArray->Width, pAllocateArray->Height, pAllocateArray->Depth,
+                 pAllocateArray->Format, pAllocateArray->NumChannels, pAllocateArray->Flags});
+}
+
+CUresult cuArrayDestroy(CUarray hArray) {
+  if (CUresult result = EnterCall()) return result;
+  if (CUresult result = CheckCaptureSafe()) return result;
+  Handle handle;
+  {
+    std::lock_guard lock(D().mutex);
+    auto found = A().arrays.find(hArray);
+    if (found == A().arrays.end()) return CUDA_ERROR_INVALID_HANDLE;
+    handle = found->second->ctx->handle;
+  }
+  D().machine->WaitContext(handle);
+  std::lock_guard lock(D().mutex);
+  auto found = A().arrays.find(hArray);
+  if (found == A().arrays.end()) return CUDA_ERROR_INVALID_HANDLE;
+  const uint64_t address = found->second->address;
+  A().arrays.erase(found);
+  return ReleaseDevice(address);
+}
+
+CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* pArrayDescriptor, CUarray hArray) {
+  if (CUresult result = EnterCall()) return result;
+  if (!pArrayDescriptor) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(D().mutex);
+  Array* array;
+  if (CUresult result = FindArray(hArray, &array)) return result;
+  *pArrayDescriptor = array->descriptor;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* pArrayDescriptor, CUarray hArray) {
+  CUDA_ARRAY3D_DESCRIPTOR full;
+  if (CUresult result = cuArray3DGetDescriptor_v2(&full, hArray)) return result;
+  if (!pArrayDescriptor) return CUDA_ERROR_INVALID_VALUE;
+  *pArrayDescriptor = {full.Width, full.Height, full.Format, full.NumChannels};
+  return CUDA_SUCCESS;
+}
+
+CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements,
+                                      CUarray array, CUdevice device) {
+  if (CUresult result = EnterDevice(device)) return result;
+  std::lock_guard lock(D().mutex);
+  Array* found;
+  if (CUresult result = FindArray(array, &found)) return result;
+  return Requirements(memoryRequirements, BytesOf(*found));
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
+                                const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc,
+                                unsigned int numMipmapLevels) {
+  Context* ctx;
+  if (CUresult result = EnterContext(&ctx)) return result;
+  if (CUresult result = CheckCaptureSafe()) return result;
+  if (!pHandle || !pMipmappedArrayDesc || numMipmapLevels == 0) return CUDA_ERROR_INVALID_VALUE;
+  auto mipmap = std::make_unique<Mipmap>();
+  mipmap->ctx = ctx;
+  CUDA_ARRAY3D_DESCRIPTOR descriptor = *pMipmappedArrayDesc;
+  const size_t largest = std::max({descriptor.Width, descriptor.Height, descriptor.Depth});
+  for (unsigned i = 0; i < numMipmapLevels && (largest >> i) > 0; ++i) {
+    auto level = std::make_unique<Array>();
+    if (CUresult result = Shape(descriptor, level.get())) return result;
+    level->ctx = ctx;
+    level->owns_memory = false;
+    level->address = mipmap->bytes;  // an offset until the memory is there
+    mipmap->bytes += (BytesOf(*level) + 511) / 512 * 512;
+    mipmap->levels.push_back(std::move(level));
+    descriptor.Width = std::max<size_t>(descriptor.Width / 2, 1);
+    if (descriptor.Height > 0) descriptor.Height = std::max<size_t>(descriptor.Height / 2, 1);
+    if (descriptor.Depth > 0 && !(descriptor.Flags & CUDA_ARRAY3D_LAYERED)) {
+      descriptor.Depth = std::max<size_t>(descriptor.Depth / 2, 1);
+    }
+  }
+  std::lock_guard lock(D().mutex);
+  if (CUresult result =
+          AllocateDevice(ctx, mipmap->bytes, Memory::Kind::kDevice, &mipmap->address)) {
+    return result;
+  }
+  for (const auto& level : mipmap->levels) {
+    level->address += mipmap->address;
+    A().levels[level.get()] = level.get();
+  }
+  *pHandle = reinterpret_cast<CUmipmappedArray>(mipmap.get());
+  A().mipmaps[mipmap.get()] = std::move(mipmap);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
+  if (CUresult result = EnterCall()) return result;
+  if (CUresult result = CheckCaptureSafe()) return result;
+  Handle ctx;
+  {
+    std::lock_guard lock(D().mutex);
+    auto found = A().mipmaps.find(handle);
+    if (found == A().mipmaps.end()) return CUDA_ERROR_INVALID_HANDLE;
+    ctx = found->second->ctx->handle;
+  }
+  D().machine->WaitContext(ctx);
+  std::lock_guard lock(D().mutex);
+  auto found = A().mipmaps.find(handle);
+  if (found == A().mipmaps.end()) return CUDA_ERROR_INVALID_HANDLE;
+  for (const auto& level : found->second->levels) A().levels.erase(level.get());
+  const uint64_t address = found->second->address;
+  A().mipmaps.erase(found);
+  return ReleaseDevice(address);
+}
+
+CUresult cuMipmappedArrayGetLevel(CUarray* pLevelArray, CUmipmappedArray handle,
+                                  unsigned int level) {
+  if (CUresult result = EnterCall()) return result;
+  if (!pLevelArray) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(D().mutex);
+  auto found = A().mipmaps.find(handle);
+  if (found == A().mipmaps.end()) return CUDA_ERROR_INVALID_HANDLE;
+  if (level >= found->second->levels.size()) return CUDA_ERROR_INVALID_VALUE;
+  *pLevelArray = reinterpret_cast<CUarray>(found->second->levels[level].get());
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequirements,
+                                               CUmipmappedArray mipmap, CUdevice device) {
+  if (CUresult result = EnterDevice(device)) return result;
+  std::lock_guard lock(D().mutex);
+  auto found = A().mipmaps.find(mipmap);
+  if (found == A().mipmaps.end()) return CUDA_ERROR_INVALID_HANDLE;
+  return Requirements(memoryRequirements, found->second->bytes);
+}

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "simgpu/driver/graph.h"
+#include "simgpu/driver/operation.h"
+#include "simgpu/driver/state.h"
+
+namespace prorata::simgpu::driver {
+
+// One stream capture: from cuStreamBeginCapture on its origin to cuStreamEndCapture there. Other
+// streams join by waiting for an event that was recorded in it.
+struct Capture {
+  uint64_t id = 0;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  uint64_t thread = 0;  // Thread::id of the thread that began it
+  bool invalidated = false;
+  Stream* origin = nullptr;
+  std::shared_ptr<Graph> graph;
+  bool graph_is_callers = false;  // cuStreamBeginCaptureToGraph: survives an invalid capture
+  std::set<Stream*> streams;      // that take part
+};
+
+// If the stream is capturing: adds the operation to its graph and says so. Submitting to the legacy
+// stream while a blocking stream of its context captures is refused and invalidates the capture.
+// D().mutex not held.
+CUresult CaptureOperation(const StreamRef& stream, StreamOp* operation, bool* captured);
+
+// What calls that could disturb a capture check (cuMemAlloc, cuEventQuery, ...): refused with
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the captures in question become invalid, if
+//   A. the calling thread began a capture that is not relaxed, or
+//   B. any thread began a global one and the calling thread's own mode is global,
+// unless the calling thread's mode is relaxed (cuThreadExchangeStreamCaptureMode).
+// D().mutex not held.
+CUresult CheckCaptureSafe();
+
+// For calls that look at one stream or wait for it: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the
+// capture is invalid, when it is capturing; CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy
+// stream beside a capturing one. D().mutex held.
+CUresult CheckNotCapturing(Stream* stream);
+// For calls that wait for a whole context.
+CUresult CheckContextNotCapturing(Context* ctx);
+
+// Event record and wait, captured or not. D().mutex not held.
+CUresult RecordEvent(const StreamRef& stream, const EventRef& event, unsigned flags);
+CUresult WaitForEvent(const StreamRef& stream, const EventRef& event, unsigned flags);
+
+// The context goes: captures on its streams end. D().mutex held.
+void DropCaptures(Context* ctx);
+
+}  // namespace prorata::simgpu::driver

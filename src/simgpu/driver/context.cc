@@ -1,0 +1,113 @@
+#include "simgpu/driver/context.h"
+
+#include <sys/mman.h>
+
+#include "simgpu/driver/array.h"
+#include "simgpu/driver/capture.h"
+#include "simgpu/driver/executor.h"
+#include "simgpu/driver/function.h"
+#include "simgpu/driver/pool.h"
+
+namespace prorata::simgpu::driver {
+namespace {
+
+// Everything of the context in the Driver's tables. The machine has dropped its side already.
+void ForgetObjects(Context* ctx) {
+  Driver& driver = D();
+  std::erase_if(driver.streams, [&](const auto& entry) { return entry.second->ctx == ctx; });
+  std::erase_if(driver.events, [&](const auto& entry) { return entry.second->ctx == ctx; });
+  std::erase_if(driver.memory, [&](const auto& entry) {
+    const Memory& memory = entry.second;
+    if (memory.ctx != ctx) return false;
+    if (memory.kind == Memory::Kind::kHost) {
+      munmap(reinterpret_cast<void*>(memory.base), memory.mapped_bytes);
+    }
+    return true;
+  });
+  ForgetArrays(ctx);
+  std::vector<std::shared_ptr<Module>> gone;
+  for (const auto& [handle, module] : driver.modules) {
+    if (module->ctx == ctx) gone.push_back(module);
+  }
+  for (const auto& module : gone) ForgetModule(module.get());
+  for (const auto& [handle, library] : driver.libraries) {
+    std::erase_if(library->globals, [&](const auto& global) { return global.first.first == ctx; });
+  }
+}
+
+}  // namespace
+
+CUresult NewStream(Context* ctx, StreamKind kind, unsigned flags, int priority, StreamRef* out) {
+  if (priority > kLowestPriority) priority = kLowestPriority;
+  if (priority < kHighestPriority) priority = kHighestPriority;
+  auto handle = D().machine->CreateStream(ctx->handle, kind, priority);
+  if (!handle) return FromCode(handle.error());
+  auto stream = std::make_shared<Stream>();
+  stream->ctx = ctx;
+  stream->handle = *handle;
+  stream->kind = kind;
+  stream->flags = flags;
+  stream->priority = priority;
+  stream->id = D().next_id++;
+  *out = std::move(stream);
+  return CUDA_SUCCESS;
+}
+
+CUresult OpenContext(Context* ctx) {
+  Driver& driver = D();
+  if (driver.process == 0) {
+    auto process = driver.machine->RegisterProcess();
+    if (!process) return FromCode(process.error());
+    driver.process = *process;
+  }
+  const int device = driver.machine_index[ctx->device];
+  auto handle = driver.machine->CreateContext(driver.process, device);
+  if (!handle) return FromCode(handle.error());
+  ctx->handle = *handle;
+  CUresult result = NewStream(ctx, StreamKind::kLegacy, 0, 0, &ctx->legacy);
+  if (result != CUDA_SUCCESS) {
+    driver.machine->DestroyContext(ctx->handle);
+    ctx->handle = 0;
+    return result;
+  }
+  ctx->legacy->is_default = true;
+  ctx->heap.Open(driver.machine.get(), ctx->handle, driver.device(ctx->device).arena.get());
+  ctx->sticky = CUDA_SUCCESS;
+  ctx->limits.clear();
+  ctx->alive = true;
+  return CUDA_SUCCESS;
+}
+
+void CloseContext(Context* ctx, Lock* lock) {
+  const Handle handle = ctx->handle;
+  lock->unlock();
+  D().storage.DropContext(HandleOf(ctx));
+  // As the driver does: what was submitted still runs.
+  D().machine->WaitContext(handle);
+  DropActions(ctx);
+  lock->lock();
+  if (!ctx->alive || ctx->handle != handle) return;  // somebody else closed it meanwhile
+  ctx->alive = false;
+  DropCaptures(ctx);
+  DropPoolChunks(ctx);
+  ForgetObjects(ctx);
+  ctx->legacy.reset();
+  ctx->per_thread.clear();
+  ctx->heap.Close();
+  D().machine->DestroyContext(handle);
+  ctx->handle = 0;
+}
+
+CUresult LiveContext(CUcontext handle, Context** out) {
+  if (!handle) {
+    Thread& self = Self();
+    if (self.stack.empty() || !self.stack.back()) return CUDA_ERROR_INVALID_CONTEXT;
+    *out = self.stack.back();
+  } else {
+    if (!ContextIsKnown(ContextOf(handle))) return CUDA_ERROR_INVALID_CONTEXT;
+    *out = ContextOf(handle);
+  }
+  return (*out)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+}  // namespace prorata::simgpu::driver

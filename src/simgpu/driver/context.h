@@ -1,0 +1,29 @@
+#pragma once
+
+#include <mutex>
+
+#include "simgpu/driver/state.h"
+
+namespace prorata::simgpu::driver {
+
+using Lock = std::unique_lock<std::mutex>;
+
+inline CUcontext HandleOf(Context* ctx) { return reinterpret_cast<CUcontext>(ctx); }
+inline Context* ContextOf(CUcontext ctx) { return reinterpret_cast<Context*>(ctx); }
+
+// Makes the context live: costs the device its context memory. D().mutex held.
+CUresult OpenContext(Context* ctx);
+// Ends it: runs the destructors of its local storage, waits for its work, frees what it had. The
+// lock is let go meanwhile.
+void CloseContext(Context* ctx, Lock* lock);
+// The context of a handle: CUDA_ERROR_INVALID_CONTEXT, or CONTEXT_IS_DESTROYED for one that was.
+// Null means the current one. D().mutex held.
+CUresult LiveContext(CUcontext handle, Context** out);
+
+// A new stream of the machine and its record. D().mutex held.
+CUresult NewStream(Context* ctx, StreamKind kind, unsigned flags, int priority, StreamRef* out);
+
+inline constexpr int kLowestPriority = 0;
+inline constexpr int kHighestPriority = -5;  // H100: cuCtxGetStreamPriorityRange gives 0 to -5
+
+}  // namespace prorata::simgpu::driver

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "simgpu/driver/operation.h"
+#include "simgpu/driver/state.h"
+
+namespace prorata::simgpu::driver {
+
+struct GraphNode {
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  StreamOp operation;
+  Context* ctx = nullptr;  // where the operation runs
+  std::vector<GraphNode*> dependencies;
+  uint64_t order = 0;  // of creation
+  // What the program gave, for the GetParams calls.
+  CUDA_KERNEL_NODE_PARAMS kernel_params{};
+  std::vector<void*> kernel_pointers;
+  CUDA_MEMCPY3D copy_params{};
+  CUDA_MEMSET_NODE_PARAMS fill_params{};
+  std::shared_ptr<Graph> child;
+  CUgraphNode cloned_from = nullptr;
+  bool enabled = true;
+};
+
+struct Graph {
+  std::vector<std::unique_ptr<GraphNode>> nodes;
+  uint64_t next_order = 1;
+  // Device memory of allocation nodes, given back with the last owner of the graph.
+  std::vector<uint64_t> allocations;
+  Context* allocation_ctx = nullptr;
+  bool owned_by_node = false;  // a child graph: cannot be destroyed by itself
+  ~Graph();
+};
+
+// An instantiated graph: the nodes' operations in an order that respects the edges.
+struct GraphExec {
+  struct Step {
+    CUgraphNode node = nullptr;  // of the graph it was made from, for the Exec...SetParams calls
+    GraphNode* copy = nullptr;
+  };
+  std::shared_ptr<Graph> graph;     // a private copy of the program's graph
+  std::shared_ptr<Graph> original;  // holds the memory of allocation nodes
+  std::vector<Step> steps;
+  Context* ctx = nullptr;
+  cuuint64_t flags = 0;
+};
+
+// D().mutex held for all of these.
+//
+// Adds a node; dependencies must be nodes of the graph (checked by the caller).
+GraphNode* AddNode(Graph* graph, CUgraphNodeType type, StreamOp operation, Context* ctx,
+                   std::vector<GraphNode*> dependencies);
+std::shared_ptr<Graph> NewGraph();
+std::shared_ptr<Graph> CloneGraph(const Graph& graph);
+CUresult FindGraph(CUgraph graph, std::shared_ptr<Graph>* out);
+CUresult FindNode(CUgraphNode node, GraphNode** out, Graph** graph = nullptr);
+// Takes the nodes out of the Driver's table; the handles are invalid from then on.
+void ForgetNodes(Graph* graph);
+// The node's type for an operation.
+CUgraphNodeType NodeTypeOf(const StreamOp& operation);
+
+}  // namespace prorata::simgpu::driver

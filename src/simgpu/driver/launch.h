@@ -1,0 +1,22 @@
+#pragma once
+
+#include "simgpu/driver/function.h"
+#include "simgpu/driver/operation.h"
+
+namespace prorata::simgpu::driver {
+
+// A launch as all the calls describe it.
+struct LaunchRequest {
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared_bytes;
+  void** params;  // one of the two; both null for a kernel without parameters
+  void** extra;
+};
+
+// Checks the request against the device and copies its parameters, as the driver does before the
+// call returns.
+CUresult MakeKernelCall(std::shared_ptr<Function> function, const LaunchRequest& request,
+                        const DeviceConfig& device, KernelCall* out);
+
+}  // namespace prorata::simgpu::driver

@@ -1,0 +1,233 @@
+#include "simgpu/driver/pool.h"
+
+#include <algorithm>
+
+#include "simgpu/driver/memory.h"
+
+namespace prorata::simgpu::driver {
+namespace {
+
+constexpr uint64_t kBlockAlignment = 512;
+
+uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
+
+// Whether a free piece may be used by work submitted to `stream` from now on.
+bool Reusable(const Pool::Free& piece, const StreamRef& stream) {
+  if (piece.stream == 0 || (stream && piece.stream == stream->handle)) return true;
+  const Code code = D().machine->QueryStream(piece.stream, piece.sequence);
+  return code == Code::kOk || code == Code::kInvalidHandle;  // the latter: stream destroyed
+}
+
+bool ReachedByDevice(const Pool::Free& piece) { return Reusable(piece, nullptr); }
+
+// Joins two neighbours that wait for the same stream, or for nothing any more.
+bool Join(Pool::Chunk* chunk, std::map<uint64_t, Pool::Free>::iterator first) {
+  auto second = std::next(first);
+  if (second == chunk->free.end() || first->first + first->second.bytes != second->first ||
+      first->second.stream != second->second.stream) {
+    return false;
+  }
+  first->second.bytes += second->second.bytes;
+  first->second.sequence = std::max(first->second.sequence, second->second.sequence);
+  chunk->free.erase(second);
+  return true;
+}
+
+void MergeFree(Pool::Chunk* chunk, uint64_t address) {
+  auto piece = chunk->free.find(address);
+  Join(chunk, piece);
+  if (piece != chunk->free.begin()) Join(chunk, std::prev(piece));
+}
+
+// Frees that the device has reached stop belonging to a stream.
+void Settle(Pool::Chunk* chunk) {
+  std::vector<uint64_t> settled;
+  for (auto& [address, piece] : chunk->free) {
+    if (piece.stream == 0 || !ReachedByDevice(piece)) continue;
+    piece.stream = 0;
+    settled.push_back(address);
+  }
+  for (uint64_t address : settled) {
+    if (chunk->free.contains(address)) MergeFree(chunk, address);
+  }
+}
+
+bool WhollyFree(const Pool::Chunk& chunk) {
+  return chunk.free.size() == 1 && chunk.free.begin()->second.bytes == chunk.bytes &&
+         chunk.free.begin()->second.stream == 0;
+}
+
+bool TakeFromChunk(Pool::Chunk* chunk, const StreamRef& stream, uint64_t bytes, uint64_t* address) {
+  for (auto& [at, piece] : chunk->free) {
+    if (piece.bytes < bytes || !Reusable(piece, stream)) continue;
+    *address = at;
+    const Pool::Free rest = {piece.bytes - bytes, piece.stream, piece.sequence};
+    const uint64_t rest_at = at + bytes;
+    chunk->free.erase(at);
+    if (rest.bytes > 0) chunk->free[rest_at] = rest;
+    return true;
+  }
+  return false;
+}
+
+CUresult AddChunk(Pool* pool, Context* ctx, uint64_t bytes, Pool::Chunk** out) {
+  const uint64_t chunk_bytes = RoundUp(bytes, D().config(pool->device).pool_chunk_bytes);
+  if (pool->max_bytes != 0 && pool->reserved + chunk_bytes > pool->max_bytes) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  // The primary context outlives others, so pool memory is best held by it.
+  Context* holder =
+      D().device(pool->device).primary.alive ? &D().device(pool->device).primary : ctx;
+  uint64_t address;
+  Code code = holder->heap.AllocateSlabs(chunk_bytes, &address);
+  if (code == Code::kOutOfMemory) {
+    TrimPools(pool->device, true);
+    code = holder->heap.AllocateSlabs(chunk_bytes, &address);
+  }
+  if (code != Code::kOk) return FromCode(code);
+  Pool::Chunk& chunk = pool->chunks[address];
+  chunk.bytes = chunk_bytes;
+  chunk.ctx = holder;
+  chunk.free[address] = {chunk_bytes, 0, 0};
+  pool->reserved += chunk_bytes;
+  pool->reserved_high = std::max(pool->reserved_high, pool->reserved);
+  *out = &chunk;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUmemoryPool HandleOf(Pool* pool) { return reinterpret_cast<CUmemoryPool>(pool); }
+
+CUresult FindPool(CUmemoryPool handle, Pool** out) {
+  auto* pool = reinterpret_cast<Pool*>(handle);
+  if (!D().pools.contains(pool) || pool->destroyed) return CUDA_ERROR_INVALID_VALUE;
+  *out = pool;
+  return CUDA_SUCCESS;
+}
+
+Pool* NewPool(int device) {
+  auto* pool = new Pool;
+  pool->device = device;
+  D().pools.insert(pool);
+  return pool;
+}
+
+Pool* DefaultPool(int device) {
+  Device& d = D().device(device);
+  if (!d.default_pool) {
+    d.default_pool = NewPool(device);
+    d.default_pool->is_default = true;
+  }
+  if (!d.current_pool) d.current_pool = d.default_pool;
+  return d.default_pool;
+}
+
+Pool* GraphPool(int device) {
+  Device& d = D().device(device);
+  if (!d.graph_pool) {
+    d.graph_pool = NewPool(device);
+    d.graph_pool->is_default = true;
+    d.graph_pool->release_threshold = UINT64_MAX;  // until cuDeviceGraphMemTrim
+  }
+  return d.graph_pool;
+}
+
+CUresult PoolAllocate(Pool* pool, Context* ctx, const StreamRef& stream, uint64_t bytes,
+                      uint64_t* address) {
+  const uint64_t rounded = RoundUp(bytes, kBlockAlignment);
+  bool found = false;
+  for (auto& [at, chunk] : pool->chunks) {
+    if (TakeFromChunk(&chunk, stream, rounded, address)) {
+      found = true;
+      break;
+    }
+  }
+  for (auto chunk = pool->chunks.begin(); !found && chunk != pool->chunks.end(); ++chunk) {
+    Settle(&chunk->second);  // pieces that can be joined by now
+    found = TakeFromChunk(&chunk->second, stream, rounded, address);
+  }
+  if (!found) {
+    Pool::Chunk* chunk = nullptr;
+    if (CUresult result = AddChunk(pool, ctx, rounded, &chunk)) return result;
+    TakeFromChunk(chunk, stream, rounded, address);
+  }
+  pool->used += rounded;
+  pool->used_high = std::max(pool->used_high, pool->used);
+  Memory memory;
+  memory.kind = Memory::Kind::kPool;
+  memory.base = *address;
+  memory.bytes = bytes;
+  memory.ctx = ctx;
+  memory.device = pool->device;
+  memory.pool = pool;
+  AddMemory(memory);
+  return CUDA_SUCCESS;
+}
+
+void PoolFree(Pool* pool, uint64_t address, Handle stream, uint64_t sequence) {
+  auto record = D().memory.find(address);
+  if (record == D().memory.end()) return;
+  const uint64_t rounded = RoundUp(record->second.bytes, kBlockAlignment);
+  D().memory.erase(record);
+  pool->used -= rounded;
+  auto chunk = std::prev(pool->chunks.upper_bound(address));
+  chunk->second.free[address] = {rounded, stream, sequence};
+  MergeFree(&chunk->second, address);
+  if (pool->destroyed && pool->used == 0) {
+    PoolTrim(pool, 0);
+    if (pool->chunks.empty()) {
+      D().pools.erase(pool);
+      delete pool;
+    }
+  }
+}
+
+void PoolTrim(Pool* pool, uint64_t keep) {
+  for (auto chunk = pool->chunks.begin(); chunk != pool->chunks.end();) {
+    if (pool->reserved <= keep) return;
+    Settle(&chunk->second);
+    const bool fits = pool->reserved - chunk->second.bytes >= keep;
+    if (!WhollyFree(chunk->second) || !fits) {
+      ++chunk;
+      continue;
+    }
+    pool->reserved -= chunk->second.bytes;
+    chunk->second.ctx->heap.Free(chunk->first);
+    chunk = pool->chunks.erase(chunk);
+  }
+}
+
+void TrimPools(int device, bool ignore_thresholds) {
+  for (Pool* pool : D().pools) {
+    if (pool->device != device || pool->chunks.empty()) continue;
+    PoolTrim(pool, ignore_thresholds ? 0 : pool->release_threshold);
+  }
+}
+
+void DropPoolChunks(Context* ctx) {
+  for (Pool* pool : D().pools) {
+    for (auto chunk = pool->chunks.begin(); chunk != pool->chunks.end();) {
+      if (chunk->second.ctx != ctx) {
+        ++chunk;
+        continue;
+      }
+      uint64_t used = chunk->second.bytes;
+      for (const auto& [at, piece] : chunk->second.free) used -= piece.bytes;
+      pool->used -= used;
+      pool->reserved -= chunk->second.bytes;
+      // Blocks of the chunk that other contexts asked for go with it.
+      auto& memory = D().memory;
+      memory.erase(memory.lower_bound(chunk->first),
+                   memory.lower_bound(chunk->first + chunk->second.bytes));
+      chunk = pool->chunks.erase(chunk);
+    }
+  }
+}
+
+void AfterSynchronize(Context* ctx) {
+  std::lock_guard lock(D().mutex);
+  TrimPools(ctx->device, false);
+}
+
+}  // namespace prorata::simgpu::driver

@@ -1,0 +1,38 @@
+#include "simgpu/driver/stream_value.h"
+
+#include <type_traits>
+
+namespace prorata::simgpu::driver {
+namespace {
+
+template <typename T>
+bool Satisfied(const ValueCall& call) {
+  const T now = __atomic_load_n(reinterpret_cast<const T*>(call.address), __ATOMIC_ACQUIRE);
+  const T value = static_cast<T>(call.value);
+  switch (call.condition) {
+    case CU_STREAM_WAIT_VALUE_EQ:
+      return now == value;
+    case CU_STREAM_WAIT_VALUE_AND:
+      return (now & value) != 0;
+    case CU_STREAM_WAIT_VALUE_NOR:
+      return static_cast<T>(~(now | value)) != 0;
+    default:  // CU_STREAM_WAIT_VALUE_GEQ compares in a circle, so that counters may wrap
+      return static_cast<std::make_signed_t<T>>(now - value) >= 0;
+  }
+}
+
+template <typename T>
+bool Run(const ValueCall& call) {
+  if (call.wait) return Satisfied<T>(call);
+  __atomic_store_n(reinterpret_cast<T*>(call.address), static_cast<T>(call.value),
+                   __ATOMIC_RELEASE);
+  return true;
+}
+
+}  // namespace
+
+bool RunValue(const ValueCall& call) {
+  return call.wide ? Run<uint64_t>(call) : Run<uint32_t>(call);
+}
+
+}  // namespace prorata::simgpu::driver

@@ -1,0 +1,180 @@
+// Operations become work of the machine here.
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+
+#include "simgpu/driver/capture.h"
+#include "simgpu/driver/executor.h"
+#include "simgpu/driver/function.h"
+#include "simgpu/driver/operation.h"
+#include "simgpu/driver/stream_value.h"
+
+namespace prorata::simgpu::driver {
+namespace {
+
+// Callbacks of the program: CUDA calls are refused while one runs.
+class InsideCallback {
+ public:
+  InsideCallback() { ++Self().inside_callback; }
+  ~InsideCallback() { --Self().inside_callback; }
+};
+
+void RunHostCall(const HostCall& call) {
+  InsideCallback inside;
+  if (call.function) {
+    call.function(call.user_data);
+  } else if (call.callback) {
+    call.callback(call.stream, CUDA_SUCCESS, call.user_data);
+  }
+}
+
+CUresult AddWork(Context* ctx, Work work, ActionFunction function, std::vector<Work>* out) {
+  work.token = AddAction(ctx, std::move(function));
+  if (work.token == 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  out->push_back(work);
+  return CUDA_SUCCESS;
+}
+
+struct WorkMaker {
+  Context* ctx;
+  std::vector<Work>* out;
+
+  CUresult operator()(const EmptyCall&) const { return Plain(Work::Host(0)); }
+  CUresult operator()(const GraphAllocCall&) const { return Plain(Work::Host(0)); }
+  CUresult operator()(const GraphFreeCall&) const { return Plain(Work::Host(0)); }
+  CUresult operator()(const RecordCall& call) const {
+    return Plain(Work::Record(call.event->handle));
+  }
+  CUresult operator()(const WaitCall& call) const {
+    return Plain(Work::WaitFor(call.event->handle));
+  }
+
+  CUresult operator()(const KernelCall& call) const {
+    const KernelCost cost = CostOf(call, D().config(ctx->device));
+    Work work = Work::Kernel(cost.duration_ns, cost.sm_ppm);
+    if (!call.function->host_kernel) return Plain(work);
+    return AddWork(
+        ctx, work,
+        [call, cost](const Action& action) {
+          InsideCallback inside;
+          RunHostKernel(call, cost, action);
+          return true;
+        },
+        out);
+  }
+
+  CUresult operator()(const CopyCall& call) const {
+    const Work work = call.direction == WorkKind::kHost ? Work::Host(0)
+                                                        : Work::Copy(call.direction, call.bytes());
+    return AddWork(ctx, work, [call](const Action&) { return RunCopy(call), true; }, out);
+  }
+
+  CUresult operator()(const FillCall& call) const {
+    // A fill only writes: half the traffic of a copy of as many bytes.
+    const Work work = Work::Copy(WorkKind::kCopyOnDevice, std::max<uint64_t>(call.bytes() / 2, 1));
+    return AddWork(ctx, work, [call](const Action&) { return RunFill(call), true; }, out);
+  }
+
+  CUresult operator()(const HostCall& call) const {
+    return AddWork(
+        ctx, Work::Host(0), [call](const Action&) { return RunHostCall(call), true; }, out);
+  }
+
+  CUresult operator()(const ValueCall& call) const {
+    return AddWork(ctx, Work::Host(0), [call](const Action&) { return RunValue(call); }, out);
+  }
+
+  CUresult Plain(const Work& work) const {
+    out->push_back(work);
+    return CUDA_SUCCESS;
+  }
+};
+
+void Forget(std::span<const Work> work) {
+  for (const Work& entry : work) {
+    if (entry.token != 0) DropAction(entry.token);
+  }
+}
+
+}  // namespace
+
+void RunCopy(const CopyCall& copy) {
+  const uint64_t source = copy.staged ? reinterpret_cast<uint64_t>(copy.staged->data()) : copy.src;
+  const size_t src_pitch = copy.staged ? copy.width : copy.src_pitch;
+  const size_t src_slice = copy.staged ? copy.width * copy.height : copy.src_slice;
+  for (size_t z = 0; z < copy.depth; ++z) {
+    for (size_t y = 0; y < copy.height; ++y) {
+      auto* to = reinterpret_cast<uint8_t*>(copy.dst + z * copy.dst_slice + y * copy.dst_pitch);
+      const auto* from = reinterpret_cast<const uint8_t*>(source + z * src_slice + y * src_pitch);
+      std::memmove(to, from, copy.width);
+    }
+  }
+}
+
+void RunFill(const FillCall& fill) {
+  for (size_t y = 0; y < fill.height; ++y) {
+    auto* row = reinterpret_cast<uint8_t*>(fill.dst + y * fill.pitch);
+    if (fill.element_bytes == 1) {
+      std::memset(row, static_cast<int>(fill.value & 0xff), fill.width);
+    } else if (fill.element_bytes == 2) {
+      std::fill_n(reinterpret_cast<uint16_t*>(row), fill.width, static_cast<uint16_t>(fill.value));
+    } else {
+      std::fill_n(reinterpret_cast<uint32_t*>(row), fill.width, fill.value);
+    }
+  }
+}
+
+CUresult MakeWork(Context* ctx, const StreamOp& operation, std::vector<Work>* work) {
+  return std::visit(WorkMaker{ctx, work}, operation);
+}
+
+CUresult SubmitWork(const StreamRef& stream, const std::vector<Work>& work, uint64_t* sequence) {
+  Machine& machine = *D().machine;
+  std::span<const Work> rest(work);
+  while (!rest.empty()) {
+    const auto batch = rest.first(std::min<size_t>(rest.size(), Machine::kMaxBatch));
+    auto answer = machine.Submit(stream->handle, batch);
+    if (answer) {
+      if (sequence) *sequence = *answer;
+      rest = rest.subspan(batch.size());
+      continue;
+    }
+    Code code = answer.error();
+    if (code == Code::kFull) {
+      // As on a device whose queue is full: the launch waits.
+      code = machine.WaitForRoom(stream->handle, static_cast<uint32_t>(batch.size()));
+      if (code == Code::kOk) continue;
+    } else if (code == Code::kOutOfResources) {
+      // Other processes fill the machine's table of entries; it empties as they run.
+      const timespec pause = {0, 1'000'000};
+      nanosleep(&pause, nullptr);
+      continue;
+    }
+    Forget(rest);
+    return FromCode(code);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Enqueue(const StreamRef& stream, StreamOp operation, uint64_t* sequence) {
+  bool captured = false;
+  if (CUresult result = CaptureOperation(stream, &operation, &captured)) return result;
+  if (captured) return CUDA_SUCCESS;
+  std::vector<Work> work;
+  if (CUresult result = MakeWork(stream->ctx, operation, &work)) return result;
+  return SubmitWork(stream, work, sequence);
+}
+
+CUresult EnqueueAndWait(const StreamRef& stream, StreamOp operation) {
+  {
+    std::lock_guard lock(D().mutex);
+    if (CUresult result = CheckNotCapturing(stream.get())) return result;
+  }
+  uint64_t sequence = 0;
+  if (CUresult result = Enqueue(stream, std::move(operation), &sequence)) return result;
+  if (sequence == 0) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  return FromCode(D().machine->WaitStream(stream->handle, sequence));
+}
+
+}  // namespace prorata::simgpu::driver
