@@ -85,6 +85,12 @@ void TimeSharing::Drained(Key key, int64_t now_ns) {
   if (share->phase == Phase::kDraining || share->phase == Phase::kPassedOver) EndDrain(*share);
 }
 
+bool TimeSharing::Draining(Key key) const {
+  const Share* share = Find(key);
+  return share != nullptr &&
+         (share->phase == Phase::kDraining || share->phase == Phase::kPassedOver);
+}
+
 double TimeSharing::ReopenTokens(const Share& share) const {
   return std::max(kLeastReopenNs, kReopenPart * share.terms.limit.value() *
                                       static_cast<double>(options_.quantum_ns));

@@ -93,6 +93,8 @@ class TimeSharing {
 
   std::vector<Key> Shares() const;
   ShareState State(Key share) const;
+  // Called back, and not known to have drained (passed over or not).
+  bool Draining(Key share) const;
 
  private:
   enum class Phase : uint8_t { kClosed, kOpen, kDraining, kPassedOver };

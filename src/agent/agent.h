@@ -1,0 +1,64 @@
+#pragma once
+
+// The agent: the daemon of a node. It owns shares, the ledger of their memory and the leases of
+// their time. `RunAgent` is what programs call; `Agent` is the same in parts, for tests.
+//
+// Threads: one runs everything (a Boost.Asio loop), one more bumps the heartbeat counters and does
+// only that. Every file below src/agent but heartbeat.* belongs to the one thread.
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+
+namespace prorata::driver {
+class Nvml;
+}
+
+namespace prorata::agent {
+
+struct AgentOptions {
+  // Where the agent lives; absent: RuntimeDir().
+  std::optional<std::string> runtime_dir;
+  // Ends a second after the last share, but not before a first share or ten seconds.
+  bool exit_when_idle = false;
+  // A descriptor to say "ready\n" on, or one line with what is wrong; closed after that. -1: none.
+  int ready_fd = -1;
+  // trace, debug, info, warn, error, off: what goes to stderr.
+  std::string log_level = "info";
+  // Told by hello.
+  std::string program_version = "0";
+};
+
+// Where an agent of this user lives, and is found: PRORATA_DIR if set; for root /run/prorata; for
+// others $XDG_RUNTIME_DIR/prorata, or /tmp/prorata-UID. The control socket is `control` in it.
+std::string RuntimeDir();
+
+// Runs an agent until SIGTERM or SIGINT, a shutdown request, or idleness. Shares and their files
+// stay for the next agent, unless there is no share left. Returns the exit status of a program;
+// what went wrong was logged and said on ready_fd.
+int RunAgent(const AgentOptions& options);
+
+class Agent {
+ public:
+  // Takes the folder (one agent each), adopts the shares it finds there, and listens. Errors:
+  // "runtime_dir" (cannot be made, or is not ours), "agent_running" (another agent holds it),
+  // "state" (its state cannot be read), "listen".
+  static Result<std::unique_ptr<Agent>> Start(const AgentOptions& options, driver::Nvml& nvml);
+  ~Agent();
+
+  // Until Stop, a shutdown request, or idleness.
+  void Run();
+  // Ends Run soon. From any thread.
+  void Stop();
+  // SIGTERM and SIGINT do so from now on.
+  void StopOnSignals();
+
+ private:
+  struct Parts;
+  explicit Agent(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace prorata::agent

@@ -1,0 +1,172 @@
+// What members and users may send: anything. It must be refused, and harm nobody else.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "agent/member_messages.h"
+#include "agent/testing_agent.h"
+
+namespace prorata::agent {
+namespace {
+
+using protocol::MessageType;
+using testing::Call;
+using testing::ConnectTo;
+using testing::ReceiveFrame;
+using testing::SendFrame;
+using testing::TestMember;
+
+constexpr auto kJoin = static_cast<uint16_t>(MessageType::kJoin);
+constexpr auto kWelcome = static_cast<uint16_t>(MessageType::kWelcome);
+constexpr auto kRefused = static_cast<uint16_t>(MessageType::kRefused);
+
+class HostileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(agent_.Start(), "ready");
+    const auto reply = Call(folder_.path(), {{"op", "create_share"},
+                                             {"share", {{"name", "a"}, {"memory_bytes", kGiB}}}});
+    share_ = reply["share"]["directory"].get<std::string>();
+    good_ = std::make_unique<TestMember>(share_);
+    ASSERT_EQ(good_->Join(), kWelcome);
+  }
+  void TearDown() override {
+    // Whatever was sent: the agent is there, and the member next to it is served.
+    EXPECT_TRUE(good_->Charge(1000));
+    EXPECT_TRUE(Call(folder_.path(), {{"op", "hello"}}).contains("pid"));
+  }
+
+  // Sends a join with this descriptor; the answer's type, 0 for none.
+  uint16_t JoinWith(int fd, uint32_t version = protocol::kLimitsVersion) {
+    const UniqueFd socket = ConnectTo(share_ + "/socket");
+    const protocol::Join join{version, 0, 1, protocol::kNoSlot};
+    SendFrame(socket.get(), kJoin, &join, sizeof join, fd);
+    const auto answer = ReceiveFrame(socket.get());
+    return answer ? answer->type : 0;
+  }
+
+  testing::TemporaryFolder folder_;
+  testing::DevicePage* page_ = testing::DevicePage::Make();
+  testing::AgentProcess agent_{folder_.path(), page_};
+  std::string share_;
+  std::unique_ptr<TestMember> good_;
+};
+
+TEST_F(HostileTest, UsageMemoryThatIsNotWhatItShouldBe) {
+  EXPECT_EQ(JoinWith(-1), kRefused);
+  const UniqueFd file(::open((folder_.path() + "/f").c_str(), O_RDWR | O_CREAT, 0600));
+  ASSERT_EQ(::ftruncate(file.get(), sizeof(protocol::UsageFile)), 0);
+  EXPECT_EQ(JoinWith(file.get()), kRefused);
+  const UniqueFd unsealed(::memfd_create("u", MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(unsealed.get(), sizeof(protocol::UsageFile)), 0);
+  EXPECT_EQ(JoinWith(unsealed.get()), kRefused);
+  const UniqueFd small(::memfd_create("u", MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(small.get(), 4), 0);
+  ::fcntl(small.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  EXPECT_EQ(JoinWith(small.get()), kRefused);
+  ::fcntl(unsealed.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  EXPECT_EQ(JoinWith(unsealed.get()), kRefused) << "all zero: no usage memory";
+}
+
+TEST_F(HostileTest, AnotherVersionIsToldSo) {
+  const UniqueFd socket = ConnectTo(share_ + "/socket");
+  const protocol::Join join{99, 0, 1, protocol::kNoSlot};
+  const UniqueFd fd(::memfd_create("u", 0));
+  SendFrame(socket.get(), kJoin, &join, sizeof join, fd.get());
+  const auto answer = ReceiveFrame(socket.get());
+  ASSERT_TRUE(answer.has_value());
+  protocol::Refused refused;
+  std::memcpy(&refused, answer->body.data(), sizeof refused);
+  EXPECT_EQ(refused.reason, static_cast<uint32_t>(protocol::RefusedReason::kVersion));
+}
+
+TEST_F(HostileTest, AMessageBeforeJoiningIsRefused) {
+  const UniqueFd socket = ConnectTo(share_ + "/socket");
+  const protocol::GrantRequest request{1, 0, 0, 5};
+  SendFrame(socket.get(), static_cast<uint16_t>(MessageType::kGrantRequest), &request,
+            sizeof request);
+  const auto answer = ReceiveFrame(socket.get());
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->type, kRefused);
+}
+
+TEST_F(HostileTest, RandomBytesInRandomChunks) {
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    std::mt19937 random(seed);
+    const bool control = seed % 3 == 0;
+    const UniqueFd socket =
+        ConnectTo(control ? folder_.path() + "/control" : share_ + "/socket");
+    ASSERT_TRUE(socket) << "seed " << seed;
+    for (uint32_t i = 0; i < 1 + random() % 6; ++i) {
+      std::string bytes(1 + random() % 200, '\0');
+      for (char& c : bytes) c = random() % 3 == 0 ? static_cast<char>(random()) : '\0';
+      if (::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) break;
+    }
+  }
+}
+
+TEST_F(HostileTest, RandomMessagesOfAMember) {
+  for (uint32_t seed = 1; seed <= 100; ++seed) {
+    std::mt19937 random(seed);
+    TestMember own(share_);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      if (own.Join() != kWelcome) ::_exit(1);
+      // Its usage memory lies, too.
+      auto* words = reinterpret_cast<uint64_t*>(&own.usage());
+      for (size_t i = 0; i < sizeof(protocol::DeviceUsage) / 8; ++i) words[i] = random() * 0x100000001ULL;
+      for (int i = 0; i < 50; ++i) {
+        std::string body(8 * (random() % 5), '\0');
+        for (char& c : body) c = random() % 4 == 0 ? static_cast<char>(random()) : '\0';
+        if (!SendFrame(own.socket(), static_cast<uint16_t>(random() % 12), body.data(), body.size())) {
+          break;
+        }
+      }
+      ::_exit(0);
+    }
+    ::waitpid(pid, nullptr, 0);
+  }
+  EXPECT_TRUE(testing::Eventually([&] {
+    const auto shares = Call(folder_.path(), {{"op", "list_shares"}})["shares"];
+    return shares[0]["members"].size() == 1;
+  }));
+}
+
+TEST_F(HostileTest, TooManyConnectionsHaveAnAnswer) {
+  std::vector<UniqueFd> sockets;
+  for (int i = 0; i < 700; ++i) {
+    sockets.push_back(ConnectTo(share_ + "/socket"));
+    if (!sockets.back()) break;
+  }
+  ASSERT_GE(sockets.size(), 600u);
+  const auto answer = ReceiveFrame(sockets.back().get());
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->type, kRefused);
+}
+
+TEST(MemberMessages, DecodesOnlyWhatAMemberMaySay) {
+  const uint8_t zeros[64] = {};
+  auto decode = [&](MessageType type, uint32_t bytes) {
+    return DecodeMemberMessage({bytes, static_cast<uint16_t>(type), protocol::kWireVersion}, zeros, 1)
+        .has_value();
+  };
+  EXPECT_TRUE(decode(MessageType::kJoin, sizeof(protocol::Join)));
+  EXPECT_TRUE(decode(MessageType::kJoin, 64)) << "a newer version's";
+  EXPECT_FALSE(decode(MessageType::kJoin, sizeof(protocol::Join) - 1));
+  EXPECT_TRUE(decode(MessageType::kGrantRequest, sizeof(protocol::GrantRequest)));
+  EXPECT_TRUE(decode(MessageType::kLeaseIdle, sizeof(protocol::LeaseEvent)));
+  EXPECT_FALSE(decode(MessageType::kWelcome, 64));
+  EXPECT_FALSE(decode(MessageType::kControlJson, 64));
+  EXPECT_FALSE(decode(static_cast<MessageType>(0), 64));
+  protocol::GrantRequest outside{1, 1, 0, 5};
+  EXPECT_FALSE(DecodeMemberMessage({sizeof outside, 3, 1},
+                                   reinterpret_cast<const uint8_t*>(&outside), 1));
+}
+
+}  // namespace
+}  // namespace prorata::agent

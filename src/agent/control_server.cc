@@ -1,0 +1,139 @@
+#include "agent/control_server.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "protocol/control.h"
+
+namespace prorata::agent {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMostSessions = 128;
+constexpr size_t kMostUnsent = 8 << 20;
+
+bool Changes(protocol::ControlOp op) {
+  return op == protocol::ControlOp::kCreateShare || op == protocol::ControlOp::kRemoveShare ||
+         op == protocol::ControlOp::kShutdown;
+}
+
+}  // namespace
+
+ControlServer::ControlServer(boost::asio::io_context& loop, Node& node, std::string program_version,
+                             std::function<void()> on_shutdown)
+    : loop_(loop),
+      node_(node),
+      program_version_(std::move(program_version)),
+      on_shutdown_(std::move(on_shutdown)) {}
+
+ControlServer::~ControlServer() {
+  while (!sessions_.empty()) {
+    const auto connection = sessions_.begin()->second.connection;
+    connection->Close();  // forgets the session
+  }
+}
+
+Status ControlServer::Start(const std::string& socket_path) {
+  auto socket = Listen(socket_path, ::geteuid() == 0 ? 0666 : 0600);
+  if (!socket) return std::unexpected(socket.error());
+  acceptor_ = std::make_unique<Acceptor>(loop_, std::move(*socket),
+                                         [this](UniqueFd fd) { Accept(std::move(fd)); });
+  return {};
+}
+
+void ControlServer::Accept(UniqueFd socket) {
+  auto peer = IdentifyPeer(socket.get());
+  const uint64_t id = next_id_++;
+  Session& session = sessions_[id];
+  session.connection = std::make_shared<Connection>(loop_, std::move(socket),
+                                                    protocol::kMaxControlBodyBytes, kMostUnsent);
+  const auto connection = session.connection;
+  connection->Start(
+      {.on_frame = [this, id](const protocol::FrameHeader& header, const uint8_t* body,
+                              auto&) { OnFrame(id, header, body); },
+       .on_malformed =
+           [this, id] {
+             Reply(sessions_.at(id),
+                   protocol::ToJson(Error{"malformed",
+                                          "malformed request: not a frame of at most "
+                                          "1 MiB"}));
+           },
+       .on_closed = [this, id] { sessions_.erase(id); }});
+  if (!peer || sessions_.size() > kMostSessions) {
+    Reply(session, protocol::ToJson(peer ? Error{"too_many_connections",
+                                                 "the agent has too many connections; try again"}
+                                         : peer.error()));
+    connection->Close();
+    return;
+  }
+  session.peer = *peer;
+}
+
+void ControlServer::OnFrame(uint64_t session_id, const protocol::FrameHeader& header,
+                            const uint8_t* body) {
+  Session& session = sessions_.at(session_id);
+  if (header.type != static_cast<uint16_t>(protocol::MessageType::kControlJson) ||
+      header.version < protocol::kWireVersion) {
+    Reply(session, protocol::ToJson(Error{"malformed", "malformed request: not a control frame"}));
+    const auto connection = session.connection;
+    connection->Close();
+    return;
+  }
+  Reply(session,
+        Answer(session.peer, {reinterpret_cast<const char*>(body), size_t{header.body_bytes}}));
+}
+
+json ControlServer::Answer(const Peer& peer, std::string_view text) {
+  auto request = protocol::DecodeRequest(text);
+  if (!request) return protocol::ToJson(request.error());
+  if (Changes(request->op) && peer.uid != 0 && peer.uid != ::geteuid()) {
+    return protocol::ToJson(
+        Error{"not_allowed", "this agent makes and ends shares only for root and for user " +
+                                 std::to_string(::geteuid()) + "; you are user " +
+                                 std::to_string(peer.uid)});
+  }
+  switch (request->op) {
+    case protocol::ControlOp::kHello:
+      return protocol::ToJson(protocol::HelloReply{protocol::kControlVersion, program_version_,
+                                                   ::getpid(), ::geteuid()});
+    case protocol::ControlOp::kCreateShare: {
+      auto share = node_.Create(request->share, peer);
+      if (!share) return protocol::ToJson(share.error());
+      for (const protocol::ShareStatus& status : node_.DescribeShares()) {
+        if (status.name == (*share)->config().name) return {{"share", protocol::ToJson(status)}};
+      }
+      return protocol::ToJson(Error{"no_share", "the share ended at once"});
+    }
+    case protocol::ControlOp::kListShares: {
+      json shares = json::array();
+      for (const auto& status : node_.DescribeShares()) shares.push_back(protocol::ToJson(status));
+      return {{"shares", std::move(shares)}};
+    }
+    case protocol::ControlOp::kListDevices: {
+      json devices = json::array();
+      for (const auto& status : node_.DescribeDevices()) {
+        devices.push_back(protocol::ToJson(status));
+      }
+      return {{"devices", std::move(devices)}};
+    }
+    case protocol::ControlOp::kRemoveShare:
+      if (auto ok = node_.Remove(request->name); !ok) return protocol::ToJson(ok.error());
+      return json::object();
+    case protocol::ControlOp::kShutdown:
+      boost::asio::post(loop_, on_shutdown_);
+      return json::object();
+  }
+  return protocol::ToJson(Error{"malformed", "malformed request"});
+}
+
+void ControlServer::Reply(Session& session, const json& reply) {
+  std::string text = reply.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > protocol::kMaxControlBodyBytes) {
+    text = protocol::ToJson(Error{"too_long", "the answer is longer than 1 MiB"}).dump();
+  }
+  session.connection->SendFrame(protocol::MessageType::kControlJson, text.data(), text.size());
+}
+
+}  // namespace prorata::agent

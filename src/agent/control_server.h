@@ -1,0 +1,51 @@
+#pragma once
+
+// The control socket: making, listing and removing shares, as protocol/control.h says.
+//
+// Who may do what. Anybody who can connect may ask what there is. Making and removing shares and
+// ending the agent are for the user the agent runs as, and for root; a user whose machine has an
+// agent of root uses the shares root made. The socket of a user's own agent is 0600 in a folder of
+// 0700, root's is 0666. Peers are as the kernel names them.
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "agent/connection.h"
+#include "agent/node.h"
+
+namespace prorata::agent {
+
+class ControlServer {
+ public:
+  ControlServer(boost::asio::io_context& loop, Node& node, std::string program_version,
+                std::function<void()> on_shutdown);
+  ~ControlServer();
+
+  // "listen".
+  Status Start(const std::string& socket_path);
+
+ private:
+  struct Session {
+    Peer peer;
+    std::shared_ptr<Connection> connection;
+  };
+
+  void Accept(UniqueFd socket);
+  void OnFrame(uint64_t session_id, const protocol::FrameHeader& header, const uint8_t* body);
+  nlohmann::json Answer(const Peer& peer, std::string_view text);
+  void Reply(Session& session, const nlohmann::json& reply);
+
+  boost::asio::io_context& loop_;
+  Node& node_;
+  std::string program_version_;
+  std::function<void()> on_shutdown_;
+  std::unique_ptr<Acceptor> acceptor_;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, Session> sessions_;
+};
+
+}  // namespace prorata::agent

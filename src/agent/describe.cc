@@ -1,0 +1,122 @@
+// What the agent says about shares and devices, and what it learns from NVML about contexts.
+
+#include <spdlog/spdlog.h>
+
+#include "agent/node.h"
+#include "base/bytes.h"
+
+namespace prorata::agent {
+
+protocol::ShareStatus Node::Describe(Share& share) {
+  protocol::ShareStatus status;
+  const ShareConfig& config = share.config();
+  status.name = config.name;
+  status.directory = config.folder;
+  status.owner_uid = config.owner_uid;
+  status.owner_pid = config.owner.pid;
+  status.created_unix_s = config.created_unix_s;
+  status.ended = share.ended();
+  for (uint32_t i = 0; i < share.device_count(); ++i) {
+    const DeviceOfShare& on = config.devices[i];
+    protocol::ShareDevice& device = status.devices.emplace_back();
+    device.uuid = on.uuid;
+    device.index = static_cast<uint32_t>(on.device);
+    device.memory_limit_bytes = on.memory_bytes;
+    device.used_bytes = share.UsedBytes(i);
+    device.overhead_bytes = share.OverheadBytes(i);
+    device.granted_bytes = share.ledger(i).granted_bytes();
+    device.compute_request = on.compute.request;
+    device.compute_limit = on.compute.limit;
+    device.weight = on.compute.weight;
+    leases_.Describe(share, i, device);
+  }
+  for (const Member* member : share.Members()) {
+    if (member->departed) continue;
+    protocol::MemberStatus& out = status.members.emplace_back();
+    out.pid = member->process.pid;
+    out.command = CommandOf(member->process.pid);
+    for (uint32_t i = 0; i < share.device_count(); ++i) {
+      const uint64_t grant = share.ledger(i).grant_bytes(member->slot);
+      out.used_bytes +=
+          member->usage ? std::min(member->usage->device(i).used_bytes.load(), grant) : grant;
+      out.device_time_ns += member->devices[i].device_time_ns;
+    }
+  }
+  return status;
+}
+
+std::vector<protocol::ShareStatus> Node::DescribeShares() {
+  std::vector<protocol::ShareStatus> all;
+  for (const auto& [id, share] : shares_) all.push_back(Describe(*share));
+  return all;
+}
+
+std::vector<protocol::DeviceStatus> Node::DescribeDevices() {
+  std::vector<protocol::DeviceStatus> all;
+  for (size_t number = 0; number < devices_.count(); ++number) {
+    protocol::DeviceStatus& status = all.emplace_back();
+    status.index = static_cast<uint32_t>(number);
+    status.uuid = devices_[number].uuid;
+    status.name = devices_[number].name;
+    status.total_bytes = devices_[number].total_bytes;
+    if (const auto memory = devices_.Memory(number)) status.used_bytes = memory->used_bytes;
+    uint64_t ours = 0;
+    for (const auto& [id, share] : shares_) {
+      const auto index = share->IndexOf(number);
+      if (!index) continue;
+      const DeviceOfShare& on = share->config().devices[*index];
+      status.promised_bytes += on.memory_bytes;
+      status.promised_request.ppm += on.compute.request.ppm;
+      ++status.shares;
+      ours += share->UsedBytes(*index) + share->DepartedBytes(*index);
+    }
+    status.foreign_bytes = status.used_bytes > ours ? status.used_bytes - ours : 0;
+  }
+  return all;
+}
+
+protocol::ContextSettled Node::SettleContext(Share& share, Member& member,
+                                             const protocol::ContextMade& made) {
+  const uint32_t index = made.device;
+  const size_t number = share.config().devices[index].device;
+  protocol::ContextSettled settled{made.id, index, 0, 0};
+  const auto processes = devices_.Processes(number);
+  if (!processes || !member.usage) return settled;
+  const auto found = processes->find(member.process.pid);
+  if (found == processes->end() || !found->second) return settled;
+
+  // used = what was allocated + the overhead charged so far, the new context's reservation
+  // included. Read after NVML was: what another thread charges meanwhile is then counted on the
+  // ledger's side, and the overhead comes out too small for a moment rather than too large for
+  // ever.
+  const protocol::DeviceUsage& usage = member.usage->device(index);
+  const uint64_t charged = usage.overhead_bytes.load();
+  const uint64_t used = usage.used_bytes.load();
+  if (charged > used || made.reserved_bytes > charged) return settled;
+  const uint64_t allocated = used - charged;
+  uint64_t overhead = *found->second > allocated ? *found->second - allocated : 0;
+
+  const uint64_t before = charged - made.reserved_bytes;
+  if (overhead > before) {
+    devices_.LearnContextOverhead(number, overhead - before);
+    for (const auto& [id, other] : shares_) {
+      const auto other_index = other->IndexOf(number);
+      if (!other_index) continue;
+      other->limits()->devices[*other_index].context_overhead_bytes =
+          devices_.ContextOverhead(number);
+    }
+  }
+  if (overhead > charged && !share.Grant(member, index, allocated + overhead)) {
+    const uint64_t grant = share.ledger(index).grant_bytes(member.slot);
+    const uint64_t covered = grant > allocated ? grant - allocated : 0;
+    spdlog::warn(
+        "share '{}': a context of process {} took {}, of which the share can cover only {}",
+        share.config().name, member.process.pid, FormatBytes(overhead), FormatBytes(covered));
+    overhead = std::max(charged, std::min(covered, overhead));
+  }
+  settled.measured = 1;
+  settled.overhead_bytes = overhead;
+  return settled;
+}
+
+}  // namespace prorata::agent

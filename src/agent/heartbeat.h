@@ -1,0 +1,34 @@
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "protocol/limits_file.h"
+
+namespace prorata::agent {
+
+// Bumps the heartbeat of every limits file each 20 ms, on a thread that does only that: by it
+// members know that the agent lives, however busy its loop is. Thread-safe. Signals are blocked on
+// its thread.
+class Heartbeat {
+ public:
+  Heartbeat();
+  ~Heartbeat();
+
+  void Add(protocol::LimitsFile* file);
+  // After this the file is not touched any more.
+  void Remove(protocol::LimitsFile* file);
+
+ private:
+  void Beat();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<protocol::LimitsFile*> files_;  // guarded by mutex_
+  bool ending_ = false;                       // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace prorata::agent

@@ -1,0 +1,212 @@
+#include "agent/member_server.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <chrono>
+
+namespace prorata::agent {
+
+using protocol::MessageType;
+using protocol::RefusedReason;
+
+namespace {
+
+constexpr size_t kMostUnsent = 64 << 10;
+constexpr uint32_t kMostConnections = kMaxMembers + 64;  // per share
+constexpr auto kJoinWithin = std::chrono::seconds(5);
+constexpr uint32_t kMostWaiting = 64;  // requests of one member that wait for memory
+
+}  // namespace
+
+struct MemberServer::Session {
+  Session(boost::asio::io_context& loop, uint64_t id_, uint64_t share_id_)
+      : id(id_), share_id(share_id_), join_timer(loop) {}
+
+  uint64_t id;
+  uint64_t share_id;
+  Peer peer;
+  std::shared_ptr<Connection> connection;
+  boost::asio::steady_timer join_timer;
+  bool joined = false;
+  uint32_t slot = 0;
+  std::shared_ptr<uint32_t> waiting = std::make_shared<uint32_t>(0);
+};
+
+MemberServer::MemberServer(boost::asio::io_context& loop, Node& node, bool any_user)
+    : loop_(loop), node_(node), any_user_(any_user) {}
+
+MemberServer::~MemberServer() {
+  while (!sessions_.empty()) {
+    const auto connection = sessions_.begin()->second->connection;
+    connection->Close();  // forgets the session
+  }
+}
+
+Share* MemberServer::ShareOf(const Session& session) { return node_.Find(session.share_id); }
+
+// The member that this connection speaks for; null if it speaks for none (any more).
+Member* MemberServer::MemberOf(const Session& session) {
+  Share* share = session.joined ? ShareOf(session) : nullptr;
+  Member* member = share != nullptr ? share->FindMember(session.slot) : nullptr;
+  const bool own = member != nullptr && member->connection == session.connection;
+  return own ? member : nullptr;
+}
+
+void MemberServer::Accept(uint64_t share_id, UniqueFd socket) {
+  auto peer = IdentifyPeer(socket.get());
+  auto session = std::make_unique<Session>(loop_, next_id_++, share_id);
+  Session& s = *session;
+  s.connection = std::make_shared<Connection>(loop_, std::move(socket),
+                                              protocol::kMaxMemberBodyBytes, kMostUnsent);
+  const uint64_t id = s.id;
+  sessions_[id] = std::move(session);
+  const uint32_t connections = ++by_share_[share_id];
+  auto find = [this, id]() -> Session* {
+    const auto found = sessions_.find(id);
+    return found == sessions_.end() ? nullptr : found->second.get();
+  };
+  s.connection->Start(
+      {.on_frame =
+           [this, find](const protocol::FrameHeader& header, const uint8_t* body, auto& fds) {
+             if (Session* own = find()) OnFrame(*own, header, body, fds);
+           },
+       .on_malformed =
+           [this, find] {
+             if (Session* own = find()) Refuse(*own, RefusedReason::kMalformed);
+           },
+       .on_closed = [this, id] { Forget(id); }});
+  if (!peer) return Refuse(s, RefusedReason::kNotAllowed);
+  s.peer = *peer;
+  const bool allowed = any_user_ || peer->uid == ::geteuid() || peer->uid == 0;
+  if (!allowed) return Refuse(s, RefusedReason::kNotAllowed);
+  if (connections > kMostConnections) return Refuse(s, RefusedReason::kTooManyMembers);
+  s.join_timer.expires_after(kJoinWithin);
+  s.join_timer.async_wait([this, find](const boost::system::error_code& stopped) {
+    if (Session* own = stopped ? nullptr : find()) Refuse(*own, RefusedReason::kMalformed);
+  });
+}
+
+void MemberServer::Forget(uint64_t id) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  Session& session = *found->second;
+  if (Member* member = MemberOf(session)) member->connection.reset();
+  if (--by_share_[session.share_id] == 0) by_share_.erase(session.share_id);
+  sessions_.erase(found);
+}
+
+void MemberServer::Refuse(Session& session, RefusedReason reason) {
+  spdlog::debug("refused process {} (reason {})", session.peer.process.pid,
+                static_cast<uint32_t>(reason));
+  const auto connection = session.connection;  // the session ends with Close
+  connection->SendMessage(MessageType::kRefused,
+                          protocol::Refused{static_cast<uint32_t>(reason), 0});
+  connection->Close();
+}
+
+void MemberServer::OnFrame(Session& session, const protocol::FrameHeader& header,
+                           const uint8_t* body, std::vector<UniqueFd>& fds) {
+  Share* share = ShareOf(session);
+  if (share == nullptr) return Refuse(session, RefusedReason::kShareEnded);
+  const auto message = DecodeMemberMessage(header, body, share->device_count());
+  if (!message) return Refuse(session, RefusedReason::kMalformed);
+  if (const auto* join = std::get_if<protocol::Join>(&*message)) {
+    if (session.joined) return Refuse(session, RefusedReason::kMalformed);
+    return OnJoin(session, *join, fds);
+  }
+  if (!session.joined || !fds.empty()) return Refuse(session, RefusedReason::kMalformed);
+  Member* member = MemberOf(session);
+  if (member == nullptr) return;  // its connection is being closed
+  Leases& leases = node_.leases();
+  if (const auto* request = std::get_if<protocol::GrantRequest>(&*message)) {
+    OnGrantRequest(session, *request);
+  } else if (const auto* made = std::get_if<protocol::ContextMade>(&*message)) {
+    OnContextMade(session, *made);
+  } else if (const auto* wanted = std::get_if<LeaseWanted>(&*message)) {
+    leases.Touch(share->config().devices[wanted->device].device);
+  } else if (const auto* idle = std::get_if<LeaseIdle>(&*message)) {
+    leases.Idle(*share, *member, idle->device, idle->sequence);
+  } else if (const auto* drained = std::get_if<LeaseDrained>(&*message)) {
+    leases.Drained(*share, *member, drained->device, drained->sequence);
+  }
+}
+
+void MemberServer::OnJoin(Session& session, const protocol::Join& join,
+                          std::vector<UniqueFd>& fds) {
+  Share& share = *ShareOf(session);
+  if (join.layout_version != protocol::kLimitsVersion) {
+    return Refuse(session, RefusedReason::kVersion);
+  }
+  if (fds.size() != 1) return Refuse(session, RefusedReason::kMalformed);
+  auto usage = UsageMapping::Map(fds[0]);
+  fds.clear();
+  if (!usage) return Refuse(session, RefusedReason::kMalformed);
+
+  Member* member = share.FindLiving(session.peer.process);
+  if (member != nullptr && join.previous_slot != member->slot) {
+    // The process runs another program now (exec), or forgot its slot: what it was has departed.
+    node_.DepartMember(share, *member);
+    member = nullptr;
+  }
+  if (member == nullptr) {
+    if (share.ended()) return Refuse(session, RefusedReason::kShareEnded);
+    member = node_.AdmitMember(share, session.peer.process);
+    if (member == nullptr) return Refuse(session, RefusedReason::kTooManyMembers);
+  }
+  share.SetUsage(*member, std::move(*usage));
+  const auto former = std::exchange(member->connection, session.connection);
+  if (former != nullptr) former->Close();
+  session.joined = true;
+  session.slot = member->slot;
+  session.join_timer.cancel();
+  session.connection->SendMessage(
+      MessageType::kWelcome,
+      protocol::Welcome{member->slot, 0, share.limits()->header.epoch.load()});
+  node_.leases().TouchAll(share);
+}
+
+void MemberServer::OnGrantRequest(Session& session, const protocol::GrantRequest& request) {
+  Share& share = *ShareOf(session);
+  auto answer = [connection = session.connection, request](bool granted, uint64_t bytes) {
+    const auto result =
+        granted ? protocol::GrantResult::kGranted : protocol::GrantResult::kShareFull;
+    connection->SendMessage(MessageType::kGrantReply,
+                            protocol::GrantReply{request.id, result, 0, bytes});
+  };
+  const uint32_t slot = session.slot;
+  auto granted_bytes = [slot, device = request.device](const Share& in) {
+    return in.ledger(device).grant_bytes(slot);
+  };
+  if (share.Grant(*MemberOf(session), request.device, request.needed_bytes)) {
+    return answer(true, granted_bytes(share));
+  }
+  // Perhaps the share is full of what the dead held: then it is on its way back.
+  node_.SweepDead(share);
+  Member* member = MemberOf(session);
+  if (member == nullptr) return;
+  const bool hopeless = request.needed_bytes > share.ledger(request.device).limit_bytes();
+  if (hopeless || !share.HasDeparted(request.device) || *session.waiting >= kMostWaiting) {
+    return answer(false, granted_bytes(share));
+  }
+  ++*session.waiting;
+  node_.WaitForMemory(share, slot, request.device,
+                      [this, answer, granted_bytes, request, slot, share_id = share.id(),
+                       waiting = session.waiting](bool last) {
+                        Share* now = node_.Find(share_id);
+                        Member* asker = now != nullptr ? now->FindMember(slot) : nullptr;
+                        const bool granted = asker != nullptr && now->Grant(*asker, request.device,
+                                                                            request.needed_bytes);
+                        if (!granted && !last) return false;
+                        --*waiting;
+                        answer(granted, asker != nullptr ? granted_bytes(*now) : 0);
+                        return true;
+                      });
+}
+
+void MemberServer::OnContextMade(Session& session, const protocol::ContextMade& made) {
+  const auto settled = node_.SettleContext(*ShareOf(session), *MemberOf(session), made);
+  session.connection->SendMessage(MessageType::kContextSettled, settled);
+}
+
+}  // namespace prorata::agent

@@ -1,0 +1,48 @@
+#pragma once
+
+// The member sockets: who connects to a share's socket, what it may say, and the answers.
+//
+// A peer is what the kernel says it is. It has a few seconds to join; what it sends must be frames
+// of wire.h about devices of this share, or it is refused and its connection closed, which changes
+// nothing for anybody else (nor for a member it was: that lives as long as its process).
+
+#include <boost/asio/io_context.hpp>
+#include <map>
+#include <memory>
+
+#include "agent/member_messages.h"
+#include "agent/node.h"
+
+namespace prorata::agent {
+
+class MemberServer {
+ public:
+  // `any_user`: whether peers of any user may join (the agent of root, whose shares are reached
+  // through containers), or only the agent's own.
+  MemberServer(boost::asio::io_context& loop, Node& node, bool any_user);
+  ~MemberServer();
+
+  void Accept(uint64_t share_id, UniqueFd socket);
+
+ private:
+  struct Session;
+
+  Share* ShareOf(const Session& session);
+  Member* MemberOf(const Session& session);
+  void OnFrame(Session& session, const protocol::FrameHeader& header, const uint8_t* body,
+               std::vector<UniqueFd>& fds);
+  void OnJoin(Session& session, const protocol::Join& join, std::vector<UniqueFd>& fds);
+  void OnGrantRequest(Session& session, const protocol::GrantRequest& request);
+  void OnContextMade(Session& session, const protocol::ContextMade& made);
+  void Refuse(Session& session, protocol::RefusedReason reason);
+  void Forget(uint64_t session_id);
+
+  boost::asio::io_context& loop_;
+  Node& node_;
+  bool any_user_;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, std::unique_ptr<Session>> sessions_;
+  std::map<uint64_t, uint32_t> by_share_;  // connections
+};
+
+}  // namespace prorata::agent

@@ -1,0 +1,236 @@
+#include "agent/node.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+
+namespace prorata::agent {
+namespace {
+
+constexpr auto kTick = std::chrono::milliseconds(100);
+constexpr auto kSaveWithin = std::chrono::milliseconds(50);
+
+}  // namespace
+
+Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml)
+    : loop_(loop),
+      runtime_dir_(std::move(runtime_dir)),
+      devices_(nvml),
+      leases_(loop, devices_.count()),
+      tick_(loop),
+      save_(loop),
+      reap_(loop) {
+  Tick();
+}
+
+Node::~Node() {
+  if (!shares_.empty() || save_armed_) (void)Save();
+  for (const auto& [id, share] : shares_) heartbeat_.Remove(share->limits());
+}
+
+Share* Node::Find(uint64_t id) {
+  const auto found = shares_.find(id);
+  return found == shares_.end() ? nullptr : found->second.get();
+}
+
+Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) {
+  std::vector<std::string> names;
+  for (const auto& [id, share] : shares_) names.push_back(share->config().name);
+  const std::vector<protocol::DeviceStatus> devices = DescribeDevices();
+  auto valid = protocol::ValidateShare(spec, devices, names);
+  if (!valid) return std::unexpected(valid.error());
+
+  ShareConfig config;
+  config.name = spec.name ? *spec.name : FreeName();
+  config.folder = runtime_dir_ + "/shares/" + protocol::ShareFolder(config.name);
+  config.owner_uid = owner.uid;
+  config.owner = owner.process;
+  config.created_unix_s = ::time(nullptr);
+  config.devices.push_back({valid->device,
+                            devices[valid->device].uuid,
+                            valid->memory_bytes,
+                            {spec.compute_request, spec.compute_limit, spec.weight}});
+  if (::mkdir(config.folder.c_str(), 0755) != 0 && errno != EEXIST) {
+    return FailErrno("share_folder", "cannot make the share's folder '" + config.folder + "'",
+                     errno);
+  }
+  ::chmod(config.folder.c_str(), 0755);  // whatever the umask: containers run as anybody
+  auto limits = LimitsMapping::Create(config.folder + "/limits", config.name);
+  if (!limits) return std::unexpected(limits.error());
+  const uint64_t id = next_id_++;
+  auto made = std::make_unique<Share>(id, std::move(config), std::move(*limits));
+  Share& share = *made;
+  share.WriteLimits(devices_.ContextOverhead(valid->device), false);
+  shares_[id] = std::move(made);
+  Status ok = Begin(share);
+  if (ok) ok = Save();
+  if (!ok) {
+    share.End();
+    share.owner_dead = true;
+    TakeAwayIfDone(id);
+    return std::unexpected(ok.error());
+  }
+  spdlog::info("share '{}' made: {} of GPU {}, request {}, limit {}, for process {}",
+               share.config().name, FormatBytes(valid->memory_bytes), devices[valid->device].index,
+               FormatFraction(spec.compute_request), FormatFraction(spec.compute_limit),
+               owner.process.pid);
+  return &share;
+}
+
+Status Node::Begin(Share& share) {
+  auto socket = Listen(share.config().folder + "/socket", 0666);
+  if (!socket) return std::unexpected(socket.error());
+  share.acceptor = std::make_unique<Acceptor>(
+      loop_, std::move(*socket),
+      [this, id = share.id()](UniqueFd fd) { on_connection(id, std::move(fd)); });
+  heartbeat_.Add(share.limits());
+  leases_.Add(share);
+  WatchOwner(share);
+  return {};
+}
+
+void Node::WatchOwner(Share& share) {
+  auto pidfd = WatchProcess(share.config().owner);
+  if (!pidfd) {
+    // It ended already. As if it ended in a moment: nobody should find the share gone at once.
+    share.owner_dead = true;
+    boost::asio::post(loop_, [this, id = share.id()] { TakeAwayIfDone(id); });
+    return;
+  }
+  share.owner_watch =
+      std::make_unique<ProcessWatch>(loop_, std::move(*pidfd), [this, id = share.id()] {
+        Share* ended = Find(id);
+        if (ended == nullptr) return;
+        ended->owner_dead = true;
+        SweepDead(*ended);
+        TakeAwayIfDone(id);
+      });
+}
+
+Status Node::Remove(const std::string& name) {
+  for (const auto& [id, share] : shares_) {
+    if (share->config().name != name) continue;
+    share->End();
+    share->owner_dead = true;
+    SaveSoon();
+    TakeAwayIfDone(id);
+    return {};
+  }
+  return Fail("no_share", "there is no share named '" + name + "'; `prorata ps` lists them");
+}
+
+void Node::TakeAwayIfDone(uint64_t id) {
+  Share* share = Find(id);
+  if (share == nullptr || !share->owner_dead || share->HasMembers()) return;
+  spdlog::info("share '{}' ended", share->config().name);
+  share->End();
+  const std::string folder = share->config().folder;
+  if (share->acceptor != nullptr) leases_.Remove(*share);
+  heartbeat_.Remove(share->limits());
+  shares_.erase(id);
+  ::unlink((folder + "/socket").c_str());
+  ::unlink((folder + "/limits").c_str());
+  ::rmdir(folder.c_str());
+  SaveSoon();
+  if (on_share_gone) on_share_gone();
+}
+
+std::string Node::FreeName() const {
+  for (int number = 1;; ++number) {
+    const std::string name = "share-" + std::to_string(number);
+    bool taken = false;
+    for (const auto& [id, share] : shares_) taken |= share->config().name == name;
+    if (!taken) return name;
+  }
+}
+
+Member* Node::AdmitMember(Share& share, const ProcessId& process) {
+  Member* member = share.Admit(process);
+  if (member == nullptr) return nullptr;
+  WatchMember(share, *member);
+  if (auto ok = Save(); !ok) {
+    // It would be forgotten by the next agent, with what it holds: better not to have it.
+    spdlog::error("{}", ok.error().message);
+    DepartMember(share, *member);
+    return nullptr;
+  }
+  return member;
+}
+
+void Node::WatchMember(Share& share, Member& member) {
+  auto pidfd = WatchProcess(member.process);
+  if (!pidfd) {
+    // Dead already; not from here, for the caller still holds it.
+    boost::asio::post(loop_, [this, id = share.id(), process = member.process] {
+      Share* owner = Find(id);
+      Member* dead = owner != nullptr ? owner->FindLiving(process) : nullptr;
+      if (dead != nullptr) DepartMember(*owner, *dead);
+    });
+    return;
+  }
+  member.watch = std::make_unique<ProcessWatch>(
+      loop_, std::move(*pidfd), [this, id = share.id(), process = member.process] {
+        Share* owner = Find(id);
+        Member* dead = owner != nullptr ? owner->FindLiving(process) : nullptr;
+        if (dead != nullptr) DepartMember(*owner, *dead);
+      });
+}
+
+void Node::DepartMember(Share& share, Member& member) {
+  spdlog::debug("share '{}': member {} departed", share.config().name, member.process.pid);
+  share.Depart(member, RealClock().NowNs());
+  SaveSoon();
+  leases_.TouchAll(share);
+  ReapSoon();
+}
+
+void Node::SweepDead(Share& share) {
+  for (Member* member : share.Members()) {
+    if (member->departed || member->watch == nullptr) continue;
+    if (HasEnded(member->watch->pidfd())) DepartMember(share, *member);
+  }
+}
+
+Status Node::Save() {
+  SavedState state;
+  for (const auto& [id, share] : shares_) {
+    SavedShare& saved = state.shares.emplace_back();
+    saved.config = share->config();
+    saved.ended = share->ended();
+    for (const Member* member : share->Members()) {
+      saved.members.push_back({member->slot, member->process, member->departed});
+    }
+  }
+  return SaveState(runtime_dir_ + "/state.json", state);
+}
+
+void Node::SaveSoon() {
+  if (save_armed_) return;
+  save_armed_ = true;
+  save_.expires_after(kSaveWithin);
+  save_.async_wait([this](const boost::system::error_code& stopped) {
+    if (stopped) return;
+    save_armed_ = false;
+    if (auto ok = Save(); !ok) spdlog::error("{}", ok.error().message);
+  });
+}
+
+void Node::Tick() {
+  leases_.Tick();
+  for (const auto& [id, share] : shares_) {
+    for (uint32_t i = 0; i < share->device_count(); ++i) share->RecallOverLimit(i);
+  }
+  tick_.expires_after(kTick);
+  tick_.async_wait([this](const boost::system::error_code& stopped) {
+    if (!stopped) Tick();
+  });
+}
+
+}  // namespace prorata::agent

@@ -1,0 +1,111 @@
+#pragma once
+
+// What an agent holds, and the life of a share: made, adopted from the agent before, kept while its
+// owner or a member lives, and taken away with its files. The servers call in; nothing here reads a
+// message.
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/devices.h"
+#include "agent/heartbeat.h"
+#include "agent/leases.h"
+#include "agent/share.h"
+#include "agent/state_file.h"
+#include "protocol/control.h"
+#include "protocol/wire.h"
+
+namespace prorata::agent {
+
+class Node {
+ public:
+  using OnConnection = std::function<void(uint64_t share_id, UniqueFd socket)>;
+
+  Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml);
+  ~Node();
+
+  // Who serves the member sockets; set before shares are made.
+  OnConnection on_connection;
+  // A share has ended, and was taken away.
+  std::function<void()> on_share_gone;
+
+  // Takes over what an agent before us left. "state".
+  Status Adopt();
+  Result<Share*> Create(const protocol::ShareSpec& spec, const Peer& owner);
+  // Ends a share: nobody joins any more; it is taken away when its members are gone. "no_share".
+  Status Remove(const std::string& name);
+
+  Share* Find(uint64_t id);
+  Devices& devices() { return devices_; }
+  Leases& leases() { return leases_; }
+  bool HasShares() const { return !shares_.empty(); }
+
+  // A member's process is new here: it gets a slot, is watched, and the state is saved. Null: no
+  // slot.
+  Member* AdmitMember(Share& share, const ProcessId& process);
+  // A member's process is dead or became another program.
+  void DepartMember(Share& share, Member& member);
+  // Notices now the deaths that the loop has not come to yet.
+  void SweepDead(Share& share);
+  // A request for memory that the share has not, while dead members' memory is on its way back:
+  // called each time some is, and with `last` when it takes too long. True: it was answered.
+  void WaitForMemory(Share& share, uint32_t slot, uint32_t device,
+                     std::function<bool(bool last)> retry);
+
+  // What NVML says of a process and device, beyond what the share's ledger knows of; see wire.h.
+  protocol::ContextSettled SettleContext(Share& share, Member& member,
+                                         const protocol::ContextMade& made);
+
+  std::vector<protocol::ShareStatus> DescribeShares();
+  std::vector<protocol::DeviceStatus> DescribeDevices();
+
+ private:
+  struct Waiter {
+    uint64_t share_id;
+    uint32_t slot;
+    uint32_t device;
+    int64_t until_ns;
+    std::function<bool(bool last)> retry;
+  };
+
+  Status AdoptShare(SavedShare saved);
+  Status Begin(Share& share);  // its socket, heartbeat, leases, owner
+  void WatchOwner(Share& share);
+  void WatchMember(Share& share, Member& member);
+  void TakeAwayIfDone(uint64_t id);
+  std::string FreeName() const;
+  protocol::ShareStatus Describe(Share& share);
+
+  Status Save();
+  void SaveSoon();
+  void Tick();
+
+  // reaper.cc
+  void ReapSoon();
+  void Reap();
+  void ReapDevice(size_t device, int64_t now_ns);
+  uint64_t LivingUse(pid_t pid, size_t device) const;
+  void RetryWaiters();
+
+  boost::asio::io_context& loop_;
+  std::string runtime_dir_;
+  Devices devices_;
+  Heartbeat heartbeat_;
+  Leases leases_;
+  std::map<uint64_t, std::unique_ptr<Share>> shares_;
+  uint64_t next_id_ = 1;
+  std::vector<Waiter> waiters_;
+  boost::asio::steady_timer tick_;
+  boost::asio::steady_timer save_;
+  boost::asio::steady_timer reap_;
+  bool save_armed_ = false;
+  bool reap_armed_ = false;
+};
+
+}  // namespace prorata::agent

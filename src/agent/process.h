@@ -1,0 +1,42 @@
+#pragma once
+
+// Processes by number and start time: a number alone is used again.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace prorata::agent {
+
+struct ProcessId {
+  pid_t pid = 0;
+  uint64_t start_ticks = 0;  // field 22 of /proc/PID/stat: clock ticks since boot
+  bool operator==(const ProcessId&) const = default;
+};
+
+// The process that has this number now; "no_process" if none has.
+Result<ProcessId> IdentifyProcess(pid_t pid);
+
+// A descriptor that becomes readable when the process ends; "no_process" if it has ended, or if its
+// number is another's by now.
+Result<UniqueFd> WatchProcess(const ProcessId& process);
+
+// Whether a descriptor of WatchProcess says that its process ended.
+bool HasEnded(int pidfd);
+
+// The name of the program a process runs (at most 15 characters, /proc/PID/comm), or "".
+std::string CommandOf(pid_t pid);
+
+// Who is at the other end of a unix socket, by the kernel. "peer" if it has no number here (another
+// process namespace) or has ended.
+struct Peer {
+  ProcessId process;
+  uid_t uid = 0;
+};
+Result<Peer> IdentifyPeer(int socket);
+
+}  // namespace prorata::agent

@@ -1,0 +1,139 @@
+#pragma once
+
+// One share: its files, its members, and its memory on each device.
+//
+// A member has a slot (its row of grants) from its first join until its process is dead and the
+// device shows its memory gone. In between it may lose its connection and join again (the agent was
+// restarted), or become another program by exec, which makes a new member of it.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/connection.h"
+#include "agent/process.h"
+#include "agent/shared_files.h"
+#include "policy/entitlement.h"
+#include "policy/ledger.h"
+
+namespace prorata::agent {
+
+using protocol::kMaxDevices;
+using protocol::kMaxMembers;
+
+struct DeviceOfShare {
+  size_t device = 0;  // index in Devices
+  std::string uuid;
+  uint64_t memory_bytes = 0;
+  policy::ComputeTerms compute;
+};
+
+struct ShareConfig {
+  std::string name;
+  std::string folder;  // RUNTIME_DIR/shares/…
+  uid_t owner_uid = 0;
+  ProcessId owner;
+  int64_t created_unix_s = 0;
+  std::vector<DeviceOfShare> devices;
+};
+
+struct Member {
+  uint32_t slot = 0;
+  ProcessId process;
+  bool departed = false;
+  int64_t departed_ns = 0;
+  std::optional<UsageMapping> usage;  // absent: has not joined again since the agent started
+  std::shared_ptr<Connection> connection;
+  std::unique_ptr<ProcessWatch> watch;
+
+  struct OnDevice {
+    bool released = false;    // departed, and its memory is gone
+    uint64_t counter_ns = 0;  // its device time as last read
+    uint64_t device_time_ns = 0;
+    uint32_t idle_sequence = 0;  // of the lease word for which it reported idle
+    uint64_t idle_launches = 0;  // its launches then
+    uint32_t drained_sequence = 0;
+  };
+  std::array<OnDevice, kMaxDevices> devices;
+};
+
+class Share {
+ public:
+  Share(uint64_t id, ShareConfig config, LimitsMapping limits);
+
+  uint64_t id() const { return id_; }
+  const ShareConfig& config() const { return config_; }
+  protocol::LimitsFile* limits() const { return limits_.get(); }
+  uint32_t device_count() const { return static_cast<uint32_t>(config_.devices.size()); }
+  // Which of the share's devices is device `device` of the machine.
+  std::optional<uint32_t> IndexOf(size_t device) const;
+
+  // Writes identity, limits and terms to the limits file of a new share; for an adopted one only
+  // what may have changed, and the next epoch.
+  void WriteLimits(uint64_t context_overhead_bytes, bool adopted);
+
+  // --- members (null: there is none) ---
+  Member* Admit(const ProcessId& process);  // null: all slots are taken
+  // A member of an agent before us; takes the grants that stand in the limits file.
+  Member* Restore(uint32_t slot, const ProcessId& process);
+  Member* FindMember(uint32_t slot) const {
+    return slot < kMaxMembers ? members_[slot].get() : nullptr;
+  }
+  Member* FindLiving(const ProcessId& process) const;
+  std::vector<Member*> Members() const;
+  uint32_t CountLiving() const;
+  bool HasMembers() const { return member_count_ > 0; }
+  // Its process is dead, or became another program: the grants stay, nothing else does.
+  void Depart(Member& member, int64_t now_ns);
+  void SetUsage(Member& member, UsageMapping usage);
+  // The device shows its memory gone. True: that was the last device, and the member is no more.
+  bool Release(Member& member, uint32_t device);
+  bool HasDeparted(uint32_t device) const;
+
+  // --- memory ---
+  // True: the member's grant covers `needed_bytes` now, in the limits file too.
+  bool Grant(Member& member, uint32_t device, uint64_t needed_bytes);
+  // While a limit below use is being reached: takes back all slack.
+  void RecallOverLimit(uint32_t device);
+  const policy::Ledger& ledger(uint32_t device) const { return ledgers_[device]; }
+  uint64_t UsedBytes(uint32_t device) const;  // what living members say
+  uint64_t OverheadBytes(uint32_t device) const;
+  uint64_t DepartedBytes(uint32_t device) const;  // grants that wait for the device
+
+  // --- time ---
+  // Reads the members' counters; returns the share's device time since it was made, never less than
+  // before.
+  uint64_t ReadDeviceTime(uint32_t device);
+  // The same without what members had on their counters when they joined (an earlier agent's time).
+  uint64_t ReadChargedTime(uint32_t device) { return ReadDeviceTime(device) - history_ns_[device]; }
+  uint64_t BacklogNs(uint32_t device) const;
+  bool AnyWaiting(uint32_t device) const;
+
+  // --- life ---
+  void End();  // nobody joins any more
+  bool ended() const { return ended_; }
+  bool owner_dead = false;
+  std::unique_ptr<ProcessWatch> owner_watch;
+  std::unique_ptr<Acceptor> acceptor;
+
+ private:
+  std::atomic<uint64_t>& GrantWord(uint32_t slot, uint32_t device) const;
+  std::vector<uint64_t> UsedBySlot(uint32_t device) const;
+  void Recall(uint32_t slot, uint32_t device);
+  void PublishGranted(uint32_t device);
+
+  uint64_t id_;
+  ShareConfig config_;
+  LimitsMapping limits_;
+  std::vector<policy::Ledger> ledgers_;
+  std::array<std::unique_ptr<Member>, kMaxMembers> members_;
+  uint32_t member_count_ = 0;
+  std::array<uint64_t, kMaxDevices> retired_time_ns_{};  // device time of members that are no more
+  std::array<uint64_t, kMaxDevices> history_ns_{};
+  bool ended_ = false;
+};
+
+}  // namespace prorata::agent

@@ -1,0 +1,108 @@
+// The memory of a share: what policy::Ledger decides, done to the limits file.
+
+#include "agent/share.h"
+
+namespace prorata::agent {
+namespace {
+
+// A member whose use changes all the time could keep a request in recalls; after so many rounds the
+// share counts as full.
+constexpr int kMostRounds = 64;
+
+}  // namespace
+
+std::atomic<uint64_t>& Share::GrantWord(uint32_t slot, uint32_t device) const {
+  return limits_->grants[slot].bytes[device];
+}
+
+std::vector<uint64_t> Share::UsedBySlot(uint32_t device) const {
+  std::vector<uint64_t> used(kMaxMembers, policy::Ledger::kUnknownUse);
+  for (const auto& member : members_) {
+    if (member == nullptr || !member->usage) continue;
+    used[member->slot] = member->usage->device(device).used_bytes.load();
+  }
+  return used;
+}
+
+bool Share::Grant(Member& member, uint32_t device, uint64_t needed_bytes) {
+  policy::Ledger& ledger = ledgers_[device];
+  if (member.departed) return false;
+  for (int round = 0; round < kMostRounds; ++round) {
+    const auto decision = ledger.Request(member.slot, needed_bytes, UsedBySlot(device));
+    switch (decision.verdict) {
+      case policy::Ledger::Verdict::kGranted:
+        GrantWord(member.slot, device).store(decision.grant_bytes);
+        PublishGranted(device);
+        return true;
+      case policy::Ledger::Verdict::kRefused:
+        return false;
+      case policy::Ledger::Verdict::kRecall:
+        for (const uint32_t slot : decision.recall) Recall(slot, device);
+    }
+  }
+  return false;
+}
+
+void Share::RecallOverLimit(uint32_t device) {
+  if (!ledgers_[device].OverLimit()) return;
+  for (const uint32_t slot : ledgers_[device].RecallsOverLimit(UsedBySlot(device))) {
+    Recall(slot, device);
+  }
+}
+
+// A1 to A3 of usage_file.h. The note of the recall in the limits file is for an agent that follows
+// us when we are killed between two of these lines: it must not take the lowered grant for the true
+// one.
+void Share::Recall(uint32_t slot, uint32_t device) {
+  policy::Ledger& ledger = ledgers_[device];
+  const Member* member = members_[slot].get();
+  if (member == nullptr || !member->usage) return;
+  const std::atomic<uint64_t>& used = member->usage->device(device).used_bytes;
+  protocol::DeviceLimits& limits = limits_->devices[device];
+  const uint64_t target = ledger.RecallTarget(slot, used.load());
+  limits.recall_previous_bytes.store(ledger.grant_bytes(slot));
+  limits.recall_slot_plus_one.store(slot + 1);
+  GrantWord(slot, device).store(target);  // A1
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const uint64_t kept = ledger.FinishRecall(slot, target, used.load());  // A2
+  GrantWord(slot, device).store(kept);                                   // A3
+  limits.recall_slot_plus_one.store(0);
+  PublishGranted(device);
+}
+
+void Share::PublishGranted(uint32_t device) {
+  limits_->devices[device].granted_bytes.store(ledgers_[device].granted_bytes());
+}
+
+uint64_t Share::UsedBytes(uint32_t device) const {
+  uint64_t sum = 0;
+  for (const auto& member : members_) {
+    if (member == nullptr || member->departed) continue;
+    const uint64_t grant = ledgers_[device].grant_bytes(member->slot);
+    // No more than the grant is believed: the word may hold anything.
+    sum += member->usage ? std::min(member->usage->device(device).used_bytes.load(), grant) : grant;
+  }
+  return sum;
+}
+
+uint64_t Share::OverheadBytes(uint32_t device) const {
+  uint64_t sum = 0;
+  for (const auto& member : members_) {
+    if (member == nullptr || !member->usage) continue;
+    const protocol::DeviceUsage& usage = member->usage->device(device);
+    sum += std::min({usage.overhead_bytes.load(), usage.used_bytes.load(),
+                     ledgers_[device].grant_bytes(member->slot)});
+  }
+  return sum;
+}
+
+uint64_t Share::DepartedBytes(uint32_t device) const {
+  uint64_t sum = 0;
+  for (const auto& member : members_) {
+    if (member == nullptr || !member->departed) continue;
+    sum += ledgers_[device].grant_bytes(member->slot);
+  }
+  return sum;
+}
+
+}  // namespace prorata::agent

@@ -1,0 +1,139 @@
+#include "agent/state_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "protocol/control.h"
+
+namespace prorata::agent {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kStateVersion = 1;
+
+json ToJson(const ProcessId& process) {
+  return {{"pid", process.pid}, {"start_ticks", process.start_ticks}};
+}
+
+ProcessId ProcessOf(const json& object) {
+  return {object.at("pid").get<pid_t>(), object.at("start_ticks").get<uint64_t>()};
+}
+
+json ToJson(const SavedShare& share) {
+  json devices = json::array();
+  for (const DeviceOfShare& device : share.config.devices) {
+    devices.push_back({{"uuid", device.uuid},
+                       {"memory_bytes", device.memory_bytes},
+                       {"request_ppm", device.compute.request.ppm},
+                       {"limit_ppm", device.compute.limit.ppm},
+                       {"weight", device.compute.weight}});
+  }
+  json members = json::array();
+  for (const SavedMember& member : share.members) {
+    members.push_back({{"slot", member.slot},
+                       {"process", ToJson(member.process)},
+                       {"departed", member.departed}});
+  }
+  return {{"name", share.config.name},
+          {"owner_uid", share.config.owner_uid},
+          {"owner", ToJson(share.config.owner)},
+          {"created_unix_s", share.config.created_unix_s},
+          {"ended", share.ended},
+          {"devices", std::move(devices)},
+          {"members", std::move(members)}};
+}
+
+SavedShare ShareOf(const json& object) {
+  SavedShare share;
+  object.at("name").get_to(share.config.name);
+  object.at("owner_uid").get_to(share.config.owner_uid);
+  share.config.owner = ProcessOf(object.at("owner"));
+  object.at("created_unix_s").get_to(share.config.created_unix_s);
+  object.at("ended").get_to(share.ended);
+  for (const json& device : object.at("devices")) {
+    DeviceOfShare& out = share.config.devices.emplace_back();
+    device.at("uuid").get_to(out.uuid);
+    device.at("memory_bytes").get_to(out.memory_bytes);
+    device.at("request_ppm").get_to(out.compute.request.ppm);
+    device.at("limit_ppm").get_to(out.compute.limit.ppm);
+    device.at("weight").get_to(out.compute.weight);
+  }
+  for (const json& member : object.at("members")) {
+    share.members.push_back({member.at("slot").get<uint32_t>(), ProcessOf(member.at("process")),
+                             member.at("departed").get<bool>()});
+  }
+  return share;
+}
+
+}  // namespace
+
+std::string EncodeState(const SavedState& state) {
+  json shares = json::array();
+  for (const SavedShare& share : state.shares) shares.push_back(ToJson(share));
+  return json{{"version", kStateVersion}, {"shares", std::move(shares)}}.dump(1) + "\n";
+}
+
+Result<SavedState> DecodeState(const std::string& text) {
+  try {
+    const json object = json::parse(text);
+    if (object.at("version").get<int>() != kStateVersion) {
+      return Fail("state", "it is of another version of prorata");
+    }
+    SavedState state;
+    for (const json& share : object.at("shares")) {
+      SavedShare saved = ShareOf(share);
+      if (auto ok = protocol::ValidateShareName(saved.config.name); !ok) {
+        return Fail("state", ok.error().message);
+      }
+      if (saved.config.devices.empty() || saved.config.devices.size() > kMaxDevices) {
+        return Fail("state", "a share without devices, or with too many");
+      }
+      state.shares.push_back(std::move(saved));
+    }
+    return state;
+  } catch (const json::exception& error) {
+    return Fail("state", error.what());
+  }
+}
+
+Result<SavedState> LoadState(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) {
+    if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return SavedState{};
+    return FailErrno("state", "cannot read the agent's state '" + path + "'", errno);
+  }
+  std::stringstream text;
+  text << file.rdbuf();
+  auto state = DecodeState(text.str());
+  if (!state) {
+    return Fail("state", "cannot use the agent's state '" + path + "': " + state.error().message +
+                             "; if no program uses its shares any more, remove the file");
+  }
+  return state;
+}
+
+Status SaveState(const std::string& path, const SavedState& state) {
+  const std::string text = EncodeState(state);
+  const std::string building = path + ".new";
+  const UniqueFd fd(::open(building.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd) return FailErrno("state", "cannot write '" + building + "'", errno);
+  size_t written = 0;
+  while (written < text.size()) {
+    const ssize_t n = ::write(fd.get(), text.data() + written, text.size() - written);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return FailErrno("state", "cannot write '" + building + "'", errno);
+    written += static_cast<size_t>(n);
+  }
+  if (::fsync(fd.get()) != 0 || ::rename(building.c_str(), path.c_str()) != 0) {
+    return FailErrno("state", "cannot replace '" + path + "'", errno);
+  }
+  return {};
+}
+
+}  // namespace prorata::agent

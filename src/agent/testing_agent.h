@@ -1,0 +1,146 @@
+#pragma once
+
+// For tests of the agent: a machine whose NVML is a page that processes share, an agent in a process of
+// its own (so that it can be killed), a client of the control socket, and a member as the client library
+// is one, without a driver.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "agent/agent.h"
+#include "base/bytes.h"
+#include "base/unique_fd.h"
+#include "driver/nvml.h"
+#include "protocol/frame.h"
+#include "protocol/limits_file.h"
+#include "protocol/usage_file.h"
+
+namespace prorata::agent::testing {
+
+inline constexpr char kUuid[] = "GPU-11111111-2222-3333-4444-555555555555";
+
+// What is on the device, by process, in memory that all processes of a test share. A process's entry
+// counts until the process is dead.
+struct DevicePage {
+  static constexpr int kEntries = 256;
+  struct Entry {
+    std::atomic<int32_t> pid;
+    std::atomic<uint64_t> bytes;
+  };
+  Entry entries[kEntries];
+  std::atomic<uint64_t> most_bytes;  // the referee: the most that ever was on the device at once
+
+  static DevicePage* Make();
+  Entry* EntryOf(pid_t pid);
+  // Memory of this process grows or shrinks; counts the whole device afterwards.
+  void Change(int64_t bytes);
+  uint64_t Total();
+};
+
+class PageNvml final : public driver::Nvml {
+ public:
+  explicit PageNvml(DevicePage* page, uint64_t total_bytes = 8 * kGiB);
+  const std::vector<driver::NvmlDevice>& Devices() const override { return devices_; }
+  Result<driver::NvmlMemory> Memory(size_t device) override;
+  Result<std::vector<driver::NvmlProcess>> Processes(size_t device) override;
+
+ private:
+  DevicePage* page_;
+  std::vector<driver::NvmlDevice> devices_;
+};
+
+class AgentProcess {
+ public:
+  AgentProcess(std::string dir, DevicePage* page) : dir_(std::move(dir)), page_(page) {}
+  ~AgentProcess() { Kill(); }
+  // Answers when the control socket listens, or with what the agent said.
+  std::string Start(bool exit_when_idle = false);
+  void Kill();  // SIGKILL
+  // Whether it ended by itself within this time.
+  bool WaitForEnd(int64_t ms);
+  pid_t pid() const { return pid_; }
+
+ private:
+  std::string dir_;
+  DevicePage* page_;
+  pid_t pid_ = -1;
+};
+
+// A connected socket, or none.
+UniqueFd ConnectTo(const std::string& path);
+// Sends a frame with an optional descriptor. False: the peer is gone.
+bool SendFrame(int fd, uint16_t type, const void* body, size_t bytes, int passed_fd = -1);
+// The next frame within `ms`, or nothing (gone, or silent).
+struct Received {
+  uint16_t type = 0;
+  std::string body;
+};
+std::optional<Received> ReceiveFrame(int fd, int ms = 5000);
+
+// One request to the control socket; an empty object when it could not be had.
+nlohmann::json Call(const std::string& dir, const nlohmann::json& request);
+
+class TestMember {
+ public:
+  explicit TestMember(std::string folder) : folder_(std::move(folder)) {}
+  ~TestMember();
+
+  // The type of the answer: kWelcome or kRefused; 0: none.
+  uint16_t Join(uint64_t previous_slot = protocol::kNoSlot);
+  // Joins again as often as needed, after the agent was killed. False: not within ten seconds.
+  bool Rejoin();
+
+  // Charges as usage_file.h says, asking when the grant is too small. False: refused.
+  bool Charge(uint64_t bytes);
+  void Uncharge(uint64_t bytes) { usage().used_bytes -= bytes; }
+  std::optional<protocol::GrantReply> Ask(uint64_t needed_bytes);
+  void Disconnect() { socket_.Reset(); }
+
+  protocol::DeviceUsage& usage() { return usage_->devices[0]; }
+  protocol::LimitsFile& limits() { return *limits_; }
+  uint64_t grant() const { return limits_->grants[slot_].bytes[0]; }
+  uint32_t lease() const { return limits_->devices[0].lease; }
+  uint32_t sequence() const { return lease() >> protocol::kLeaseSequenceShift; }
+  uint64_t slot() const { return slot_; }
+  int socket() const { return socket_.get(); }
+  void Say(protocol::MessageType type) {
+    const protocol::LeaseEvent event{0, sequence()};
+    SendFrame(socket_.get(), static_cast<uint16_t>(type), &event, sizeof event);
+  }
+  // The next frame of this type; others are passed over.
+  std::optional<Received> Await(protocol::MessageType type, int ms = 5000);
+
+ private:
+  bool MapLimits();
+
+  std::string folder_;
+  UniqueFd socket_;
+  UniqueFd usage_fd_;
+  protocol::LimitsFile* limits_ = nullptr;
+  protocol::UsageFile* usage_ = nullptr;
+  uint64_t slot_ = protocol::kNoSlot;
+  uint64_t next_request_ = 1;
+};
+
+// Waits for a condition; false: it did not come true within `ms`.
+bool Eventually(const std::function<bool()>& condition, int ms = 5000);
+
+// A new folder under /tmp, removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace prorata::agent::testing
