@@ -110,4 +110,11 @@ CUresult LiveContext(CUcontext handle, Context** out) {
   return (*out)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
+CUresult ContextForStack(CUcontext handle, Context** out) {
+  if (!handle) return CUDA_ERROR_INVALID_CONTEXT;
+  const CUresult result = LiveContext(handle, out);
+  const bool dead_primary = result == CUDA_ERROR_CONTEXT_IS_DESTROYED && (*out)->primary;
+  return dead_primary ? CUDA_SUCCESS : result;
+}
+
 }  // namespace prorata::simgpu::driver

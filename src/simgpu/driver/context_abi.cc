@@ -79,9 +79,8 @@ CUresult cuCtxDetach(CUcontext ctx) { return Destroy(ctx); }
 CUresult cuCtxPushCurrent_v2(CUcontext ctx) {
   if (CUresult result = EnterCall()) return result;
   std::lock_guard lock(D().mutex);
-  if (!ctx) return CUDA_ERROR_INVALID_CONTEXT;
   Context* found;
-  if (CUresult result = LiveContext(ctx, &found)) return result;
+  if (CUresult result = ContextForStack(ctx, &found)) return result;
   Self().stack.push_back(found);
   return CUDA_SUCCESS;
 }
@@ -108,7 +107,7 @@ CUresult cuCtxSetCurrent(CUcontext ctx) {
   }
   std::lock_guard lock(D().mutex);
   Context* found;
-  if (CUresult result = LiveContext(ctx, &found)) return result;
+  if (CUresult result = ContextForStack(ctx, &found)) return result;
   if (stack.empty()) {
     stack.push_back(found);
   } else {
