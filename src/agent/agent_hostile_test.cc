@@ -99,8 +99,7 @@ TEST_F(HostileTest, RandomBytesInRandomChunks) {
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     std::mt19937 random(seed);
     const bool control = seed % 3 == 0;
-    const UniqueFd socket =
-        ConnectTo(control ? folder_.path() + "/control" : share_ + "/socket");
+    const UniqueFd socket = ConnectTo(control ? folder_.path() + "/control" : share_ + "/socket");
     ASSERT_TRUE(socket) << "seed " << seed;
     for (uint32_t i = 0; i < 1 + random() % 6; ++i) {
       std::string bytes(1 + random() % 200, '\0');
@@ -119,11 +118,13 @@ TEST_F(HostileTest, RandomMessagesOfAMember) {
       if (own.Join() != kWelcome) ::_exit(1);
       // Its usage memory lies, too.
       auto* words = reinterpret_cast<uint64_t*>(&own.usage());
-      for (size_t i = 0; i < sizeof(protocol::DeviceUsage) / 8; ++i) words[i] = random() * 0x100000001ULL;
+      for (size_t i = 0; i < sizeof(protocol::DeviceUsage) / 8; ++i)
+        words[i] = random() * 0x100000001ULL;
       for (int i = 0; i < 50; ++i) {
         std::string body(8 * (random() % 5), '\0');
         for (char& c : body) c = random() % 4 == 0 ? static_cast<char>(random()) : '\0';
-        if (!SendFrame(own.socket(), static_cast<uint16_t>(random() % 12), body.data(), body.size())) {
+        if (!SendFrame(own.socket(), static_cast<uint16_t>(random() % 12), body.data(),
+                       body.size())) {
           break;
         }
       }
@@ -152,7 +153,8 @@ TEST_F(HostileTest, TooManyConnectionsHaveAnAnswer) {
 TEST(MemberMessages, DecodesOnlyWhatAMemberMaySay) {
   const uint8_t zeros[64] = {};
   auto decode = [&](MessageType type, uint32_t bytes) {
-    return DecodeMemberMessage({bytes, static_cast<uint16_t>(type), protocol::kWireVersion}, zeros, 1)
+    return DecodeMemberMessage({bytes, static_cast<uint16_t>(type), protocol::kWireVersion}, zeros,
+                               1)
         .has_value();
   };
   EXPECT_TRUE(decode(MessageType::kJoin, sizeof(protocol::Join)));
@@ -164,8 +166,8 @@ TEST(MemberMessages, DecodesOnlyWhatAMemberMaySay) {
   EXPECT_FALSE(decode(MessageType::kControlJson, 64));
   EXPECT_FALSE(decode(static_cast<MessageType>(0), 64));
   protocol::GrantRequest outside{1, 1, 0, 5};
-  EXPECT_FALSE(DecodeMemberMessage({sizeof outside, 3, 1},
-                                   reinterpret_cast<const uint8_t*>(&outside), 1));
+  EXPECT_FALSE(
+      DecodeMemberMessage({sizeof outside, 3, 1}, reinterpret_cast<const uint8_t*>(&outside), 1));
 }
 
 }  // namespace

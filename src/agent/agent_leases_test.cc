@@ -161,7 +161,13 @@ TEST_F(LeaseTest, LeasesWorkAgainAfterTheAgentWasKilled) {
   ASSERT_TRUE(a.Rejoin());
   ASSERT_TRUE(b.Rejoin());
   EXPECT_GT(a.sequence(), sequence);
-  ASSERT_TRUE(Want(b));
+  ++b.usage().waiting;
+  b.Say(MessageType::kLeaseWanted);
+  ASSERT_TRUE(Eventually([&] { return !Open(a); }));
+  Drain(a);
+  ASSERT_TRUE(Eventually([&] { return Open(b); }));
+  --b.usage().waiting;
+  ++b.usage().launches;
   ++a.usage().waiting;
   a.Say(MessageType::kLeaseWanted);
   ASSERT_TRUE(Eventually([&] { return !Open(b); }));

@@ -23,10 +23,35 @@ namespace prorata::agent::testing {
 
 using protocol::MessageType;
 
+namespace {
+
+// A record lock: it ends with the process that holds it, however that dies, and is nobody's by
+// fork.
+class Locked {
+ public:
+  explicit Locked(int fd) : fd_(fd) { Set(F_WRLCK); }
+  ~Locked() { Set(F_UNLCK); }
+
+ private:
+  void Set(short type) {
+    struct flock lock{};
+    lock.l_type = type;
+    lock.l_whence = SEEK_SET;
+    while (::fcntl(fd_, F_SETLKW, &lock) != 0 && errno == EINTR) {
+    }
+  }
+  int fd_;
+};
+
+}  // namespace
+
 DevicePage* DevicePage::Make() {
-  void* page = ::mmap(nullptr, sizeof(DevicePage), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return new (page) DevicePage();
+  const int fd = ::memfd_create("device", 0);
+  if (::ftruncate(fd, sizeof(DevicePage)) != 0) std::abort();
+  void* page = ::mmap(nullptr, sizeof(DevicePage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  auto* made = new (page) DevicePage();
+  made->lock_fd = fd;
+  return made;
 }
 
 DevicePage::Entry* DevicePage::EntryOf(pid_t pid) {
@@ -38,14 +63,17 @@ DevicePage::Entry* DevicePage::EntryOf(pid_t pid) {
 }
 
 void DevicePage::Change(int64_t bytes) {
+  const Locked locked(lock_fd);
   EntryOf(::getpid())->bytes += static_cast<uint64_t>(bytes);
-  const uint64_t now = Total();
-  uint64_t most = most_bytes;
-  while (now > most && !most_bytes.compare_exchange_weak(most, now)) {
-  }
+  most_bytes = std::max(most_bytes.load(), Sum());
 }
 
 uint64_t DevicePage::Total() {
+  const Locked locked(lock_fd);
+  return Sum();
+}
+
+uint64_t DevicePage::Sum() {
   uint64_t sum = 0;
   for (Entry& entry : entries) {
     const int32_t pid = entry.pid;
@@ -188,8 +216,7 @@ bool TestMember::MapLimits() {
   if (limits_ != nullptr) return true;
   const UniqueFd fd(::open((folder_ + "/limits").c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return false;
-  void* limits =
-      ::mmap(nullptr, sizeof(protocol::LimitsFile), PROT_READ, MAP_SHARED, fd.get(), 0);
+  void* limits = ::mmap(nullptr, sizeof(protocol::LimitsFile), PROT_READ, MAP_SHARED, fd.get(), 0);
   if (limits == MAP_FAILED) return false;
   limits_ = static_cast<protocol::LimitsFile*>(limits);
   usage_fd_.Reset(::memfd_create("usage", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -224,15 +251,16 @@ uint16_t TestMember::Join(uint64_t previous_slot) {
 }
 
 bool TestMember::Rejoin() {
-  return Eventually(
-      [this] { return Join(slot_) == static_cast<uint16_t>(MessageType::kWelcome); }, 10'000);
+  return Eventually([this] { return Join(slot_) == static_cast<uint16_t>(MessageType::kWelcome); },
+                    10'000);
 }
 
 std::optional<Received> TestMember::Await(MessageType type, int ms) {
   const int64_t until_ns = RealClock().NowNs() + ms * kNsPerMs;
   while (true) {
     const int64_t left_ms = (until_ns - RealClock().NowNs()) / kNsPerMs;
-    auto frame = left_ms < 0 ? std::nullopt : ReceiveFrame(socket_.get(), static_cast<int>(left_ms));
+    auto frame =
+        left_ms < 0 ? std::nullopt : ReceiveFrame(socket_.get(), static_cast<int>(left_ms));
     if (!frame || frame->type == static_cast<uint16_t>(type)) return frame;
   }
 }

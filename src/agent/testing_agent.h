@@ -1,8 +1,8 @@
 #pragma once
 
-// For tests of the agent: a machine whose NVML is a page that processes share, an agent in a process of
-// its own (so that it can be killed), a client of the control socket, and a member as the client library
-// is one, without a driver.
+// For tests of the agent: a machine whose NVML is a page that processes share, an agent in a
+// process of its own (so that it can be killed), a client of the control socket, and a member as
+// the client library is one, without a driver.
 
 #include <gtest/gtest.h>
 
@@ -26,8 +26,8 @@ namespace prorata::agent::testing {
 
 inline constexpr char kUuid[] = "GPU-11111111-2222-3333-4444-555555555555";
 
-// What is on the device, by process, in memory that all processes of a test share. A process's entry
-// counts until the process is dead.
+// What is on the device, by process, in memory that all processes of a test share. A process's
+// entry counts until the process is dead.
 struct DevicePage {
   static constexpr int kEntries = 256;
   struct Entry {
@@ -42,6 +42,10 @@ struct DevicePage {
   // Memory of this process grows or shrinks; counts the whole device afterwards.
   void Change(int64_t bytes);
   uint64_t Total();
+
+ private:
+  uint64_t Sum();
+  int lock_fd = -1;  // one change at a time, or a sum would mix what was with what is
 };
 
 class PageNvml final : public driver::Nvml {
