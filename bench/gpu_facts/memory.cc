@@ -128,9 +128,13 @@ Result<nlohmann::json> MeasureAllocation(const Bench& bench) {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, bench.gpu.device};
   size_t granularity = 0;
-  GPULOAD_CALL(bench.gpu.driver, cuMemGetAllocationGranularity, &granularity, &properties,
-               CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-  nlohmann::json facts = {{"vmm_granularity", granularity}, {"sizes", nlohmann::json::array()}};
+  nlohmann::json facts = {{"sizes", nlohmann::json::array()}};
+  // Devices without virtual memory management are measured all the same.
+  const auto get = bench.gpu.driver.cuMemGetAllocationGranularity;
+  if (get != nullptr &&
+      get(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS) {
+    facts["vmm_granularity"] = granularity;
+  }
   // Around the slab of 2 MiB, on both sides of every border where rounding may change.
   for (const uint64_t bytes : {uint64_t{1}, uint64_t{64} << 10, kMiB, kMiB + 1, 2 * kMiB,
                                2 * kMiB + 1, 3 * kMiB, 33 * kMiB}) {
