@@ -104,14 +104,35 @@ void FixtureShare::Serve() {
   }
 }
 
-// One member at a time is all that the fixture is for. The usage memory is not looked at.
+// Reads from a member, and maps the usage memory when that comes along.
+ssize_t FixtureShare::Receive(int fd, uint8_t* space, size_t bytes) {
+  iovec part = {space, bytes};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t received = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  const cmsghdr* rights = received > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return received;
+  int memory;
+  std::memcpy(&memory, CMSG_DATA(rights), sizeof memory);
+  void* pages = mmap(nullptr, sizeof(protocol::UsageFile), PROT_READ, MAP_SHARED, memory, 0);
+  close(memory);
+  Need(pages != MAP_FAILED, "map a member's usage memory");
+  usage_ = static_cast<protocol::UsageFile*>(pages);
+  return received;
+}
+
+// One member at a time is all that the fixture is for.
 void FixtureShare::ServeMember(int fd) {
   uint8_t buffer[1024];
   protocol::FrameReader reader(buffer, sizeof buffer);
   while (!stopping_) {
     pollfd readable = {fd, POLLIN, 0};
     if (poll(&readable, 1, kTickMs) != 1) continue;
-    const ssize_t bytes = recv(fd, reader.Space(), reader.SpaceBytes(), 0);
+    const ssize_t bytes = Receive(fd, reader.Space(), reader.SpaceBytes());
     if (bytes <= 0) return;
     reader.Filled(static_cast<size_t>(bytes));
     protocol::FrameHeader header;

@@ -4,12 +4,15 @@
 // grants whatever is within the limit. The lease is open for good. For benchmarks and for tests of
 // the client library alone.
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <string>
 #include <thread>
 
 #include "base/unique_fd.h"
 #include "protocol/limits_file.h"
+#include "protocol/usage_file.h"
 #include "protocol/wire.h"
 
 namespace prorata::bench {
@@ -22,10 +25,14 @@ class FixtureShare {
 
   protocol::LimitsFile& limits() { return *limits_; }
   uint64_t joins() const { return joins_.load(); }
+  // The usage memory of the member that joined last (it may be gone); nullptr: none did. After the
+  // member has ended.
+  const protocol::UsageFile* usage() const { return usage_.load(); }
 
  private:
   void Serve();
   void ServeMember(int fd);
+  ssize_t Receive(int fd, uint8_t* space, size_t bytes);
   void Answer(int fd, uint16_t type, const uint8_t* body);
   void Beat();
 
@@ -34,6 +41,7 @@ class FixtureShare {
   UniqueFd listener_;
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> joins_{0};
+  std::atomic<protocol::UsageFile*> usage_{nullptr};
   std::thread server_, heart_;
 };
 

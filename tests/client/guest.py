@@ -1,0 +1,217 @@
+"""What a program does in a test of the client library: guest.py SCENARIO (see test_on_fixture.py).
+
+It calls the library by ctypes, as any program could, and prints one JSON object.
+"""
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+
+LIB = os.environ["GUEST_LIBRARY"]
+MIB = 1 << 20
+LEASE_AT = 256 + 128      # DeviceLimits.lease of device 0 in the limits file
+OVERHEAD_AT = 256 + 48 + 8
+OPEN = 1
+
+
+def fds():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+class Cuda:
+    def __init__(self):
+        self.lib = ctypes.CDLL(LIB)
+
+    def init(self):
+        return self.lib.cuInit(0)
+
+    def start(self):
+        """cuInit and a current primary context; the first error, or 0."""
+        result = self.init()
+        if result:
+            return result
+        self.context = ctypes.c_void_p()
+        result = self.lib.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), 0)
+        return result or self.lib.cuCtxSetCurrent(self.context)
+
+    def alloc(self, size):
+        address = ctypes.c_uint64()
+        result = self.lib.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
+        return result, address.value
+
+    def free(self, address):
+        return self.lib.cuMemFree_v2(ctypes.c_uint64(address))
+
+    def info(self):
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.lib.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
+    def launch(self):
+        return self.lib.cuLaunchKernel(ctypes.c_void_p(0x5000), 1, 1, 1, 1, 1, 1, 0, None, None,
+                                       None)
+
+
+class Limits:
+    def __init__(self):
+        with open(os.path.join(os.environ["PRORATA_SHARE"], "limits"), "r+b") as file:
+            self.pages = mmap.mmap(file.fileno(), 0)
+
+    def lease(self, sequence, bits):
+        struct.pack_into("<I", self.pages, LEASE_AT, sequence << 2 | bits)
+
+    def overhead(self, size):
+        struct.pack_into("<Q", self.pages, OVERHEAD_AT, size)
+
+
+def loading():
+    before = fds(), threads()
+    Cuda()
+    maps = open("/proc/self/maps").read()
+    return {"same": (fds(), threads()) == before,
+            "driver_loaded": os.environ.get("PRORATA_DRIVER_DIR", "/nonexistent") in maps}
+
+
+def init():
+    start = time.monotonic()
+    return {"result": Cuda().init(), "seconds": time.monotonic() - start,
+            "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
+
+
+def memory():
+    cuda = Cuda()
+    assert cuda.start() == 0
+    held = []
+    while (got := cuda.alloc(128 * MIB))[0] == 0:
+        held.append(got[1])
+    full = cuda.info()
+    small = cuda.alloc(4096)[0]
+    for address in held:
+        cuda.free(address)
+    shared = [cuda.alloc(4096) for _ in range(100)]
+    after_small = cuda.info()
+    for _, address in shared:
+        cuda.free(address)
+    return {"count": len(held), "refusal": got[0], "full": full, "small_when_full": small,
+            "after_small": after_small, "at_end": cuda.info()}
+
+
+def overhead():
+    Limits().overhead(100 * MIB)
+    cuda = Cuda()
+    assert cuda.start() == 0
+    one = cuda.info()
+    again = ctypes.c_void_p()
+    cuda.lib.cuDevicePrimaryCtxRetain(ctypes.byref(again), 0)
+    two = cuda.info()
+    cuda.alloc(64 * MIB)
+    cuda.lib.cuDevicePrimaryCtxRelease_v2(0)
+    cuda.lib.cuDevicePrimaryCtxRelease_v2(0)
+    # The context is gone, and everything in it; asking needs one.
+    Limits().overhead(0)
+    assert cuda.start() == 0
+    return {"one": one, "two": two, "end": cuda.info()}
+
+
+def too_small():
+    Limits().overhead(2048 * MIB)
+    return {"result": Cuda().start()}
+
+
+def lease():
+    cuda, limits = Cuda(), Limits()
+    assert cuda.start() == 0 and cuda.launch() == 0
+    limits.lease(2, 0)
+    done = threading.Event()
+
+    def work():
+        cuda.lib.cuCtxSetCurrent(cuda.context)
+        cuda.launch()
+        done.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    blocked = not done.wait(0.3)
+    limits.lease(3, OPEN)
+    return {"blocked": blocked, "went_on": done.wait(10)}
+
+
+def silent():
+    """The agent stops answering: what is granted stays, a closed lease no longer holds."""
+    cuda, limits = Cuda(), Limits()
+    assert cuda.start() == 0 and cuda.launch() == 0 and cuda.alloc(MIB)[0] == 0
+    limits.lease(2, 0)
+    os.kill(os.getppid(), signal.SIGSTOP)
+    try:
+        start = time.monotonic()
+        launched = cuda.launch()
+        waited = time.monotonic() - start
+        return {"launched": launched, "waited": waited, "allocated": cuda.alloc(64 * MIB)[0]}
+    finally:
+        os.kill(os.getppid(), signal.SIGCONT)
+
+
+def fork():
+    cuda = Cuda()
+    assert cuda.start() == 0 and cuda.alloc(MIB)[0] == 0
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, json.dumps({"total": cuda.info()[1], "threads": threads(),
+                                      "alloc": cuda.alloc(MIB)[0]}).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    return {"child": json.loads(os.read(reading, 1000)), "total": cuda.info()[1],
+            "alloc": cuda.alloc(200 * MIB)[0]}
+
+
+def lookups():
+    cuda = Cuda()
+    answers = {}
+    for name, version, flags in (
+            ("cuMemAlloc", 12000, 0), ("cuLaunchKernel", 12000, 0), ("cuLaunchKernel", 12000, 2),
+            ("cuGetProcAddress", 11030, 0), ("cuGetProcAddress", 12000, 0),
+            ("cuMemAlloc", 99999, 0), ("cuCtxGetCurrent", 12000, 0), ("cuNoSuchThing", 12000, 0)):
+        address, status = ctypes.c_void_p(), ctypes.c_int()
+        result = cuda.lib.cuGetProcAddress_v2(name.encode(), ctypes.byref(address), version,
+                                              ctypes.c_uint64(flags), ctypes.byref(status))
+        ours = [symbol for symbol in (name, name + "_v2", name + "_ptsz")
+                if hasattr(cuda.lib, symbol)
+                and ctypes.cast(getattr(cuda.lib, symbol), ctypes.c_void_p).value == address.value]
+        answers[f"{name} {version} {flags}"] = ours or (
+            "driver" if address.value else f"none {result}")
+    return answers
+
+
+def threads_hammer():
+    cuda = Cuda()
+    assert cuda.start() == 0
+
+    def work(seed):
+        cuda.lib.cuCtxSetCurrent(cuda.context)
+        for i in range(2000):
+            result, address = cuda.alloc((seed * 7919 + i * 104729) % (3 * MIB) + 1)
+            if result == 0:
+                cuda.free(address)
+            cuda.launch()
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return {"end": cuda.info()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[sys.argv[1]]()), flush=True)
+    os._exit(0)
