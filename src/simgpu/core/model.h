@@ -113,8 +113,6 @@ class Model {
   const uint64_t* used_bits(int device) const;
 
  private:
-  friend struct ModelLists;
-
   // model_engine.cc
   void MoveTime(int64_t to_ns);
   void ProcessDue();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,10 +47,12 @@ inline std::unique_ptr<Machine> AttachOrFail(const MachineConfig& config,
   return nullptr;
 }
 
-// Runs `body` in a forked child, which must not return from it into the test.
+// Runs `body` in a forked child, which must not return from it into the test. It dies with the
+// test: one that a time limit ended would else leave busy processes behind.
 inline pid_t Spawn(const std::function<void()>& body) {
   const pid_t pid = fork();
   if (pid != 0) return pid;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   body();
   _exit(0);
 }

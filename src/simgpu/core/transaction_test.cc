@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <vector>
 
 #include "simgpu/core/test_support.h"
@@ -161,6 +162,29 @@ TEST(TransactionTest, RollbackAndBurialKilledAtEveryStep) {
       break;
     }
   }
+}
+
+// A forked child shares the description that the lock belongs to; if it kept it, the lock of a
+// parent that died would be held for as long as the child lives.
+TEST(TransactionTest, ForkedChildDoesNotKeepTheLockOfItsDeadParent) {
+  const StateFolder folder;
+  const MachineConfig config = SmallMachine();
+  const auto observer = AttachOrFail(config, folder.path());
+  const pid_t parent = Spawn([&] {
+    Victim victim = MakeVictim(config, folder.path());
+    g_transaction_step = [] {  // now the lock is held
+      g_transaction_step = nullptr;
+      if (fork() != 0) kill(getpid(), SIGKILL);
+      sleep(5);
+      _exit(0);
+    };
+    victim.machine->CreateEvent(victim.context).value();
+    _exit(1);
+  });
+  ASSERT_EQ(Join(parent), -SIGKILL);
+  const auto before = std::chrono::steady_clock::now();
+  EXPECT_EQ((*observer->Usage(0)).used_bytes, 0u);
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(2));
 }
 
 }  // namespace
