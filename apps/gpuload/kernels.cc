@@ -24,6 +24,7 @@ class KernelRun {
   void LaunchThread() { Note(Launch()); }
   void CaptureThread() { Note(CaptureAgainAndAgain()); }
   void LaunchersEnded() { launchers_ended_ = true; }
+  void Finish() { Note(Check(gpu_.driver, gpu_.driver.cuCtxSynchronize(), "cuCtxSynchronize")); }
   KernelOutcome outcome() const { return outcome_; }
 
  private:
@@ -73,6 +74,7 @@ class KernelRun {
       if (!lane) return std::unexpected(lane.error());
       lanes.push_back(*lane);
     }
+    ++launchers_ready_;
     uint64_t launched = 0;
     while (!Over(launched)) {
       for (uint32_t i = 0; i < options_.per_sync; ++i) {
@@ -86,7 +88,13 @@ class KernelRun {
           ++launched;
         }
       }
-      for (const Lane& lane : lanes) GPULOAD_CALL(driver, cuStreamSynchronize, lane.stream);
+      if (options_.capture_beside) {
+        // Synchronising would itself invalidate the other thread's capture: keep pace by the clock.
+        std::this_thread::sleep_for(
+            std::chrono::microseconds(options_.kernel_us * options_.per_sync));
+      } else {
+        for (const Lane& lane : lanes) GPULOAD_CALL(driver, cuStreamSynchronize, lane.stream);
+      }
       if (options_.gap_us > 0) {
         std::this_thread::sleep_for(std::chrono::microseconds(options_.gap_us));
       }
@@ -96,13 +104,17 @@ class KernelRun {
     return {};
   }
 
-  // A global-mode capture forbids unsafe calls in every thread of the process while it is open, and
-  // such a call, though another's, invalidates it. Ours must not be among them.
+  // A global-mode capture forbids unsafe calls (allocation, query, synchronisation) in every thread
+  // of the process while it is open, and such a call, though another thread's, invalidates it. The
+  // launchers make none; whether somebody makes some for them is what this finds out.
   Status CaptureAgainAndAgain() {
     const Driver& driver = gpu_.driver;
     GPULOAD_CALL(driver, cuCtxSetCurrent, gpu_.context);
     CUstream stream = nullptr;
     GPULOAD_CALL(driver, cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, 0);
+    while (!launchers_ended_ && launchers_ready_ < options_.threads) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     while (!launchers_ended_) {
       GPULOAD_CALL(driver, cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
       bool launched = true;
@@ -113,9 +125,11 @@ class KernelRun {
       CUgraph graph = nullptr;
       const CUresult ended = driver.cuStreamEndCapture(stream, &graph);
       const bool well = launched && ended == CUDA_SUCCESS && graph != nullptr;
+      {
+        std::lock_guard lock(mutex_);
+        ++(well ? outcome_.captures : outcome_.captures_lost);
+      }
       if (graph != nullptr) GPULOAD_CALL(driver, cuGraphDestroy, graph);
-      std::lock_guard lock(mutex_);
-      ++(well ? outcome_.captures : outcome_.captures_lost);
     }
     return {};
   }
@@ -131,6 +145,7 @@ class KernelRun {
   const Options& options_;
   const std::atomic<bool>& stop_;
   SteadyClock::time_point end_;
+  std::atomic<uint32_t> launchers_ready_ = 0;  // have made what a capture would forbid to make
   std::atomic<bool> launchers_ended_ = false;
   std::mutex mutex_;  // guards outcome_; no driver call is made under it
   KernelOutcome outcome_;
@@ -151,6 +166,7 @@ KernelOutcome LaunchKernels(const Gpu& gpu, const BusyKernel& kernel, const Opti
   launchers.clear();
   run.LaunchersEnded();
   if (capturer.joinable()) capturer.join();
+  run.Finish();
   KernelOutcome outcome = run.outcome();
   outcome.wall_s = std::chrono::duration<double>(SteadyClock::now() - begin).count();
   return outcome;

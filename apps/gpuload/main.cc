@@ -66,15 +66,14 @@ Status RunStress(const Gpu& gpu, const Options& options, nlohmann::json* report)
   return {};
 }
 
-Status RunKernels(const Gpu& gpu, const Options& options, nlohmann::json* report) {
-  auto kernel = BusyKernel::Make(gpu, options);
-  if (!kernel) return std::unexpected(kernel.error());
+Status RunKernels(const Gpu& gpu, const BusyKernel& kernel, const Options& options,
+                  nlohmann::json* report) {
   Announce(options, {{"event", "kernels"}});
-  const KernelOutcome outcome = LaunchKernels(gpu, *kernel, options, stop_requested);
-  auto stamps = kernel->Read();
+  const KernelOutcome outcome = LaunchKernels(gpu, kernel, options, stop_requested);
+  auto stamps = kernel.Read();
   if (!stamps) return std::unexpected(stamps.error());
   report->update(SummarizeStamps(*stamps));
-  (*report)["image"] = kernel->image();
+  (*report)["image"] = kernel.image();
   (*report)["kernels"] = outcome.launches;
   (*report)["wall_s"] = outcome.wall_s;
   if (options.capture_beside) {
@@ -108,13 +107,19 @@ Status Work(const Options& options, nlohmann::json* report) {
     const ForkedChild child = TryInForkedChild(gpu->driver);
     (*report)["forked_child"] = child.done ? nlohmann::json(child.exit_status) : nlohmann::json();
   }
+  // The kernel's own memory first: an allocation until refused leaves none.
+  const bool kernels = !options.stress && (options.seconds > 0 || options.kernels > 0);
+  Result<BusyKernel> kernel;
+  if (kernels && !(kernel = BusyKernel::Make(*gpu, options))) {
+    return std::unexpected(kernel.error());
+  }
   if (options.allocate_bytes > 0) {
     if (auto ok = RunMemory(*gpu, options, report); !ok) return ok;
   }
   if (options.stress) {
     if (auto ok = RunStress(*gpu, options, report); !ok) return ok;
-  } else if (options.seconds > 0 || options.kernels > 0) {
-    if (auto ok = RunKernels(*gpu, options, report); !ok) return ok;
+  } else if (kernels) {
+    if (auto ok = RunKernels(*gpu, *kernel, options, report); !ok) return ok;
   }
   if (options.hold_s > 0) Hold(options.hold_s);
   return {};
