@@ -7,6 +7,7 @@
 #include "simgpu/driver/executor.h"
 #include "simgpu/driver/function.h"
 #include "simgpu/driver/pool.h"
+#include "simgpu/driver/vmm.h"
 
 namespace prorata::simgpu::driver {
 namespace {
@@ -90,6 +91,7 @@ void CloseContext(Context* ctx, Lock* lock) {
   ctx->alive = false;
   DropCaptures(ctx);
   DropPoolChunks(ctx);
+  DropMappings(ctx);
   ForgetObjects(ctx);
   ctx->legacy.reset();
   ctx->per_thread.clear();

@@ -20,8 +20,8 @@ void CloseContext(Context* ctx, Lock* lock);
 // Null means the current one. D().mutex held.
 CUresult LiveContext(CUcontext handle, Context** out);
 
-// The same, for making it current: a primary context may be dead then. cudart (13.0) makes it current
-// first and retains it after.
+// The same, for making it current: a primary context may be dead then. cudart (13.0) makes it
+// current first and retains it after.
 CUresult ContextForStack(CUcontext handle, Context** out);
 
 // A new stream of the machine and its record. D().mutex held.

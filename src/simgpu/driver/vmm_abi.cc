@@ -1,0 +1,320 @@
+// Virtual memory management: physical memory, reserved addresses, and the one mapped at the other.
+//
+// The machine accounts memory to contexts, so physical memory is held by a context of the process
+// on its device (the primary one if it lives) and goes with it; a device outlives contexts here.
+
+#include "simgpu/driver/vmm.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "generated/cuda_abi.h"
+#include "simgpu/driver/context.h"
+#include "simgpu/driver/memory.h"
+#include "simgpu/driver/pool.h"
+
+namespace prorata::simgpu::driver {
+namespace {
+
+struct Physical {
+  Context* holder = nullptr;
+  CUmemAllocationProp prop{};
+  uint64_t bytes = 0;
+  std::vector<Extent> extents;
+  int handles = 1;
+  int mappings = 0;
+};
+
+struct Mapping {
+  Physical* physical = nullptr;
+  uint64_t bytes = 0;
+};
+
+// Leaked, like the Driver.
+struct Vmm {
+  std::map<uint64_t, std::unique_ptr<Physical>> physical;  // by handle
+  std::map<uint64_t, uint64_t> reservations;               // address -> bytes
+  std::map<uint64_t, Mapping> mappings;                    // by address
+};
+
+Vmm& V() {
+  static Vmm* const vmm = new Vmm;
+  return *vmm;
+}
+
+void DropIfUnused(Physical* physical) {
+  if (physical->handles > 0 || physical->mappings > 0) return;
+  if (physical->holder->alive) {
+    D().machine->FreeSlabs(physical->holder->handle, physical->extents);
+  }
+  std::erase_if(V().physical, [&](const auto& entry) { return entry.second.get() == physical; });
+}
+
+Context* HolderFor(int device) {
+  Context& primary = D().device(device).primary;
+  if (primary.alive) return &primary;
+  for (Context* ctx : D().contexts) {
+    if (ctx->alive && ctx->device == device) return ctx;
+  }
+  return nullptr;
+}
+
+// The reservation that holds the whole range.
+bool IsReserved(uint64_t address, uint64_t bytes) {
+  auto after = V().reservations.upper_bound(address);
+  if (after == V().reservations.begin()) return false;
+  const auto& [base, size] = *std::prev(after);
+  return address - base <= size && bytes <= size - (address - base);
+}
+
+bool OverlapsMapping(uint64_t address, uint64_t bytes) {
+  auto at = V().mappings.lower_bound(address);
+  if (at != V().mappings.end() && at->first < address + bytes) return true;
+  return at != V().mappings.begin() && std::prev(at)->first + std::prev(at)->second.bytes > address;
+}
+
+// The mappings that make up exactly the range; empty when they do not.
+std::vector<uint64_t> MappingsOf(uint64_t address, uint64_t bytes) {
+  std::vector<uint64_t> out;
+  while (bytes > 0) {
+    auto found = V().mappings.find(address);
+    if (found == V().mappings.end() || found->second.bytes > bytes) return {};
+    out.push_back(address);
+    address += found->second.bytes;
+    bytes -= found->second.bytes;
+  }
+  return out;
+}
+
+std::vector<Extent> FirstBytes(const std::vector<Extent>& extents, uint64_t bytes) {
+  std::vector<Extent> out;
+  for (const Extent& extent : extents) {
+    if (bytes == 0) break;
+    out.push_back({extent.offset_bytes, std::min(extent.length_bytes, bytes)});
+    bytes -= out.back().length_bytes;
+  }
+  return out;
+}
+
+CUresult FindPhysical(uint64_t handle, Physical** out) {
+  auto found = V().physical.find(handle);
+  if (found == V().physical.end() || found->second->handles == 0) return CUDA_ERROR_INVALID_VALUE;
+  *out = found->second.get();
+  return CUDA_SUCCESS;
+}
+
+void Unmap(uint64_t address) {
+  auto mapping = V().mappings.find(address);
+  ReserveAt(address, mapping->second.bytes);
+  Physical* physical = mapping->second.physical;
+  V().mappings.erase(mapping);
+  D().memory.erase(address);
+  --physical->mappings;
+  DropIfUnused(physical);
+}
+
+CUresult CheckProp(const CUmemAllocationProp* prop) {
+  if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+  if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+  if (prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+  return EnterDevice(prop->location.id);
+}
+
+}  // namespace
+
+void DropMappings(Context* ctx) {
+  std::vector<uint64_t> mapped;
+  for (const auto& [address, mapping] : V().mappings) {
+    if (mapping.physical->holder == ctx) mapped.push_back(address);
+  }
+  for (uint64_t address : mapped) Unmap(address);
+  std::erase_if(V().physical, [&](const auto& entry) { return entry.second->holder == ctx; });
+}
+
+}  // namespace prorata::simgpu::driver
+
+using namespace prorata::simgpu;
+using namespace prorata::simgpu::driver;
+
+CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* prop,
+                                       CUmemAllocationGranularity_flags) {
+  if (CUresult result = EnterCall()) return result;
+  if (!granularity) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = CheckProp(prop)) return result;
+  *granularity = D().config(prop->location.id).slab_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                     const CUmemAllocationProp* prop, unsigned long long flags) {
+  if (CUresult result = EnterCall()) return result;
+  if (!handle || size == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = CheckProp(prop)) return result;
+  const int device = prop->location.id;
+  if (size % D().config(device).slab_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(D().mutex);
+  Context* holder = HolderFor(device);
+  if (!holder) return CUDA_ERROR_INVALID_CONTEXT;
+  auto extents = D().machine->AllocSlabs(holder->handle, size);
+  if (!extents && extents.error() == Code::kOutOfMemory) {
+    TrimPools(device, true);
+    extents = D().machine->AllocSlabs(holder->handle, size);
+  }
+  if (!extents) return FromCode(extents.error());
+  auto physical = std::make_unique<Physical>();
+  physical->holder = holder;
+  physical->prop = *prop;
+  physical->bytes = size;
+  physical->extents = std::move(*extents);
+  *handle = D().next_id++;
+  V().physical[*handle] = std::move(physical);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  if (CUresult result = EnterCall()) return result;
+  std::lock_guard lock(D().mutex);
+  Physical* physical;
+  if (CUresult result = FindPhysical(handle, &physical)) return result;
+  --physical->handles;
+  DropIfUnused(physical);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
+  if (CUresult result = EnterCall()) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(D().mutex);
+  auto after = V().mappings.upper_bound(AddressOf(addr));
+  if (after == V().mappings.begin()) return CUDA_ERROR_INVALID_VALUE;
+  const auto& [address, mapping] = *std::prev(after);
+  if (AddressOf(addr) - address >= mapping.bytes) return CUDA_ERROR_INVALID_VALUE;
+  for (auto& [known, physical] : V().physical) {
+    if (physical.get() != mapping.physical) continue;
+    ++physical->handles;
+    *handle = known;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
+                                                CUmemGenericAllocationHandle handle) {
+  if (CUresult result = EnterCall()) return result;
+  if (!prop) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(D().mutex);
+  Physical* physical;
+  if (CUresult result = FindPhysical(handle, &physical)) return result;
+  *prop = physical->prop;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags) {
+  if (CUresult result = EnterCall()) return result;
+  const uint64_t slab = D().config(0).slab_bytes;
+  if (!ptr || size == 0 || size % slab != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t address = ReserveAnywhere(size, std::max<uint64_t>(alignment, slab), addr);
+  if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::lock_guard lock(D().mutex);
+  V().reservations[address] = size;
+  *ptr = address;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
+  if (CUresult result = EnterCall()) return result;
+  std::lock_guard lock(D().mutex);
+  auto found = V().reservations.find(ptr);
+  if (found == V().reservations.end() || found->second != size) return CUDA_ERROR_INVALID_VALUE;
+  if (OverlapsMapping(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  V().reservations.erase(found);
+  munmap(reinterpret_cast<void*>(ptr), size);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+  if (CUresult result = EnterCall()) return result;
+  if (offset != 0 || flags != 0 || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(D().mutex);
+  Physical* physical;
+  if (CUresult result = FindPhysical(handle, &physical)) return result;
+  const int device = physical->holder->device;
+  const uint64_t slab = D().config(device).slab_bytes;
+  if (size > physical->bytes || size % slab != 0 || ptr % slab != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!IsReserved(ptr, size) || OverlapsMapping(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  const int fd = D().machine->memory_fd(D().machine_index[device]);
+  // Not accessible until cuMemSetAccess.
+  if (!MapExtents(fd, ptr, FirstBytes(physical->extents, size), PROT_NONE)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  ++physical->mappings;
+  V().mappings[ptr] = {physical, size};
+  Memory memory;
+  memory.kind = Memory::Kind::kMapped;
+  memory.base = ptr;
+  memory.bytes = size;
+  memory.ctx = physical->holder;
+  memory.device = device;
+  memory.readable = false;
+  AddMemory(memory);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
+  if (CUresult result = EnterCall()) return result;
+  Handle ctx = 0;
+  {
+    std::lock_guard lock(D().mutex);
+    const auto mapped = MappingsOf(ptr, size);
+    if (mapped.empty()) return CUDA_ERROR_INVALID_VALUE;
+    ctx = V().mappings[mapped.front()].physical->holder->handle;
+  }
+  D().machine->WaitContext(ctx);  // work may still use it
+  std::lock_guard lock(D().mutex);
+  for (uint64_t address : MappingsOf(ptr, size)) Unmap(address);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
+  if (CUresult result = EnterCall()) return result;
+  if (!desc || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(D().mutex);
+  const auto mapped = MappingsOf(ptr, size);
+  if (mapped.empty()) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count; ++i) {
+    if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult result = EnterDevice(desc[i].location.id)) return result;
+    int protection = PROT_NONE;
+    if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) protection = PROT_READ;
+    if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection = PROT_READ | PROT_WRITE;
+    for (uint64_t address : mapped) {
+      Mapping& mapping = V().mappings[address];
+      if (mapping.physical->holder->device != desc[i].location.id) {
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+      }
+      if (mprotect(reinterpret_cast<void*>(address), mapping.bytes, protection) != 0) {
+        return CUDA_ERROR_OPERATING_SYSTEM;
+      }
+      D().memory[address].readable = protection != PROT_NONE;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr) {
+  if (CUresult result = EnterCall()) return result;
+  if (!flags || !location) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(D().mutex);
+  const Memory* memory = FindMemory(ptr);
+  if (!memory || memory->kind != Memory::Kind::kMapped) return CUDA_ERROR_INVALID_VALUE;
+  const bool open = memory->readable && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                    location->id == memory->device;
+  *flags = open ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return CUDA_SUCCESS;
+}
