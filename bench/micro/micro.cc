@@ -102,15 +102,18 @@ void AllocFree(const Api& api) {
   if (api.alloc(&address, kBytes) == CUDA_SUCCESS) api.free(address);
 }
 
-double NsPerCall(const Api& api, void (*call)(const Api&)) {
+double NsPerCall(const Api& api, void (*call)(const Api&), int calls) {
   const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < kCalls; ++i) call(api);
+  for (int i = 0; i < calls; ++i) call(api);
   const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
-  return took.count() / kCalls;
+  return took.count() / calls;
 }
 
-// Four threads at once; the mean of what each of them saw per call.
-double NsPerCallThreads(const Api& api, void (*call)(const Api&)) {
+double OneThread(const Api& api, void (*call)(const Api&)) { return NsPerCall(api, call, kCalls); }
+
+// Four threads at once, long enough to be really at once (a batch of one thread would be over
+// before the next one is awake); the mean of what each of them saw per call.
+double FourThreads(const Api& api, void (*call)(const Api&)) {
   constexpr int kThreads = 4;
   double ns[kThreads] = {};
   std::barrier start(kThreads);
@@ -122,7 +125,7 @@ double NsPerCallThreads(const Api& api, void (*call)(const Api&)) {
       api.set_current(context);
       call(api);
       start.arrive_and_wait();
-      ns[t] = NsPerCall(api, call);
+      ns[t] = NsPerCall(api, call, 20 * kCalls);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -158,12 +161,12 @@ Outcome Measure(const Case& one, const Api& bare, const Api& governed, int round
 }
 
 constexpr Case kCases[] = {
-    {"launch", 15, Launch, NsPerCall},
-    {"untouched", 1, GetCurrent, NsPerCall},
-    {"mem_get_info", 20, MemGetInfo, NsPerCall},
-    {"alloc_free_4KiB", 100, AllocFree<4096>, NsPerCall},
-    {"alloc_free_8MiB", 100, AllocFree<(8u << 20)>, NsPerCall},
-    {"alloc_free_4_threads", 300, AllocFree<4096>, NsPerCallThreads},
+    {"launch", 15, Launch, OneThread},
+    {"untouched", 1, GetCurrent, OneThread},
+    {"mem_get_info", 20, MemGetInfo, OneThread},
+    {"alloc_free_4KiB", 100, AllocFree<4096>, OneThread},
+    {"alloc_free_8MiB", 100, AllocFree<(8u << 20)>, OneThread},
+    {"alloc_free_4_threads", 300, AllocFree<4096>, FourThreads},
 };
 
 int Run(const std::string& build, int rounds, bool json) {

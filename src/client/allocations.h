@@ -84,8 +84,7 @@ class Allocations {
 //      anew by the driver at the same address): U finds a count of 1, gives its reservation back;
 //      T drops 2 -> 1. One slab, one charge.
 //   C. T frees the last one and the driver gives the slab to the device; before T's Drop, the
-//   charge
-//      is 2 MiB too high. Never too low.
+//      charge is 2 MiB too high. Never too low.
 class Slabs {
  public:
   // False: no memory. *first: the slab was empty.

@@ -20,8 +20,7 @@
 //   3. One thread at a time begins or ends a batch of a stream (`fencing`, tried, never waited for:
 //      whoever loses leaves the batch to the winner).
 //   4. A slot is recorded again only when its references are 0: one for the queue, one for each
-//   batch
-//      that starts at its end, one for the frontier, one for each thread that waits for it.
+//      batch that starts at its end, one for the frontier, one for each thread that waits for it.
 //   5. Every thread that makes driver calls for a ring counts itself in `users`; a context is
 //      destroyed only after `closing` is set and `users` was seen 0, or after a while: a program
 //      that destroys a context while its own threads launch into it has no answer to expect.
@@ -38,7 +37,11 @@ namespace prorata::client {
 struct Ring;
 
 struct alignas(64) StreamRecord {
-  std::atomic<uint64_t> word;       // the batch under way
+  std::atomic<uint64_t> word;  // the batch under way
+  // The thread that launches here, by a tag of its own, or &kSharedStream. One thread's launches
+  // need no atomic addition. When a second thread comes, one addition of the first may get lost in
+  // the change: that batch then counts a launch too few, once.
+  std::atomic<const void*> owner;
   std::atomic<uint64_t> batch_key;  // of its launches; kMixedKey if they differ; 0: none yet
   std::atomic<uint32_t> probe;      // estimates were found wrong: measure the next launch alone
   uint32_t device;
@@ -57,6 +60,7 @@ struct alignas(64) StreamRecord {
 };
 
 inline constexpr uint64_t kMixedKey = ~uint64_t{0};
+extern const char kSharedStream __attribute__((visibility("hidden")));
 
 void BeginBatch(StreamRecord* stream);
 void EndBatch(StreamRecord* stream, bool unknown);

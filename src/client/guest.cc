@@ -32,20 +32,19 @@ void FutexWakeAll(std::atomic<uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, nullptr, nullptr, 0);
 }
 
-void FutexWakeOne(std::atomic<uint32_t>* word) {
-  syscall(SYS_futex, word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
-}
-
 void Lock::AcquireSlowly() {
-  for (int spins = 0; spins < 100; ++spins) {
-    uint32_t free = 0;
-    if (word_.load(std::memory_order_relaxed) == 0 &&
-        word_.compare_exchange_weak(free, 1, std::memory_order_acquire)) {
-      return;
+  constexpr int64_t kFirstSleepNs = 20'000, kLongestSleepNs = 2'000'000;
+  for (int64_t sleep_ns = kFirstSleepNs;; sleep_ns = Min(2 * sleep_ns, kLongestSleepNs)) {
+    for (int spins = 0; spins < 100; ++spins) {
+      uint32_t free = 0;
+      if (word_.load(std::memory_order_relaxed) == 0 &&
+          word_.compare_exchange_weak(free, 1, std::memory_order_acquire)) {
+        return;
+      }
+      __builtin_ia32_pause();
     }
-    __builtin_ia32_pause();
+    FutexWait(&word_, 1, sleep_ns);
   }
-  while (word_.exchange(2, std::memory_order_acquire) != 0) FutexWait(&word_, 2, 1'000'000'000);
 }
 
 Line& Line::Text(const char* text) {

@@ -21,11 +21,14 @@ void UnmapPages(void* pages, size_t bytes);
 // other processes share, and that this one may only read.
 void FutexWait(const std::atomic<uint32_t>* word, uint32_t expected, int64_t timeout_ns);
 void FutexWakeAll(std::atomic<uint32_t>* word);
-void FutexWakeOne(std::atomic<uint32_t>* word);
 
 // A lock of one word: spins a little, then sleeps. Zero is free, so zeroed pages hold free locks.
 // It is never held across a call of the driver (such a call may block, or call us again), and only
 // one is held at a time unless a comment at the place says in which order.
+//
+// What it guards takes nanoseconds, so it is found held for longer only when its holder was
+// preempted. Those who wait then sleep for a time of their own and are not woken: that makes the
+// release a plain store, and an allocation passes four of them.
 class Lock {
  public:
   void Acquire() {
@@ -36,15 +39,13 @@ class Lock {
     uint32_t free = 0;
     return word_.compare_exchange_strong(free, 1, std::memory_order_acquire);
   }
-  void Release() {
-    if (word_.exchange(0, std::memory_order_release) == 2) FutexWakeOne(&word_);
-  }
+  void Release() { word_.store(0, std::memory_order_release); }
   // For the child after a fork: whoever held it does not exist here.
   void Forget() { word_.store(0, std::memory_order_relaxed); }
 
  private:
   void AcquireSlowly();
-  std::atomic<uint32_t> word_{0};  // 0 free, 1 held, 2 held and somebody sleeps
+  std::atomic<uint32_t> word_{0};  // 0 free, 1 held
 };
 
 class Holding {

@@ -2,7 +2,8 @@
 //
 // A launch with the lease open, in a stream of which a batch is under way and not yet due, costs:
 // the live word, the mark of the thread, the capture count, the lease word with the backlog, the
-// thread's stream cache, the estimate, and one atomic addition.
+// thread's stream cache, the estimate, and one addition (atomic in a stream that several threads
+// use).
 
 #include "client/compute.h"
 #include "client/contexts.h"
@@ -12,10 +13,21 @@
 namespace prorata::client {
 namespace {
 
+// Adds to the word of a batch; answers what it was.
+inline uint64_t Add(StreamRecord* stream, uint64_t launch) {
+  const void* owner = stream->owner.load(std::memory_order_relaxed);
+  if (owner == &t_streams) [[likely]] {
+    const uint64_t before = stream->word.load(std::memory_order_relaxed);
+    stream->word.store(before + launch, std::memory_order_relaxed);
+    return before;
+  }
+  if (owner != &kSharedStream) stream->owner.store(&kSharedStream, std::memory_order_relaxed);
+  return stream->word.fetch_add(launch, std::memory_order_relaxed);
+}
+
 // Adds a launch that the driver took to the stream's batch; fences it when it is due.
 inline void Account(StreamRecord* stream, uint64_t key, uint32_t estimate_ns) {
-  const uint64_t before =
-      stream->word.fetch_add(kOneLaunch + estimate_ns, std::memory_order_relaxed);
+  const uint64_t before = Add(stream, kOneLaunch + estimate_ns);
   const uint64_t batch_key = stream->batch_key.load(std::memory_order_relaxed);
   if (batch_key != key) {
     stream->batch_key.store(batch_key == 0 ? key : kMixedKey, std::memory_order_relaxed);
@@ -58,7 +70,9 @@ inline CUresult Launch(uint64_t key, CUstream stream, bool per_thread, Call&& ca
   if (record->word.load(std::memory_order_relaxed) == 0 || estimate_ns == 0) [[unlikely]] {
     estimate_ns = Prepare(record, estimate_ns);
   }
-  const CUresult result = Within(call);
+  t_inside = 1;  // it was 0
+  const CUresult result = call();
+  t_inside = 0;
   if (result == CUDA_SUCCESS) Account(record, key, estimate_ns);
   return result;
 }

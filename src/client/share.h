@@ -9,11 +9,10 @@
 //   D. a share is configured but could not be joined          kUnjoined: cuInit failed, and what
 //      would take memory is refused, should the program go on
 //   E. the child after a fork of C                            kUngoverned: g_live lies in a page
-//   that
-//      the kernel wipes on fork; CUDA does not work there, and we stay out of its way
+//      that the kernel wipes on fork; CUDA does not work there, and we stay out of its way
 //
-// Lock order in this library: no lock is held while another is taken, but that `Sending` may be
-// followed by nothing and a lock of Requests by nothing. Nothing is held across driver calls.
+// Lock order in this library: a shard of the allocations, then a shard of the slabs or the lock of
+// a pool (memory.h). No other lock is held while another is taken, and none across driver calls.
 
 #include <atomic>
 #include <cstdint>

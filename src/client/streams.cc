@@ -9,6 +9,7 @@
 
 namespace prorata::client {
 
+constinit const char kSharedStream = 0;
 std::atomic<uint32_t> g_stream_generation{1};
 __thread StreamCache t_streams __attribute__((tls_model("initial-exec")));
 
@@ -57,6 +58,7 @@ StreamRecord* Enter(CUcontext context, CUstream stream, const void* thread, bool
   if (unused == nullptr) unused = Evict();
   if (unused == nullptr) return nullptr;
   Clear(unused);
+  unused->owner.store(&t_streams, std::memory_order_relaxed);
   unused->stream = stream;
   unused->thread = thread;
   unused->per_thread = per_thread;
