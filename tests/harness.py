@@ -303,8 +303,7 @@ class MachineTestCase(unittest.TestCase):
 
     def setUp(self):
         for path in (PRORATA, GPULOAD):
-            if not path.exists():
-                self.skipTest(f"{path} is not built")
+            self.assertTrue(path.exists(), f"{path} is not built")
         self.machine = Machine(self.MACHINE_TOML)
         self.addCleanup(self.machine.close)
 

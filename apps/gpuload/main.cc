@@ -87,6 +87,12 @@ Status RunKernels(const Gpu& gpu, const BusyKernel& kernel, const Options& optio
   return {};
 }
 
+void WaitFor(const std::string& path) {
+  while (!stop_requested && ::access(path.c_str(), F_OK) != 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 void Hold(double seconds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (!stop_requested && std::chrono::steady_clock::now() < end) {
@@ -107,6 +113,7 @@ Status Work(const Options& options, nlohmann::json* report) {
     const ForkedChild child = TryInForkedChild(gpu->driver);
     (*report)["forked_child"] = child.done ? nlohmann::json(child.exit_status) : nlohmann::json();
   }
+  if (!options.wait_for.empty()) WaitFor(options.wait_for);
   // The kernel's own memory first: an allocation until refused leaves none.
   const bool kernels = !options.stress && (options.seconds > 0 || options.kernels > 0);
   Result<BusyKernel> kernel;

@@ -53,6 +53,7 @@ struct Options {
   uint64_t seed = 1;
 
   double hold_s = 0;      // keep everything this long after the work, or until SIGTERM
+  std::string wait_for;   // a file: with the context made, nothing more happens before it exists
   bool announce = false;  // print {"event": ...} lines when memory is held and when kernels begin
   bool fork_after_init = false;
 };

@@ -101,16 +101,21 @@ class ManyProcesses(harness.MachineTestCase):
         self.seed = int(os.environ.get("PRORATA_TEST_SEED", time.time()))
         print(f"seed: PRORATA_TEST_SEED={self.seed}")
 
-    def start_stress(self, seconds):
+    def start_stress(self):
+        """All members have their context before any allocates: a share that is full refuses a
+        context too."""
+        begin = self.machine.folder / "begin"
         script = (f"for i in $(seq {self.PROCESSES}); do {harness.GPULOAD} --stress "
-                  f"--threads {self.THREADS} --stress-max 256MiB --seconds {seconds} "
+                  f"--threads {self.THREADS} --stress-max 256MiB --seconds 600 --wait-for {begin} "
                   f"--seed $(({self.seed} + i)) > /dev/null & done; echo on; read x; "
                   f"exec {harness.GPULOAD} --allocate 16MiB --until-refused")
         process = self.machine.start(
             self.machine.command(["--name", "s", "--memory", str(self.LIMIT)],
                                  ["bash", "-c", script]), stdin=subprocess.PIPE)
         self.assertEqual(process.stdout.readline(), "on\n")
-        return process
+        pids = harness.wait_until(self.members_with_context, what="all members")
+        begin.touch()
+        return process, pids
 
     def watch(self):
         peak = [0]
@@ -124,15 +129,18 @@ class ManyProcesses(harness.MachineTestCase):
         watcher.start()
         return watcher, peak
 
+    def members_with_context(self):
+        """The pids of all members, once each has been charged for its context."""
+        members = [m["pid"] for m in self.machine.share("s")["members"] if m["used_bytes"] > 0]
+        return len(members) == self.PROCESSES and members
+
     def members(self):
         share = self.machine.share("s")
         return [member["pid"] for member in share["members"]] if share else []
 
     def test_never_above_the_limit_and_back_at_zero_after_kills(self):
         watcher, peak = self.watch()
-        process = self.start_stress(600)
-        pids = harness.wait_until(
-            lambda: (m := self.members()) and len(m) == self.PROCESSES and m, what="all members")
+        process, pids = self.start_stress()
         rng = random.Random(self.seed)
         harness.wait_until(lambda: peak[0] > self.LIMIT * 0.9, what="use near the limit")
         rng.shuffle(pids)
@@ -154,9 +162,7 @@ class ManyProcesses(harness.MachineTestCase):
 
     def test_agent_killed_under_load(self):
         watcher, peak = self.watch()
-        process = self.start_stress(600)
-        pids = harness.wait_until(
-            lambda: (m := self.members()) and len(m) == self.PROCESSES and m, what="all members")
+        process, pids = self.start_stress()
         before = self.machine.promises()
         harness.wait_until(lambda: peak[0] > self.LIMIT * 0.9, what="use near the limit")
         for _ in range(3):
