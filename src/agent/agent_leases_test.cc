@@ -123,6 +123,38 @@ TEST_F(LeaseTest, AStoppedHolderIsPassedOver) {
   ::waitpid(pid, nullptr, 0);
 }
 
+TEST_F(LeaseTest, AStoppedMemberDoesNotKeepItsShareFromItsTurns) {
+  const std::string folder_a = MakeShare("a", 0.5);
+  TestMember a(folder_a);
+  TestMember b(MakeShare("b", 0.5));
+  ASSERT_EQ(a.Join(), kWelcome);
+  ASSERT_EQ(b.Join(), kWelcome);
+  a.usage().launches = 1;
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    TestMember stopped(folder_a);
+    if (stopped.Join() != kWelcome || !Want(stopped)) ::_exit(1);
+    ::raise(SIGSTOP);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, WUNTRACED), pid);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  for (int turn = 0; turn < 3; ++turn) {
+    ASSERT_TRUE(Want(b, 5000)) << "turn " << turn;
+    if (!Open(a)) Drain(a);
+    ++a.usage().waiting;
+    a.Say(MessageType::kLeaseWanted);
+    ASSERT_TRUE(Eventually([&] { return !Open(b); }));
+    Drain(b);
+    EXPECT_TRUE(Eventually([&] { return Open(a); })) << "turn " << turn;
+    --a.usage().waiting;
+    ++a.usage().launches;
+  }
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+}
+
 TEST_F(LeaseTest, ADeadHoldersTurnGoesOn) {
   const std::string folder_a = MakeShare("a", 0.5);
   TestMember b(MakeShare("b", 0.5));

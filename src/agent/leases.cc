@@ -21,21 +21,35 @@ uint32_t SequenceOf(const Share& share, uint32_t index) {
   return share.limits()->devices[index].lease.load() >> protocol::kLeaseSequenceShift;
 }
 
-// Has it ever launched here? Who has not needs no turn to end.
+// Can it have launched here? Who has no context has no helper thread to say anything, and nothing
+// to say. `launches` alone comes late: the helper thread writes it when it next looks.
 bool Engaged(const protocol::DeviceUsage& usage) {
-  return usage.launches.load() > 0 || usage.backlog_ns.load() > 0;
+  return usage.overhead_bytes.load() > 0 || usage.launches.load() > 0 ||
+         usage.backlog_ns.load() > 0;
 }
 
-bool AllDrained(const Share& share, uint32_t index) {
+// `late`: the share was passed over. Then a member that says nothing and has nothing queued (it is
+// stopped, say) no longer keeps the others of its share from their turns, if one of them has
+// drained.
+bool AllDrained(const Share& share, uint32_t index, bool late) {
   const uint32_t sequence = SequenceOf(share, index);
+  bool any_drained = false;
+  bool any_silent = false;
   for (const Member* member : share.Members()) {
     if (member->departed) continue;
     if (!member->usage) return false;  // not heard of since the agent started
     const protocol::DeviceUsage& usage = member->usage->device(index);
-    if (!Engaged(usage) || usage.drained_sequence.load() == sequence) continue;
-    if (member->devices[index].drained_sequence != sequence) return false;
+    if (!Engaged(usage)) continue;
+    if (usage.drained_sequence.load() == sequence ||
+        member->devices[index].drained_sequence == sequence) {
+      any_drained = true;
+    } else if (late && usage.backlog_ns.load() == 0) {
+      any_silent = true;
+    } else {
+      return false;
+    }
   }
-  return true;
+  return !any_silent || any_drained;
 }
 
 // Every member that ever launched has said under this very lease that it is idle, and has not
@@ -128,8 +142,10 @@ void Leases::TellWhatIsSeen(Device& device, size_t number, int64_t now_ns) {
       }
       continue;
     }
-    if (device.sharing.Draining(id) && AllDrained(*share, index))
+    if (device.sharing.Draining(id) &&
+        AllDrained(*share, index, device.sharing.State(id).passed_over)) {
       device.sharing.Drained(id, now_ns);
+    }
     if (share->AnyWaiting(index)) device.sharing.Wanted(id, now_ns);
   }
 }

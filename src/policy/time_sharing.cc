@@ -107,6 +107,7 @@ void TimeSharing::Open(Share& share) {
   share.wanting = false;
   share.woke = false;
   share.opened_ns = now_ns_;
+  share.turn_began_ns = now_ns_;
   share.active_ns = now_ns_;
   share.turn_charged_ns = 0;
 }
@@ -179,7 +180,12 @@ TimeSharing::Share* TimeSharing::Best() {
 bool TimeSharing::TurnIsOver(const Share& holder, const Share& next) const {
   const auto quantum = static_cast<double>(options_.quantum_ns);
   if (holder.idle) return true;
-  const double holder_lag = holder.lag_ns - static_cast<double>(holder.backlog_ns);
+  // What it has launched, or the time it held without using: a holder that does nothing and says
+  // nothing (a stopped process) must not keep its turn for ever because nothing is charged.
+  const double unused =
+      static_cast<double>(now_ns_ - holder.turn_began_ns) - holder.turn_charged_ns;
+  const double holder_lag =
+      holder.lag_ns - std::max(static_cast<double>(holder.backlog_ns), unused);
   const bool claims =
       next.woke && next.terms.request > Fraction::Zero() && next.lag_ns >= -kNoDebtQuanta * quantum;
   if ((claims || next.lag_ns >= kShortQuanta * quantum) && next.lag_ns >= holder_lag) return true;

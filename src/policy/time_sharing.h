@@ -117,7 +117,8 @@ class TimeSharing {
     double tokens_ns = 0;
     double turn_charged_ns = 0;
     double last_turn_ns = 0;
-    int64_t opened_ns = 0;
+    int64_t opened_ns = 0;  // its present quantum; one that stays furthest behind gets another
+    int64_t turn_began_ns = 0;
     int64_t closed_ns = 0;
     int64_t drain_by_ns = 0;
     int64_t active_ns = std::numeric_limits<int64_t>::min() / 2;  // last known to take part

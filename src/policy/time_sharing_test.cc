@@ -168,6 +168,35 @@ TEST(TimeSharing, AHolderThatDoesNotDrainIsPassedOver) {
   EXPECT_LE(machine.longest_wait_ns(), 100 * kMs);
 }
 
+// A stopped process: its lease is open, it uses nothing, and it reports nothing.
+TEST(TimeSharing, AHolderThatDoesNothingAndSaysNothingLosesItsTurn) {
+  TimeSharing sharing;
+  const ComputeTerms terms = Busy(0.5).terms;
+  sharing.Add(1, terms, 0, 0);
+  sharing.Add(2, terms, 0, 0);
+  int64_t now = 0;
+  // 2 is behind: 1 had a long turn. Then 2 gets its own, and stops.
+  sharing.Wanted(1, now);
+  sharing.Decide(now);
+  sharing.Wanted(2, now);
+  sharing.Decide(now += 1 * kMs);
+  sharing.Report(1, 20 * kMs, 0);
+  sharing.Decide(now += 19 * kMs);
+  sharing.Drained(1, now);
+  sharing.Decide(now);
+  ASSERT_TRUE(sharing.State(2).open);
+  ASSERT_GT(sharing.State(2).lag_ns, sharing.State(1).lag_ns);
+  sharing.Wanted(1, now);
+  for (int i = 0; i < 200 && !sharing.State(1).open; ++i) {
+    const auto decisions = sharing.Decide(now);
+    if (sharing.State(1).open) break;
+    ASSERT_NE(decisions.next_ns, TimeSharing::kNever);
+    now = std::max(now + 1, decisions.next_ns);
+  }
+  EXPECT_TRUE(sharing.State(1).open);
+  EXPECT_LE(now, 100 * kMs);
+}
+
 TEST(TimeSharing, AloneALeaseIsOpenedOnceAndStaysOpen) {
   Machine machine({Busy(0.1)}, 1, 100 * kUs);
   machine.RunUntil(5 * kS);
