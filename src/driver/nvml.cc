@@ -62,9 +62,9 @@ Result<std::unique_ptr<Nvml>> RealNvml::Open() {
   void* library = OpenDriver(search.get());
   if (library == nullptr) {
     return Fail("no_nvml",
-                std::string("no NVIDIA driver was found: looked for ") + kNvmlName + " in " +
+                std::string("no NVIDIA driver was found: looked for ") + kNvmlName + " (" +
                     search->tried +
-                    "; install the driver, or set PRORATA_DRIVER_DIR to the folder of another "
+                    "); install the driver, or set PRORATA_DRIVER_DIR to the folder of another "
                     "(the simulated GPU's is build/sim)");
   }
   auto nvml = std::make_unique<RealNvml>();
