@@ -19,7 +19,7 @@ def main():
         print(f"bench: {program} is not built: run `make build` first", file=sys.stderr)
         return 1
     try:
-        code = subprocess.run([program, *options.arguments], check=False).returncode
+        code = subprocess.run([program, "--dir", options.build, *options.arguments], check=False).returncode
     except KeyboardInterrupt:
         return 130
     return code if code >= 0 else 128 - code

@@ -7,7 +7,8 @@ compiler. Steps, each with its own file bench/results/DEVICE-DATE-STEP.json:
   facts   build/bin/gpu-facts: what the device and its driver do
   tests   the tests labelled "gpu", on this driver in place of the simulated GPU
   demo    scripts/demo.py
-  micro   build/bin/micro: what the client library adds to a call
+  micro   build/bin/micro: what the client library adds to a call on this host (its driver is one
+          that does nothing: the difference is what counts, and it needs no GPU)
 
 Exit status: 0 all that ran passed, 1 something failed, 77 there is no NVIDIA driver.
 """
@@ -148,7 +149,7 @@ class Check:
         return self.json_program("gpu-facts", [], 120)
 
     def micro(self):
-        return self.json_program("micro", ["--json"], 300)
+        return self.json_program("micro", ["--json", "--dir", self.build], 300)
 
     def demo(self):
         script = ROOT / "scripts" / "demo.py"

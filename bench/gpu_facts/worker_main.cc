@@ -66,9 +66,9 @@ class SteadyLoad {
   }
 
  private:
-  static constexpr size_t kStreams = 4;
-  static constexpr size_t kChunks = 16;
-  static constexpr size_t kKernels = 16;
+  static constexpr size_t kStreams = 8;
+  static constexpr size_t kChunks = 32;
+  static constexpr size_t kKernels = 8;
 
   Status LaunchChunk(size_t chunk) {
     CUstream stream = streams_[chunk % kStreams].get();

@@ -16,14 +16,22 @@ TIME_SLICE_US = 2000
 SWITCH_COST_US = 100
 
 
-def lateness_ms(samples=40):
-    """How late this machine wakes from a sleep of 1 ms, 90th percentile."""
+def noise():
+    """Why this machine is too noisy to judge turns of 20 ms by; None when it is not. A process that
+    computes gets a processor nearly all the time on a quiet one, and wakes on time."""
+    wall, processor = time.monotonic(), time.process_time()
+    while time.monotonic() - wall < 0.3:
+        pass
+    got = (time.process_time() - processor) / (time.monotonic() - wall)
+    if got < 0.8:
+        return f"a process that computes gets {100 * got:.0f} % of a processor"
     late = []
-    for _ in range(samples):
+    for _ in range(40):
         begin = time.monotonic()
         time.sleep(0.001)
         late.append((time.monotonic() - begin) * 1e3 - 1)
-    return sorted(late)[int(0.9 * samples)]
+    late = sorted(late)[36]
+    return f"a sleep of 1 ms ends {late:.1f} ms late" if late > 3 else None
 
 
 class FactsTest(unittest.TestCase):
@@ -110,13 +118,15 @@ class TimeSlice(FactsTest):
     def test_is_found_within_a_factor_of_two(self):
         if harness.REAL_GPU:
             self.skipTest("compares with the simulated GPU's configuration")
-        if (late := lateness_ms()) > 3:
-            self.skipTest(f"the machine is too noisy: a sleep of 1 ms ends {late:.1f} ms late")
+        noise_before = noise()
         facts = self.facts("--only", "time_slice", "--slice-seconds", "2")["time_slice"]
+        # Noise cuts turns short, but never a switch: that part is judged in any case.
+        self.assertGreaterEqual(facts["gap"]["min"], SWITCH_COST_US * 0.99, facts)
+        if why := noise_before or noise():
+            self.skipTest(f"the machine is too noisy: {why}")
         self.assertGreater(facts["turn"]["samples"], 10, facts)
         self.assertGreater(facts["turn"]["median"], TIME_SLICE_US / 2, facts)
         self.assertLess(facts["turn"]["median"], (TIME_SLICE_US + SWITCH_COST_US) * 2, facts)
-        self.assertGreaterEqual(facts["gap"]["min"], SWITCH_COST_US * 0.99, facts)
 
 
 if __name__ == "__main__":
