@@ -128,6 +128,7 @@ Status Work(const Options& options, nlohmann::json* report) {
   } else if (kernels) {
     if (auto ok = RunKernels(*gpu, *kernel, options, report); !ok) return ok;
   }
+  Announce(options, {{"event", "done"}});
   if (options.hold_s > 0) Hold(options.hold_s);
   return {};
 }

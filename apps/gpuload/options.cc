@@ -113,7 +113,8 @@ Parsed ParseOptions(int argc, char** argv) {
   app.add_option("--hold", options->hold_s, "Keep everything so many seconds after the work");
   app.add_option("--wait-for", options->wait_for,
                  "Begin, with the context made, when this file exists");
-  app.add_flag("--announce", options->announce, "Print a line when memory is held, kernels begin");
+  app.add_flag("--announce", options->announce,
+               "Print a line when memory is held, kernels begin, work is done");
   app.add_flag("--fork", options->fork_after_init, "Fork after cuInit, go on in the parent");
   try {
     app.parse(argc, argv);

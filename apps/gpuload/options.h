@@ -54,7 +54,7 @@ struct Options {
 
   double hold_s = 0;      // keep everything this long after the work, or until SIGTERM
   std::string wait_for;   // a file: with the context made, nothing more happens before it exists
-  bool announce = false;  // print {"event": ...} lines when memory is held and when kernels begin
+  bool announce = false;  // print {"event": ...} lines: memory held, kernels begin, work done
   bool fork_after_init = false;
 };
 

@@ -15,8 +15,8 @@
 
 // Two `run`s at once: the lock on RUNTIME_DIR/start.lock lets one look for the agent and start it;
 // the other, when it gets the lock, finds the agent. The agent itself holds RUNTIME_DIR/lock for as
-// long as it lives, so that no two serve one folder however they were started; we try that lock, for
-// an instant each time, to see an agent that does not listen yet, or no more.
+// long as it lives, so that no two serve one folder however they were started; we try that lock,
+// for an instant each time, to see an agent that does not listen yet, or no more.
 
 namespace prorata::cli {
 namespace {

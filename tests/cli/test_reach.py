@@ -60,7 +60,7 @@ class Reach(harness.MachineTestCase):
                     ["--name", name, "--memory", "1GiB"],
                     ["--load", way, "--graph", graph, "--kernels", "100", "--kernel-us", "200",
                      "--announce", "--hold", "600"])
-                harness.read_event(load, "kernels")
+                harness.read_event(load, "done")
                 harness.wait_until(lambda n=name: self.machine.share(n)["device_time_ns"] >= 15e6,
                                    what=f"charged GPU time of {name}")
                 load.terminate()

@@ -1,7 +1,8 @@
 """NVIDIA's CUDA runtime, static and shared, 12 and 13, on a share of the simulated GPU.
 
-The runtimes come from PyPI into PRORATA_CUDA_DIRS (folders, colon-separated; by default those under
-cuda/ in the build folder); where there is none, the test is skipped by name.
+The runtimes come from PyPI into the virtual environments that scripts/setup.sh makes in the build
+folder (PRORATA_CUDA_DIRS, colon-separated, names others); where there is none, the test is skipped
+by name.
 """
 import json
 import os
@@ -19,7 +20,11 @@ STEP = 128 * MIB
 
 def cuda_folders():
     named = os.environ.get("PRORATA_CUDA_DIRS")
-    return [pathlib.Path(p) for p in named.split(":")] if named else [harness.BUILD / "cuda"]
+    if named:
+        return [pathlib.Path(p) for p in named.split(":")]
+    # A preset's build folder lies in build/; the environments are in the outer one.
+    return [build / name for build in (harness.BUILD, harness.ROOT / "build")
+            for name in ("venv-cuda13", "venv-cuda12")]
 
 
 def find(pattern):
