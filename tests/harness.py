@@ -283,17 +283,31 @@ class Watcher(threading.Thread):
             raise self.error
 
 
+def read_line(process, deadline_s=DEADLINE_S):
+    """A line of a program's output; a program that says nothing for so long is killed."""
+    killer = threading.Timer(deadline_s, process.kill)
+    killer.start()
+    try:
+        line = process.stdout.readline()
+    finally:
+        killer.cancel()
+    if not line:
+        raise AssertionError(f"no line came within {deadline_s} s: {process.stderr.read()}")
+    return line
+
+
 def read_event(process, event):
     """Reads a gpuload's --announce lines until `event`; returns it."""
     while True:
-        line = process.stdout.readline()
-        if not line:
-            raise AssertionError(f"no '{event}' came: {process.stderr.read()}")
-        found = json.loads(line)
+        found = json.loads(read_line(process))
         if found.get("event") == event:
             return found
-        if "pid" in found and "event" not in found:
-            raise AssertionError(f"no '{event}' came, but {line}")
+        if "event" not in found:
+            raise AssertionError(f"no '{event}' came, but {found}")
+
+
+def _end_by_signal(number, _frame):
+    raise SystemExit(128 + number)
 
 
 class MachineTestCase(unittest.TestCase):
@@ -304,6 +318,8 @@ class MachineTestCase(unittest.TestCase):
     def setUp(self):
         for path in (PRORATA, GPULOAD):
             self.assertTrue(path.exists(), f"{path} is not built")
+        # Who ends the test by a signal ends its agent and programs too.
+        signal.signal(signal.SIGTERM, _end_by_signal)
         self.machine = Machine(self.MACHINE_TOML)
         self.addCleanup(self.machine.close)
 

@@ -112,7 +112,7 @@ class ManyProcesses(harness.MachineTestCase):
         process = self.machine.start(
             self.machine.command(["--name", "s", "--memory", str(self.LIMIT)],
                                  ["bash", "-c", script]), stdin=subprocess.PIPE)
-        self.assertEqual(process.stdout.readline(), "on\n")
+        self.assertEqual(harness.read_line(process), "on\n")
         pids = harness.wait_until(self.members_with_context, what="all members")
         begin.touch()
         return process, pids

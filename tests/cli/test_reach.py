@@ -89,11 +89,11 @@ class ProcessesAndThreads(harness.MachineTestCase):
                   f"read x; {harness.GPULOAD} --allocate 64MiB --until-refused; kill %1; wait")
         process = self.machine.start(self.machine.command(
             ["--name", "two", "--memory", "2GiB"], ["bash", "-c", script]), stdin=subprocess.PIPE)
-        harness.read_event(process, "allocated")
+        harness.read_event(process, "done")
         held = self.machine.share("two")["used_bytes"]
         process.stdin.write("go\n")
         process.stdin.flush()
-        report = json.loads(process.stdout.readline())
+        report = json.loads(harness.read_line(process))
         self.assertEqual(report["refused"], "CUDA_ERROR_OUT_OF_MEMORY")
         self.assertLessEqual(report["allocated_bytes"], 2 * GIB - held)
         self.assertGreater(report["allocated_bytes"], 0)

@@ -39,7 +39,7 @@ class Status(harness.MachineTestCase):
             process = self.machine.start(
                 [harness.PRORATA, "run", "--", "sh", "-c",
                  f"trap 'echo caught; exit 9' {name}; echo ready; while :; do sleep 0.02; done"])
-            self.assertEqual(process.stdout.readline(), "ready\n")
+            self.assertEqual(harness.read_line(process), "ready\n")
             process.send_signal(getattr(signal, "SIG" + name))
             out, _ = process.communicate(timeout=harness.DEADLINE_S)
             self.assertEqual((process.returncode, out), (9, "caught\n"), name)
@@ -66,7 +66,7 @@ class Agent(harness.MachineTestCase):
     def test_run_starts_an_agent_which_ends_after_its_last_share(self):
         process = self.machine.start([harness.PRORATA, "run", "--", "sh", "-c", "echo on; read x"],
                                      stdin=subprocess.PIPE)
-        self.assertEqual(process.stdout.readline(), "on\n")
+        self.assertEqual(harness.read_line(process), "on\n")
         agents = self.machine.agent_pids()
         self.assertEqual(len(agents), 1)
         self.assertEqual(len(self.machine.ps()), 1)
@@ -82,8 +82,7 @@ class Agent(harness.MachineTestCase):
             ["--name", f"n{i}", "--memory", "256MiB"],
             ["sh", "-c", "echo on; read x"]), stdin=subprocess.PIPE) for i in range(6)]
         for process in processes:
-            line = process.stdout.readline()
-            self.assertEqual(line, "on\n", line or process.stderr.read())
+            self.assertEqual(harness.read_line(process), "on\n")
         self.assertEqual(len(self.machine.agent_pids()), 1)
         self.assertEqual({share["name"] for share in self.machine.ps()},
                          {f"n{i}" for i in range(6)})

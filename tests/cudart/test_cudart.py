@@ -58,8 +58,7 @@ class Cudart(harness.MachineTestCase):
         program = self.build_fill(major, static)
         process = self.machine.start(self.machine.command(
             ["--name", "fill", "--memory", "1GiB"], [program, "600"]))
-        line = process.stdout.readline()
-        self.assertTrue(line, process.stderr.read() if not line else "")
+        line = harness.read_line(process)
         report = json.loads(line)
         self.assertEqual(report.get("refused"), "cudaErrorMemoryAllocation", line)
         self.assertEqual(report["runtime"] // 1000, major)
