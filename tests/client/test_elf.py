@@ -1,4 +1,4 @@
-"""The client library as a file: what it exports, what it needs, and that loading it runs nothing."""
+"""The client library as a file: its exports, its needs, and that loading it runs nothing."""
 
 import os
 import re

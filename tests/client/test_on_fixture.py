@@ -33,7 +33,8 @@ class OnFixture(unittest.TestCase):
         command = [sys.executable, str(HERE / "guest.py"), scenario]
         if on_share:
             command = [str(BUILD / "tests/on_fixture"), self.folder, UUID, str(LIMIT), *command]
-        done = subprocess.run(command, env=self.env | env, text=True, capture_output=True, timeout=60)
+        done = subprocess.run(command, env=self.env | env, text=True, capture_output=True,
+                              timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.stderr = done.stderr
         lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -82,8 +83,8 @@ class OnFixture(unittest.TestCase):
         self.assertEqual(answer["refusal"], OUT_OF_MEMORY)
         self.assertEqual(answer["small_when_full"], OUT_OF_MEMORY)
         self.assertEqual(answer["full"], [0, LIMIT])
-        # One lies where the driver had a large block (it gives a freed address out again); the other
-        # 99 share a slab.
+        # One lies where the driver had a large block (it gives a freed address out again); the
+        # other 99 share a slab.
         self.assertEqual(answer["after_small"], [LIMIT - 4 * MIB, LIMIT])
         self.assertEqual(answer["at_end"], [LIMIT, LIMIT])
         self.assertEqual(self.usage["used_bytes"], 0)
