@@ -26,6 +26,20 @@ unsigned long long step__duration_ns(const ProrataHostLaunch* launch, void** par
   return *(unsigned long long*)params[3];
 }
 
+// Writes when it ran: start, end.
+const unsigned stamp__param_sizes[] = {8, 8, 0};
+
+void stamp(const ProrataHostLaunch* launch, void** params) {
+  unsigned long long* out = *(unsigned long long**)params[0];
+  out[0] = launch->start_ns;
+  out[1] = launch->end_ns;
+}
+
+unsigned long long stamp__duration_ns(const ProrataHostLaunch* launch, void** params) {
+  (void)launch;
+  return *(unsigned long long*)params[1];
+}
+
 // Parameters of odd sizes, to see that each is copied and placed.
 const unsigned mixed__param_sizes[] = {1, 2, 8, 4, 12, 8, 0};
 

@@ -66,6 +66,23 @@ TEST_F(KernelTest, ParametersOfAllSizesAreCopiedAtTheLaunch) {
   EXPECT_EQ(seen[6], 100u);
 }
 
+// Exact in model time, however late the executor is.
+TEST_F(KernelTest, KernelsAreToldWhenTheyRan) {
+  CUdeviceptr out = 0;
+  CUDA_OK(cuMemAlloc_v2, &out, 4 * 8);
+  CUdeviceptr second = out + 16;
+  uint64_t ns = 3'000'000;
+  void* first_params[] = {&out, &ns};
+  void* second_params[] = {&second, &ns};
+  ASSERT_EQ(Launch(Kernel("stamp"), 1, 1, first_params), CUDA_SUCCESS);
+  ASSERT_EQ(Launch(Kernel("stamp"), 1, 1, second_params), CUDA_SUCCESS);
+  uint64_t seen[4];
+  CUDA_OK(cuMemcpyDtoH_v2, seen, out, sizeof(seen));
+  EXPECT_EQ(seen[1] - seen[0], ns);
+  EXPECT_EQ(seen[3] - seen[2], ns);
+  EXPECT_GE(seen[2], seen[1]);
+}
+
 TEST_F(KernelTest, ParametersCanComeInOneBuffer) {
   CUdeviceptr out = 0;
   CUDA_OK(cuMemAlloc_v2, &out, 7 * 8);

@@ -168,6 +168,7 @@ void Model::StartCopy(int device, int which) {
   if (engine.queue.head == 0) return;
   const Index item = state().streams[engine.queue.head].items.head;
   tx_.Mut(engine.finish_ns) = now() + state().items[item].duration_ns;
+  tx_.Mut(state().streams[engine.queue.head].started_ns) = now();
 }
 
 void Model::Schedule(int index) {
@@ -211,6 +212,7 @@ void Model::Admit(int index) {
     StreamRecord& record = tx_.Mut(state().streams[stream]);
     record.place = Place::kRunning;
     record.finish_ns = finish;
+    record.started_ns = now();
     tx_.Mut(context.running_ppm) += item.sm_ppm;
   }
 }

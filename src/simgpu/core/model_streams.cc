@@ -301,7 +301,10 @@ void Model::FinishEngine(Index index) {
   }
   const Index process = state().contexts[stream.context].process;
   PlaceList::Append(tx_, state().processes[process].actions, index);
-  tx_.Mut(stream.place) = Place::kAction;
+  StreamRecord& changed = tx_.Mut(stream);
+  changed.place = Place::kAction;
+  changed.ended_ns = now();
+  if (state().items[stream.items.head].kind == WorkKind::kHost) changed.started_ns = now();
   wake_executors_.push_back(process);
 }
 
@@ -345,7 +348,9 @@ bool Model::TakeAction(Index process, Action* action) {
   tx_.Mut(stream.place) = Place::kActionTaken;
   *action = {.token = state().items[stream.items.head].token,
              .stream = HandleOf(Kind::kStream, index),
-             .sequence = stream.completed + 1};
+             .sequence = stream.completed + 1,
+             .started_ns = stream.started_ns,
+             .ended_ns = stream.ended_ns};
   return true;
 }
 

@@ -24,7 +24,7 @@ namespace prorata::simgpu {
 using Index = uint32_t;
 
 inline constexpr uint64_t kStateMagic = 0x75706773'7472706dULL;
-inline constexpr uint32_t kStateLayout = 1;  // raise with every change of the structs below
+inline constexpr uint32_t kStateLayout = 2;  // raise with every change of the structs below
 inline constexpr uint32_t kMaxProcesses = 256;
 inline constexpr uint32_t kMaxContexts = 1024;
 inline constexpr uint32_t kMaxStreams = 16384;
@@ -114,8 +114,10 @@ struct StreamRecord {
   uint64_t submitted = 0;
   uint64_t completed = 0;
   Link at_place;
-  int64_t finish_ns = 0;  // kRunning: in engine time of its context
-  List waiters;           // streams blocked on this one
+  int64_t finish_ns = 0;   // kRunning: in engine time of its context
+  int64_t started_ns = 0;  // of the head: when an engine began it, and when that ended
+  int64_t ended_ns = 0;
+  List waiters;  // streams blocked on this one
   Link as_waiter;
   Index blocked_on = 0;
   Link in_dirty;

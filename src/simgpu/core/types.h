@@ -88,6 +88,9 @@ struct Action {
   uint64_t token = 0;
   Handle stream = 0;
   uint64_t sequence = 0;
+  // When the engine began and ended it (model clock): first admitted, and done. Equal for kHost.
+  int64_t started_ns = 0;
+  int64_t ended_ns = 0;
 };
 
 // What NVML shows. Times are model time.

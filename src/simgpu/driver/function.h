@@ -59,7 +59,7 @@ struct KernelCost {
 KernelCost CostOf(const KernelCall& call, const DeviceConfig& device);
 
 // Runs the host kernel; on the executor.
-void RunHostKernel(const KernelCall& call, const KernelCost& cost, const Action& action);
+void RunHostKernel(const KernelCall& call, unsigned sm_count, const Action& action);
 
 // Look-ups; D().mutex held. The function is created when the image has it: CUDA_ERROR_NOT_FOUND
 // when not.

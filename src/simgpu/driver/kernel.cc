@@ -65,12 +65,10 @@ KernelCost CostOf(const KernelCall& call, const DeviceConfig& device) {
   return cost;
 }
 
-void RunHostKernel(const KernelCall& call, const KernelCost& cost, const Action& action) {
-  // The machine does not say when the engine began and ended it; the action is due at its end.
-  (void)action;
-  ProrataHostLaunch launch = Describe(call, 0);
-  launch.end_ns = static_cast<unsigned long long>(D().machine->NowNs());
-  launch.start_ns = launch.end_ns - static_cast<unsigned long long>(cost.duration_ns);
+void RunHostKernel(const KernelCall& call, unsigned sm_count, const Action& action) {
+  ProrataHostLaunch launch = Describe(call, sm_count);
+  launch.start_ns = static_cast<unsigned long long>(action.started_ns);
+  launch.end_ns = static_cast<unsigned long long>(action.ended_ns);
   std::vector<void*> pointers = Pointers(call);
   call.function->host_kernel(&launch, pointers.data());
 }

@@ -56,9 +56,9 @@ struct WorkMaker {
     if (!call.function->host_kernel) return Plain(work);
     return AddWork(
         ctx, work,
-        [call, cost](const Action& action) {
+        [call, sm_count = D().config(ctx->device).sm_count](const Action& action) {
           InsideCallback inside;
-          RunHostKernel(call, cost, action);
+          RunHostKernel(call, sm_count, action);
           return true;
         },
         out);
