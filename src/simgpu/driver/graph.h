@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@ struct GraphNode {
   std::vector<void*> kernel_pointers;
   CUDA_MEMCPY3D copy_params{};
   CUDA_MEMSET_NODE_PARAMS fill_params{};
+  std::map<int, CUkernelNodeAttrValue> attributes;
   std::shared_ptr<Graph> child;
   CUgraphNode cloned_from = nullptr;
   bool enabled = true;
