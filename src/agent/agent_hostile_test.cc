@@ -1,9 +1,11 @@
 // What members and users may send: anything. It must be refused, and harm nobody else.
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <random>
@@ -136,6 +138,27 @@ TEST_F(HostileTest, RandomMessagesOfAMember) {
     const auto shares = Call(folder_.path(), {{"op", "list_shares"}})["shares"];
     return shares[0]["members"].size() == 1;
   }));
+}
+
+// The answer to a request that cannot be granted looks for the dead first, and finds the asker.
+TEST_F(HostileTest, ARequestThatOutlivesItsProcess) {
+  ASSERT_TRUE(good_->Charge(kGiB / 2));
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    TestMember own(share_);
+    if (own.Join() != kWelcome) ::_exit(1);
+    ::kill(agent_.pid(), SIGSTOP);
+    for (uint64_t id = 1; id <= 3; ++id) {
+      const protocol::GrantRequest request{id, 0, 0, kGiB};
+      SendFrame(own.socket(), static_cast<uint16_t>(MessageType::kGrantRequest), &request,
+                sizeof request);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  EXPECT_EQ(status, 0);
+  ::kill(agent_.pid(), SIGCONT);
 }
 
 TEST_F(HostileTest, TooManyConnectionsHaveAnAnswer) {

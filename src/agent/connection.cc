@@ -142,10 +142,10 @@ void Connection::Close() {
   boost::system::error_code ignored;
   descriptor_.close(ignored);
   fds_.clear();
-  // The handler may hold the last references to what owns us; it goes with this call.
-  const Handler handler = std::move(handler_);
-  handler_ = {};
-  if (handler.on_closed) handler.on_closed();
+  if (handler_.on_closed) handler_.on_closed();
+  // Close is often called from within one of these functions: they go when it has returned.
+  boost::asio::post(descriptor_.get_executor(),
+                    [self = shared_from_this()] { self->handler_ = {}; });
 }
 
 ProcessWatch::ProcessWatch(boost::asio::io_context& loop, UniqueFd pidfd,

@@ -55,25 +55,25 @@ Member* MemberServer::MemberOf(const Session& session) {
 
 void MemberServer::Accept(uint64_t share_id, UniqueFd socket) {
   auto peer = IdentifyPeer(socket.get());
-  auto session = std::make_unique<Session>(loop_, next_id_++, share_id);
+  auto session = std::make_shared<Session>(loop_, next_id_++, share_id);
   Session& s = *session;
   s.connection = std::make_shared<Connection>(loop_, std::move(socket),
                                               protocol::kMaxMemberBodyBytes, kMostUnsent);
   const uint64_t id = s.id;
-  sessions_[id] = std::move(session);
+  sessions_[id] = session;
   const uint32_t connections = ++by_share_[share_id];
-  auto find = [this, id]() -> Session* {
+  auto find = [this, id]() -> std::shared_ptr<Session> {
     const auto found = sessions_.find(id);
-    return found == sessions_.end() ? nullptr : found->second.get();
+    return found == sessions_.end() ? nullptr : found->second;
   };
   s.connection->Start(
       {.on_frame =
            [this, find](const protocol::FrameHeader& header, const uint8_t* body, auto& fds) {
-             if (Session* own = find()) OnFrame(*own, header, body, fds);
+             if (const auto own = find()) OnFrame(*own, header, body, fds);
            },
        .on_malformed =
            [this, find] {
-             if (Session* own = find()) Refuse(*own, RefusedReason::kMalformed);
+             if (const auto own = find()) Refuse(*own, RefusedReason::kMalformed);
            },
        .on_closed = [this, id] { Forget(id); }});
   if (!peer) return Refuse(s, RefusedReason::kNotAllowed);
@@ -83,17 +83,18 @@ void MemberServer::Accept(uint64_t share_id, UniqueFd socket) {
   if (connections > kMostConnections) return Refuse(s, RefusedReason::kTooManyMembers);
   s.join_timer.expires_after(kJoinWithin);
   s.join_timer.async_wait([this, find](const boost::system::error_code& stopped) {
-    if (Session* own = stopped ? nullptr : find()) Refuse(*own, RefusedReason::kMalformed);
+    if (const auto own = stopped ? nullptr : find()) Refuse(*own, RefusedReason::kMalformed);
   });
 }
 
 void MemberServer::Forget(uint64_t id) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
-  Session& session = *found->second;
-  if (Member* member = MemberOf(session)) member->connection.reset();
-  if (--by_share_[session.share_id] == 0) by_share_.erase(session.share_id);
+  const std::shared_ptr<Session> session = found->second;
   sessions_.erase(found);
+  session->join_timer.cancel();
+  if (Member* member = MemberOf(*session)) member->connection.reset();
+  if (--by_share_[session->share_id] == 0) by_share_.erase(session->share_id);
 }
 
 void MemberServer::Refuse(Session& session, RefusedReason reason) {

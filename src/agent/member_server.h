@@ -41,7 +41,9 @@ class MemberServer {
   Node& node_;
   bool any_user_;
   uint64_t next_id_ = 1;
-  std::map<uint64_t, std::unique_ptr<Session>> sessions_;
+  // Shared with the call that is going on: what it does may close its own connection, and with it
+  // end its session.
+  std::map<uint64_t, std::shared_ptr<Session>> sessions_;
   std::map<uint64_t, uint32_t> by_share_;  // connections
 };
 
