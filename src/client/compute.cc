@@ -35,10 +35,6 @@ bool BucketAllows(uint32_t device) {
   return ppm >= 1'000'000 || g_compute[device].bucket.MayRun(NowNs(), ppm);
 }
 
-bool AgentSilent() {
-  return AgentSilentNs() >= static_cast<int64_t>(protocol::kAgentSilentAfterNs);
-}
-
 // Until the lease is open, or the agent is silent and the local rule lets one pass.
 void AwaitLease(uint32_t device) {
   const protocol::DeviceLimits& limits = LimitsOf(device);
@@ -64,15 +60,17 @@ int64_t TickDevice(uint32_t device, int64_t now_ns, bool silent) {
   const protocol::DeviceLimits& limits = LimitsOf(device);
   protocol::DeviceUsage& usage = UsageOf(device);
   DeviceCompute& compute = g_compute[device];
+  const uint32_t lease = limits.lease.load();  // before the work is looked at: see StreamRecord
   const OpenWork open = OpenWorkOf(device);
   const uint64_t launches = compute.launches.load(std::memory_order_relaxed) + open.launches;
   usage.launches.store(launches, std::memory_order_relaxed);
   usage.backlog_ns.store(compute.backlog.ns() + open.ns, std::memory_order_relaxed);
   const bool limited = limits.compute_limit_ppm.load(std::memory_order_relaxed) < 1'000'000;
   compute.local_rule.store(silent && limited ? 1 : 0, std::memory_order_relaxed);
-  const LeaseWatch::Act act = g_watch[device].Step(
-      {now_ns, limits.lease.load(std::memory_order_acquire), compute.backlog.count() != 0, open.ns,
-       launches, limits.idle_report_us.load(std::memory_order_relaxed)});
+  const LeaseWatch::Act act =
+      g_watch[device].Step({now_ns, lease, compute.backlog.count() != 0 || open.launching != 0,
+                            usage.waiting.load() != 0, open.ns, launches,
+                            limits.idle_report_us.load(std::memory_order_relaxed)});
   if (act.drained) {
     usage.drained_sequence.store(act.sequence);
     Send(MessageType::kLeaseDrained, protocol::LeaseEvent{device, act.sequence});
@@ -82,6 +80,10 @@ int64_t TickDevice(uint32_t device, int64_t now_ns, bool silent) {
 }
 
 }  // namespace
+
+bool AgentSilent() {
+  return AgentSilentNs() >= static_cast<int64_t>(protocol::kAgentSilentAfterNs);
+}
 
 void AwaitLaunch(uint32_t device) {
   const protocol::DeviceLimits& limits = LimitsOf(device);

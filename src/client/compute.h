@@ -31,6 +31,14 @@ inline uint64_t BoundNs(const protocol::DeviceLimits& limits, uint32_t lease) {
   return uint64_t{bound.load(std::memory_order_relaxed)} * 1000;
 }
 
+// The agent's heartbeat has stopped: leases say nothing any more. Looks at the clock.
+bool AgentSilent();
+
+// Whether the lease, or the local rule, lets launches pass; the backlog apart.
+inline bool LeaseAllows(const protocol::DeviceLimits& limits) {
+  return (limits.lease.load() & protocol::kLeaseOpen) != 0 || AgentSilent();
+}
+
 // Whether a launch may pass at once: the lease is open, the backlog below its bound, and no local
 // rule is in force.
 inline bool MayLaunch(const protocol::DeviceLimits& limits, const DeviceCompute& compute) {

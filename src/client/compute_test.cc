@@ -135,8 +135,9 @@ constexpr uint32_t Word(uint32_t sequence, uint32_t bits) {
 class LeaseWatchTest : public testing::Test {
  protected:
   LeaseWatch::Act Step(uint32_t lease, bool outstanding = false, uint64_t unfenced_ns = 0) {
-    return watch_.Step({now_ns_, lease, outstanding, unfenced_ns, launches_, 200});
+    return watch_.Step({now_ns_, lease, outstanding, waiting_, unfenced_ns, launches_, 200});
   }
+  bool waiting_ = false;
   LeaseWatch watch_;
   int64_t now_ns_ = 1'000 * kMs;
   uint64_t launches_ = 0;
@@ -180,6 +181,23 @@ TEST_F(LeaseWatchTest, IdleIsSaidOnlyWhenContendedAndOnceUntilWorkComes) {
   EXPECT_FALSE(Step(contended).idle);
   now_ns_ += 200 * kUs;
   EXPECT_TRUE(Step(contended).idle);
+}
+
+// Seen on the simulated GPU: "idle" was said 40 us after the lease had opened, while the thread
+// that had waited for it was still waking; the next share was let in, and two ran at once.
+TEST_F(LeaseWatchTest, AWakingThreadIsNotIdle) {
+  const uint32_t open = Word(3, protocol::kLeaseOpen | protocol::kLeaseContended);
+  Step(Word(2, 0));
+  now_ns_ += 100 * kMs;
+  waiting_ = true;
+  EXPECT_FALSE(Step(open).idle) << "no work for 100 ms, but the lease was closed";
+  now_ns_ += kMs;
+  EXPECT_FALSE(Step(open).idle) << "it has not woken yet";
+  waiting_ = false;
+  now_ns_ += 150 * kUs;
+  EXPECT_FALSE(Step(open).idle) << "it has only just woken";
+  now_ns_ += 50 * kUs;
+  EXPECT_TRUE(Step(open).idle);
 }
 
 TEST_F(LeaseWatchTest, ARunningKernelIsNotIdle) {

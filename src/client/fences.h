@@ -44,6 +44,11 @@ struct alignas(64) StreamRecord {
   std::atomic<const void*> owner;
   std::atomic<uint64_t> batch_key;  // of its launches; kMixedKey if they differ; 0: none yet
   std::atomic<uint32_t> probe;      // estimates were found wrong: measure the next launch alone
+  // Threads between the lease's test and the launch's account, for launches that begin a batch.
+  // Raised first, then the lease is read; the helper reads the lease first, then this. So when a
+  // lease closes, either the helper sees the launch and does not say "drained", or the launching
+  // thread sees the closed lease and waits.
+  std::atomic<uint32_t> launching;
   uint32_t device;
   Ring* ring;
   // Identity; null context: the record is free.
@@ -69,6 +74,7 @@ void EndBatch(StreamRecord* stream, bool unknown);
 struct OpenWork {
   uint64_t launches;
   uint64_t ns;
+  uint32_t launching;  // threads that are just beginning a batch
 };
 OpenWork OpenWorkOf(uint32_t device);
 

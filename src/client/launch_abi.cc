@@ -40,7 +40,15 @@ inline void Account(StreamRecord* stream, uint64_t key, uint32_t estimate_ns) {
 // Before the launch: a stream without a batch under way begins one; a function of unknown length
 // gets a batch of its own, so that it is measured alone. So does one launch after a batch whose
 // estimates did not fit. Answers the estimate to go by.
+//
+// Raises `launching`; the lease is tested again after that, for it may have closed since.
 [[gnu::noinline]] uint32_t Prepare(StreamRecord* stream, uint32_t estimate_ns) {
+  const protocol::DeviceLimits& limits = LimitsOf(stream->device);
+  for (stream->launching.fetch_add(1); !LeaseAllows(limits);) {
+    stream->launching.fetch_sub(1);
+    AwaitLaunch(stream->device);
+    stream->launching.fetch_add(1);
+  }
   if (stream->word.load(std::memory_order_relaxed) != 0) {
     EndBatch(stream, false);
   } else if (stream->probe.exchange(0, std::memory_order_relaxed) != 0) {
@@ -67,13 +75,15 @@ inline CUresult Launch(uint64_t key, CUstream stream, bool per_thread, Call&& ca
     AwaitLaunch(record->device);
   }
   uint32_t estimate_ns = g_estimates.Lookup(key);
-  if (record->word.load(std::memory_order_relaxed) == 0 || estimate_ns == 0) [[unlikely]] {
+  const bool begins = record->word.load(std::memory_order_relaxed) == 0 || estimate_ns == 0;
+  if (begins) [[unlikely]]
     estimate_ns = Prepare(record, estimate_ns);
-  }
   t_inside = 1;  // it was 0
   const CUresult result = call();
   t_inside = 0;
   if (result == CUDA_SUCCESS) Account(record, key, estimate_ns);
+  if (begins) [[unlikely]]
+    record->launching.fetch_sub(1);
   return result;
 }
 

@@ -4,7 +4,9 @@
 // tells it what is seen, it answers what to send and when to look again.
 //
 //   closed:               as soon as nothing is outstanding, say kLeaseDrained for this sequence
-//   open and contended:   after idle_report without work, say kLeaseIdle, once until work comes
+//   open and contended:   after idle_report without work, say kLeaseIdle, once until work comes.
+//                         Whoever waited for the lease has work, but needs a moment to wake: the
+//                         time begins when the lease opens, and not while anybody still waits
 //   open, not contended:  nothing to say
 
 #include <cstdint>
@@ -18,7 +20,8 @@ class LeaseWatch {
   struct Seen {
     int64_t now_ns;
     uint32_t lease;        // the lease word
-    bool outstanding;      // fenced work is not done yet
+    bool outstanding;      // fenced work is not done yet, or a launch is just being made
+    bool waiting;          // threads wait for the lease, or have not woken since it opened
     uint64_t unfenced_ns;  // estimate of work launched since the last fences
     uint64_t launches;     // all launches so far
     uint32_t idle_report_us;
@@ -33,12 +36,13 @@ class LeaseWatch {
   Act Step(const Seen& seen) {
     Act act;
     act.sequence = seen.lease >> protocol::kLeaseSequenceShift;
-    if (!started_ || seen.launches != launches_ || seen.outstanding) {
+    if (!started_ || seen.launches != launches_ || seen.outstanding || seen.waiting) {
       launches_ = seen.launches;
       last_work_ns_ = seen.now_ns;
       idle_said_ = false;
     }
     if (!started_ || seen.lease != lease_) {
+      if ((seen.lease & ~lease_ & protocol::kLeaseOpen) != 0) last_work_ns_ = seen.now_ns;
       lease_ = seen.lease;
       changed_at_ns_ = seen.now_ns;
       drained_said_ = idle_said_ = false;
@@ -53,7 +57,7 @@ class LeaseWatch {
       act.look_again_ns = drained_said_ ? kSeldomNs : kOftenNs;
     } else if ((seen.lease & protocol::kLeaseContended) != 0) {
       const int64_t report_ns = int64_t{seen.idle_report_us} * 1000;
-      act.idle = !idle_said_ && !seen.outstanding &&
+      act.idle = !idle_said_ && !seen.outstanding && !seen.waiting &&
                  seen.now_ns - last_work_ns_ >= report_ns + unfenced_ns;
       idle_said_ |= act.idle;
       act.look_again_ns = idle_said_ ? kSeldomNs : kOftenNs;

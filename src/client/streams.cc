@@ -120,6 +120,7 @@ OpenWork OpenWorkOf(uint32_t device) {
     const uint64_t word = g_records[i].word.load(std::memory_order_relaxed);
     open.launches += LaunchesIn(word);
     open.ns += NsIn(word);
+    open.launching += g_records[i].launching.load();
   }
   return open;
 }
