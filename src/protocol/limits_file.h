@@ -77,9 +77,9 @@ struct DeviceLimits {
   // What all grants of this share on this device add up to, for cuMemGetInfo: never above the limit
   // but while a limit that was lowered below use is being reached.
   alignas(64) std::atomic<uint64_t> granted_bytes;
-  // The agent's own note of the recall it is in the middle of (usage_file.h, A1 to A3): slot + 1 and
-  // the grant before it, or 0. An agent killed there left a grant below what the member may use; the
-  // next one puts it back. Nothing for members.
+  // The agent's own note of the recall it is in the middle of (usage_file.h, A1 to A3): slot + 1
+  // and the grant before it, or 0. An agent killed there left a grant below what the member may
+  // use; the next one puts it back. Nothing for members.
   std::atomic<uint64_t> recall_previous_bytes;
   std::atomic<uint64_t> recall_slot_plus_one;
   uint64_t reserved2[5];
