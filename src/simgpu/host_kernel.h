@@ -8,11 +8,11 @@
 // For every kernel NAME the image exports, with C linkage:
 //
 //   void NAME(const ProrataHostLaunch* launch, void** params);
-//       The work of the whole grid. Called once for a launch, on the driver's executor thread, when
-//       the launch completes in model time; work behind it in its stream sees what it wrote.
-//       params[i] points at the launch's own copy of parameter i. Device pointers can be followed:
-//       device memory is mapped at its device address. CUDA calls made here are refused with
-//       CUDA_ERROR_NOT_PERMITTED.
+//       The work of the whole grid. Called once for a launch, on the driver's executor thread, soon
+//       after the launch completes in model time, one launch after the other: what is ordered
+//       behind it, on the device or in the program, sees what it wrote. params[i] points at the
+//       launch's own copy of parameter i. Device pointers can be followed: device memory is mapped
+//       at its device address. CUDA calls made here are refused with CUDA_ERROR_NOT_PERMITTED.
 //
 //   extern const unsigned NAME__param_sizes[];
 //       Bytes of each parameter in order, then 0. Required: it is what makes NAME a kernel.

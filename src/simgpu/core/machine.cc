@@ -71,15 +71,7 @@ void Operation::Reap() {
   for (Index slot = 1; slot <= state.free_processes.highest; ++slot) {
     const ProcessRecord& process = state.processes[slot];
     if (process.slot.life == Life::kFree || IsSelf(process)) continue;
-    if (attachment_.presence().HolderPid(slot) < 0) {
-      model.EndProcess(slot, wipe());
-      // Its going may let others run sooner than they reckoned.
-      for (Index other = 1; other <= state.free_processes.highest; ++other) {
-        if (state.processes[other].slot.life != Life::kLive) continue;
-        model.wake_waiters().push_back(other);
-        model.wake_executors().push_back(other);
-      }
-    }
+    if (attachment_.presence().HolderPid(slot) < 0) model.EndProcess(slot, wipe());
   }
   model.Settle();
   attachment_.state()->last_reap_ns.store(RealClock().NowNs(), std::memory_order_relaxed);
@@ -318,7 +310,8 @@ Answer<uint64_t> Machine::Submit(Handle handle, std::span<const Work> work) {
   Operation op(this);
   const Index stream = op.model.Find(Kind::kStream, handle);
   if (stream == 0) return std::unexpected(Code::kInvalidHandle);
-  if (op.model.state().streams[stream].queued + work.size() > kQueueDepth) {
+  const StreamRecord& record = op.model.state().streams[stream];
+  if (record.queued + record.left_count + work.size() > kQueueDepth) {
     return std::unexpected(Code::kFull);
   }
   return op.model.Submit(stream, work);
@@ -332,7 +325,11 @@ Answer<int64_t> Machine::ElapsedNs(Handle start, Handle end) {
   const EventRecord& from = op.model.state().events[first];
   const EventRecord& to = op.model.state().events[last];
   if (from.records == 0 || to.records == 0) return std::unexpected(Code::kInvalidValue);
-  if (!from.complete || !to.complete) return std::unexpected(Code::kNotReady);
+  for (const Handle event : {start, end}) {
+    Condition condition;
+    op.Resolve({Target::Kind::kEvent, event, 0}, &condition);
+    if (op.model.Check(&condition) != Code::kOk) return std::unexpected(Code::kNotReady);
+  }
   return to.time_ns - from.time_ns;
 }
 

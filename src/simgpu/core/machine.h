@@ -99,6 +99,9 @@ class Machine {
   static constexpr size_t kMaxBatch = 256;
   static constexpr uint32_t kQueueDepth = 4096;
 
+  // What follows is about what the host may know: work is finished when the device is past it and
+  // the actions of all kernels that ended before it are complete (those of this process).
+  //
   // kOk or kNotReady. A stream handle that is gone is kInvalidHandle.
   Code QueryStream(Handle stream, uint64_t sequence);
   Code QueryStream(Handle stream);    // everything submitted
@@ -117,10 +120,14 @@ class Machine {
   Answer<int64_t> ElapsedNs(Handle start, Handle end);
 
   // --- The executor of this process ------------------------------------------------------------
-  // The next action to run; kTimedOut, or kShutdown. Several threads may ask.
+  // The next action to run; kTimedOut, or kShutdown. Several threads may ask; none gets one while
+  // another is neither complete nor deferred, so that they run one after the other, in the order in
+  // which their engine times ended.
   Answer<Action> NextAction(Handle process, int64_t deadline_ns = kForever);
   // The entry is finished; what waits behind it goes on.
   Code CompleteAction(const Action& action);
+  // Not yet: others go first, and the caller completes it when it can. Kernels cannot be deferred.
+  Code DeferAction(const Action& action);
   // Ends all NextAction calls of this object, now and later, with kShutdown (false: undoes that).
   void WakeExecutor(bool shutdown);
 

@@ -27,7 +27,6 @@ struct Operation {
   Wipe wipe();
   int PidOf(Index slot) const;
   Code Resolve(const Target& target, Condition* condition) const;
-  Index ProcessOf(const Condition& condition) const;
   // Real time to sleep until a model time, bounded.
   int64_t RealSleepNs(int64_t wake_ns) const;
 
@@ -38,6 +37,7 @@ struct Operation {
 
  private:
   bool IsSelf(const ProcessRecord& process) const;
+  void OwnedBy(Index context, Condition* condition) const;
 };
 
 }  // namespace prorata::simgpu

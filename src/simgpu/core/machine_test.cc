@@ -266,11 +266,11 @@ TEST_F(MachineTest, CopiesRunBesideKernels) {
 TEST_F(MachineTest, ActionsHoldTheStreamUntilCompleted) {
   Make();
   const Program a = Add(1);
-  const Work work[] = {Work::Kernel(kNsPerMs, 1'000'000, 71), Work::Host(72)};
+  const Work work[] = {Work::Copy(WorkKind::kCopyToDevice, 999'999, 71), Work::Host(72)};
   ASSERT_TRUE(machine_->Submit(a.stream, work));
   const Action first = machine_->NextAction(a.process).value();
   EXPECT_EQ(first.token, 71u);
-  EXPECT_EQ(clock_.NowNs(), kNsPerMs) << "not before the kernel's time is over";
+  EXPECT_EQ(clock_.NowNs(), kNsPerMs) << "not before the copy's time is over";
   EXPECT_EQ(machine_->NextAction(a.process).error(), Code::kStuck);
   EXPECT_EQ(machine_->WaitStream(a.stream), Code::kStuck);
   EXPECT_EQ(machine_->CompleteAction(first), Code::kOk);

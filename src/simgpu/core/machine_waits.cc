@@ -10,6 +10,7 @@
 // at which its wish could be true (Model::EarliestNs, and not before the machine's next event),
 // then looks again. With contention that takes a few rounds, not one per event of others. It is
 // woken early only by what no lower bound foresees: a finished action, a context's end, a death.
+// Where only an action is missing, it sleeps until that is complete.
 
 namespace prorata::simgpu {
 
@@ -25,7 +26,7 @@ Code Machine::Query(const Target& target) {
   Operation op(this);
   Condition condition;
   const Code found = op.Resolve(target, &condition);
-  return found == Code::kOk ? op.model.Check(condition) : found;
+  return found == Code::kOk ? op.model.Check(&condition) : found;
 }
 
 Code Machine::Wait(const Target& target, int64_t deadline_ns) {
@@ -40,7 +41,7 @@ Code Machine::Wait(const Target& target, int64_t deadline_ns) {
         const Code found = op.Resolve(target, &condition);
         if (found != Code::kOk) return found;
       }
-      if (op.model.Check(condition) == Code::kOk) return Code::kOk;
+      if (op.model.Check(&condition) == Code::kOk) return Code::kOk;
       if (op.now_ns >= deadline_ns) return Code::kTimedOut;
       // Nothing can change before the machine's next event, and not this before its own work.
       op.model.Settle();
@@ -52,8 +53,8 @@ Code Machine::Wait(const Target& target, int64_t deadline_ns) {
         virtual_clock_->AdvanceTo(std::min(next_ns, deadline_ns));
         continue;
       }
-      const Index process = op.ProcessOf(condition);
-      word = &attachment_->state()->waiter_word[process];
+      op.model.WantVisible(condition);
+      word = &attachment_->state()->waiter_word[condition.process];
       seen = word->load();
       sleep_ns = op.RealSleepNs(wake_ns);
     }
@@ -68,13 +69,6 @@ int64_t Operation::RealSleepNs(int64_t wake_ns) const {
   return real > kMaxSleepNs ? kMaxSleepNs : std::max<int64_t>(static_cast<int64_t>(real), 1);
 }
 
-Index Operation::ProcessOf(const Condition& condition) const {
-  const Index context = condition.kind == Condition::Kind::kContext
-                            ? condition.index
-                            : model.state().streams[condition.index].context;
-  return model.state().contexts[context].process;
-}
-
 Code Operation::Resolve(const Target& target, Condition* condition) const {
   const State& state = model.state();
   switch (target.kind) {
@@ -84,6 +78,7 @@ Code Operation::Resolve(const Target& target, Condition* condition) const {
       const StreamRecord& stream = state.streams[index];
       const uint64_t limit = std::min(target.sequence, stream.submitted);
       *condition = {Condition::Kind::kSequence, index, stream.slot.generation, limit};
+      OwnedBy(stream.context, condition);
       return Code::kOk;
     }
     case Target::Kind::kRoom: {
@@ -93,20 +88,21 @@ Code Operation::Resolve(const Target& target, Condition* condition) const {
       const StreamRecord& stream = state.streams[index];
       const uint64_t wanted = stream.submitted + target.sequence;
       const uint64_t limit = wanted > Machine::kQueueDepth ? wanted - Machine::kQueueDepth : 0;
-      *condition = {Condition::Kind::kSequence, index, stream.slot.generation, limit};
+      *condition = {Condition::Kind::kRoom, index, stream.slot.generation, limit};
+      OwnedBy(stream.context, condition);
       return Code::kOk;
     }
     case Target::Kind::kEvent: {
       const Index index = model.Find(Kind::kEvent, target.handle);
       if (index == 0) return Code::kInvalidHandle;
       const EventRecord& event = state.events[index];
-      // Never recorded or complete: stream 0 with sequence 0 has always passed.
+      *condition = {Condition::Kind::kSequence, event.stream, event.stream_generation,
+                    event.sequence};
       if (event.records == 0 || event.complete) {
-        *condition = {};
-      } else {
-        *condition = {Condition::Kind::kSequence, event.stream, event.stream_generation,
-                      event.sequence};
+        condition->reached = true;
+        condition->visible_ticket = event.visible_ticket;
       }
+      OwnedBy(event.context, condition);
       return Code::kOk;
     }
     case Target::Kind::kContext:
@@ -116,7 +112,13 @@ Code Operation::Resolve(const Target& target, Condition* condition) const {
   if (index == 0) return Code::kInvalidHandle;
   const ContextRecord& context = state.contexts[index];
   *condition = {Condition::Kind::kContext, index, context.slot.generation, context.next_ticket};
+  OwnedBy(index, condition);
   return Code::kOk;
+}
+
+void Operation::OwnedBy(Index context, Condition* condition) const {
+  condition->process = model.state().contexts[context].process;
+  condition->process_generation = model.state().processes[condition->process].slot.generation;
 }
 
 Code Machine::QueryStream(Handle stream, uint64_t sequence) {
@@ -180,6 +182,11 @@ Answer<Action> Machine::NextAction(Handle handle, int64_t deadline_ns) {
 Code Machine::CompleteAction(const Action& action) {
   Operation op(this);
   return op.model.CompleteAction(action);
+}
+
+Code Machine::DeferAction(const Action& action) {
+  Operation op(this);
+  return op.model.DeferAction(action);
 }
 
 void Machine::WakeExecutor(bool shutdown) {

@@ -19,10 +19,20 @@ using Wipe = std::function<void(int device, const Extent& extent)>;
 
 // What a wait or a query is about, fixed when it begins.
 struct Condition {
-  enum class Kind : uint8_t { kSequence, kContext } kind = Kind::kSequence;
+  enum class Kind : uint8_t {
+    kSequence,  // a stream has completed up to `limit`
+    kRoom,      // the same, and it keeps no entry up to there
+    kContext,   // a context has completed all tickets below `limit`
+  } kind = Kind::kSequence;
   Index index = 0;  // stream, or context
   uint32_t generation = 0;
-  uint64_t limit = 0;  // kSequence: completed up to here; kContext: all tickets below this
+  uint64_t limit = 0;
+  Index process = 0;  // whose it is
+  uint32_t process_generation = 0;
+  // Once the device has got there: the functions up to here must have run before the host may know.
+  // Fixed at the first look, so that what is submitted later does not put it off.
+  bool reached = false;
+  uint64_t visible_ticket = 0;
 };
 
 // The discrete-event model over a State, and nothing else: no clock, lock, file or thread. The
@@ -42,6 +52,15 @@ struct Condition {
 // context kernels start in order of priority, then arrival, when the SMs they ask for are free
 // (the first in line that does not fit holds up the rest, as the hardware's queue does), and then
 // progress at full speed whenever the context is on the engine.
+//
+// How actions run. A copy, fill or host function holds its stream up until its action is complete.
+// A kernel does not: at the end of its engine time its stream goes on, as a device would, and only
+// the host must not notice yet. So:
+//   1. Actions wait in one list per process in the order of model time, and the executor completes
+//      each before it gets the next: each finds what those before it have written.
+//   2. What completes on the device is visible to the host when all kernels of the process that
+//      were left behind before it have run. One count for the whole process, since streams that
+//      wait for each other's events depend on each other's kernels.
 //
 // Every public mutator leaves the state consistent but uncommitted, except those said to commit
 // in steps.
@@ -87,12 +106,18 @@ class Model {
 
   // --- Work (model_streams.cc) -----------------------------------------------------------------
   Answer<uint64_t> Submit(Index stream, std::span<const Work> work);
-  Code Check(const Condition& condition) const;
-  // No event ends the condition's wait before this; now when it cannot be told.
+  Code Check(Condition* condition) const;
+  // No event ends the condition's wait before this; now when it cannot be told; kForever when only
+  // the executor can end it.
   int64_t EarliestNs(const Condition& condition) const;
+  // The condition's waiter, which is to sleep, hears of the kernel that it waits for.
+  void WantVisible(const Condition& condition);
+
+  // --- Actions (model_actions.cc) --------------------------------------------------------------
   bool TakeAction(Index process, Action* action);
   Code CompleteAction(const Action& action);
-  int64_t EarliestActionNs(Index process) const;
+  Code DeferAction(const Action& action);
+  int64_t EarliestActionNs(Index process) const;  // model_waits.cc
 
   // --- Handles ---------------------------------------------------------------------------------
   enum class Kind : uint8_t { kProcess = 1, kContext, kStream, kEvent };
@@ -132,8 +157,8 @@ class Model {
   void UnmarkDirty(Index stream);
   void Pump(Index stream);
   void Start(Index stream, const ItemRecord& item);
-  void FinishEngine(Index stream);  // its engine's part is over: action or complete
   void Complete(Index stream);
+  void Passed(Index stream);
   void CompleteEvent(const ItemRecord& item);
   void Block(Index stream, Index on);
   void WakeWaiters(Index stream);
@@ -142,10 +167,21 @@ class Model {
   void EnqueueKernel(Index stream);
   Index Blocker(Index stream, const ItemRecord& item) const;
   bool StreamPassed(Index stream, uint32_t generation, uint64_t sequence) const;
+  Index UnlinkHead(Index stream);
+  void ReleaseItem(Index process, Index item);
   void FillItem(ItemRecord* item, Index stream, uint64_t sequence, const Work& work);
   bool ValidWork(Index stream, const Work& work) const;
-  void PopItem(Index stream);
   int64_t RemainingNs(Index stream) const;  // of its head
+  bool WaitsForExecutor(Index stream) const;
+  bool DeviceIsThere(const Condition& condition) const;
+  uint64_t VisibleTicket(const Condition& condition) const;
+
+  // model_actions.cc
+  void FinishEngine(Index stream);  // its engine's part is over: action or complete
+  void LeaveBehind(Index stream);
+  void PopLeft(Index stream);
+  void RemoveAction(Index process, Index item);
+  Index TakenItem(const Action& action, Index* stream) const;
 
   // model_objects.cc
   Index Take(const FreeList& list, Index limit, Kind kind);
@@ -153,6 +189,7 @@ class Model {
   const Slot& SlotOf(Kind kind, Index index) const;
   void DismantleStream(Index stream);
   void FreeStream(Index stream);
+  void WakeEverybody();
 
   const DeviceConfig& device_config(int device) const { return config_->devices[device]; }
   int64_t now() const { return state().now_ns; }

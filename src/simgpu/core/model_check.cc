@@ -69,13 +69,70 @@ void CheckSlabs(const Model& model, int index, Counts* counts) {
   }
 }
 
+// The kernels that a stream has left behind.
+uint32_t CheckLeft(const State& state, Index index, Counts* counts) {
+  const StreamRecord& stream = state.streams[index];
+  const ProcessRecord& process = state.processes[state.contexts[stream.context].process];
+  uint32_t left = 0;
+  uint64_t ticket = process.ran_tickets;
+  uint64_t sequence = 0;
+  Index last = 0;
+  for (Index at = stream.left.head; at != 0 && left <= kMaxItems; at = state.items[at].next) {
+    const ItemRecord& item = state.items[at];
+    counts->Expect(item.left_ticket > ticket && item.left_ticket <= process.left_tickets,
+                   Text("stream", index, ": left behind with ticket", item.left_ticket));
+    counts->Expect(item.sequence > sequence && item.sequence <= stream.completed,
+                   Text("stream", index, ": left behind as entry", item.sequence));
+    counts->Expect(item.kind == WorkKind::kKernel && item.token != 0 && item.stream == index,
+                   Text("stream", index, ": left behind, but no kernel's action"));
+    ticket = item.left_ticket;
+    sequence = item.sequence;
+    last = at;
+    ++left;
+  }
+  counts->Expect(stream.left.tail == last && left == stream.left_count,
+                 Text("stream", index, ":", left, "left behind,", stream.left_count, "counted"));
+  counts->Expect(ticket <= stream.visible_ticket || left == 0,
+                 Text("stream", index, ": visible before its kernels have run"));
+  return left;
+}
+
+// The list of a process: `kernels` were found in its streams.
+void CheckActions(const State& state, const ProcessRecord& process, uint32_t kernels,
+                  Counts* counts) {
+  uint32_t found = 0;
+  uint64_t ticket = process.ran_tickets;
+  Length<ActionList>(state, process.actions, counts, [&](Index index) {
+    const ItemRecord& item = state.items[index];
+    const StreamRecord& stream = state.streams[item.stream];
+    if (item.left_ticket != 0) {
+      ++found;
+      counts->Expect(item.left_ticket > ticket, "kernels' actions out of order");
+      counts->Expect(ticket != process.ran_tickets || item.left_ticket == ticket + 1,
+                     "kernels have run without being counted");
+      ticket = item.left_ticket;
+      return;
+    }
+    const Place place = index == process.taken ? Place::kActionTaken : Place::kAction;
+    counts->Expect(stream.items.head == index && stream.place == place &&
+                       item.sequence == stream.completed + 1,
+                   Text("action of stream", item.stream, "without its place"));
+  });
+  counts->Expect(found == kernels, Text(found, "kernels' actions,", kernels, "left behind"));
+  counts->Expect(found != 0 || process.ran_tickets == process.left_tickets, "a kernel never ran");
+  counts->Expect(process.taken == 0 || process.taken == process.actions.head,
+                 "what the executor has is not the oldest");
+}
+
 uint32_t CheckStream(const State& state, Index index, Counts* counts) {
   const StreamRecord& stream = state.streams[index];
   uint32_t items = 0;
   uint64_t ticket = 0;
   Index last = 0;
+  uint32_t tokens = 0;
   for (Index item = stream.items.head; item != 0 && items <= kMaxItems;
        item = state.items[item].next) {
+    if (state.items[item].token != 0) ++tokens;
     counts->Expect(state.items[item].ticket > ticket, "stream out of order");
     ticket = state.items[item].ticket;
     last = item;
@@ -83,6 +140,8 @@ uint32_t CheckStream(const State& state, Index index, Counts* counts) {
   }
   counts->Expect(stream.items.tail == last, Text("stream", index, ": tail"));
   counts->Expect(items == stream.queued, Text("stream", index, ": queued"));
+  counts->Expect(tokens == stream.tokens, Text("stream", index, ": tokens"));
+  counts->Expect(stream.slot.life != Life::kFree, Text("stream", index, ": gone but in a list"));
   // A context that is ending drops entries without completing them.
   counts->Expect(state.contexts[stream.context].slot.life == Life::kEnding ||
                      stream.submitted - stream.completed == items,
@@ -104,17 +163,24 @@ std::string Model::CheckInvariants() const {
     const ProcessRecord& record = s.processes[process];
     if (record.slot.life == Life::kFree) continue;
     uint32_t actions = 0;
+    uint32_t kernels = 0;
     Length<ProcessContexts>(s, record.contexts, &counts, [&](Index index) {
       const ContextRecord& context = s.contexts[index];
       counts.Expect(context.process == process, "context in the wrong list");
       context_bytes[context.device] += config_->devices[context.device].context_bytes;
       Length<ContextStreams>(s, context.streams, &counts, [&](Index stream) {
         items += CheckStream(s, stream, &counts);
+        kernels += CheckLeft(s, stream, &counts);
+        counts.Expect(s.streams[stream].visible_ticket <= record.left_tickets,
+                      Text("stream", stream, ": waits for kernels that never were"));
         for (Index item = s.streams[stream].items.head; item != 0; item = s.items[item].next) {
           if (s.items[item].token != 0) ++actions;
         }
       });
-      Length<ContextEvents>(s, context.events, &counts, [](Index) {});
+      Length<ContextEvents>(s, context.events, &counts, [&](Index event) {
+        counts.Expect(s.events[event].visible_ticket <= record.left_tickets,
+                      Text("event", event, ": waits for kernels that never were"));
+      });
       uint32_t ppm = 0;
       Length<PlaceList>(s, context.running, &counts, [&](Index stream) {
         counts.Expect(s.streams[stream].place == Place::kRunning, "running without its place");
@@ -125,12 +191,12 @@ std::string Model::CheckInvariants() const {
         counts.Expect(s.streams[stream].place == Place::kReady, "ready without its place");
       });
     });
+    items += kernels;
+    actions += kernels;
     counts.Expect(
         actions == record.pending_actions,
         Text("process", process, ":", actions, "actions,", record.pending_actions, "counted"));
-    Length<PlaceList>(s, record.actions, &counts, [&](Index stream) {
-      counts.Expect(s.streams[stream].place == Place::kAction, "action without its place");
-    });
+    CheckActions(s, record, kernels, &counts);
   }
   counts.Expect(items == s.items_in_use, Text(items, "entries queued,", s.items_in_use, "counted"));
   Length<DirtyList>(s, s.dirty, &counts,

@@ -53,6 +53,7 @@ using DirtyList = ListIn<&State::streams, &StreamRecord::in_dirty>;
 using ContextStreams = ListIn<&State::streams, &StreamRecord::in_context>;
 using ContextEvents = ListIn<&State::events, &EventRecord::in_context>;
 using ProcessContexts = ListIn<&State::contexts, &ContextRecord::in_process>;
+using ActionList = ListIn<&State::items, &ItemRecord::in_actions>;
 using Ring = ListIn<&State::contexts, &ContextRecord::in_ring>;
 
 }  // namespace prorata::simgpu

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "simgpu/core/model.h"
 #include "simgpu/core/model_lists.h"
 
@@ -123,8 +125,16 @@ void Model::BeginEndContext(Index index) {
   const DeviceRecord& device = state().devices[context.device];
   // Nobody else's state is on the engine then; the next one pays no more than the first did.
   if (device.last_context == index) tx_.Mut(device.last_context) = 0;
-  wake_waiters_.push_back(context.process);
-  wake_executors_.push_back(context.process);
+  WakeEverybody();
+}
+
+// Somebody's going may let others run sooner than they reckoned when they went to sleep.
+void Model::WakeEverybody() {
+  for (Index process = 1; process <= state().free_processes.highest; ++process) {
+    if (state().processes[process].slot.life == Life::kFree) continue;
+    wake_waiters_.push_back(process);
+    wake_executors_.push_back(process);
+  }
 }
 
 void Model::EndContext(Index index, const Wipe& wipe) {
@@ -140,6 +150,7 @@ void Model::EndContext(Index index, const Wipe& wipe) {
   ProcessContexts::Remove(tx_, state().processes[context.process].contexts, index);
   GiveBack(state().free_contexts, Kind::kContext, index);
   tx_.Commit();
+  WakeEverybody();
 }
 
 Answer<Index> Model::AddStream(Index context, StreamKind kind, int priority) {
@@ -166,11 +177,13 @@ void Model::EndStream(Index index) {
   if (stream.place == Place::kNone) MarkDirty(index);
 }
 
-// Its queue is empty and it is in no list but its context's.
+// Its queue is empty, it has left nothing behind, and it is in no list but its context's.
 void Model::FreeStream(Index index) {
   const StreamRecord& stream = state().streams[index];
   const ContextRecord& context = state().contexts[stream.context];
   WakeWaiters(index);
+  ContextRecord& changed = tx_.Mut(context);
+  changed.visible_ticket = std::max(changed.visible_ticket, stream.visible_ticket);
   ContextStreams::Remove(tx_, context.streams, index);
   if (context.legacy_stream == index) tx_.Mut(context.legacy_stream) = 0;
   GiveBack(state().free_streams, Kind::kStream, index);
@@ -183,10 +196,16 @@ void Model::DismantleStream(Index index) {
   Unplace(index);
   UnmarkDirty(index);
   tx_.Commit();
+  const Index process = state().contexts[stream.context].process;
   while (stream.items.head != 0) {
-    PopItem(index);
+    ReleaseItem(process, UnlinkHead(index));
     tx_.Commit();
   }
+  while (stream.left.head != 0) {
+    PopLeft(index);
+    tx_.Commit();
+  }
+  UnmarkDirty(index);
   // Waking others marks them dirty, which the next Settle looks at.
   FreeStream(index);
   tx_.Commit();

@@ -85,8 +85,10 @@ Answer<uint64_t> Model::Submit(Index index, std::span<const Work> work) {
   changed.queued += static_cast<uint32_t>(work.size());
   changed.submitted = sequence;
   if (actions != 0) {
+    // Behind another action of the stream nothing is due sooner than the executor reckons with.
+    if (changed.tokens == 0) wake_executors_.push_back(context.process);
+    changed.tokens += actions;
     tx_.Mut(state().processes[context.process].pending_actions) += actions;
-    wake_executors_.push_back(context.process);
   }
   if (stream.place == Place::kNone) MarkDirty(index);
   return sequence;
@@ -185,7 +187,7 @@ void Model::Pump(Index index) {
   if (state().contexts[stream.context].slot.life != Life::kLive) return;
   const Index head = stream.items.head;
   if (head == 0) {
-    if (stream.slot.life == Life::kEnding) FreeStream(index);
+    if (stream.slot.life == Life::kEnding && stream.left_count == 0) FreeStream(index);
     return;
   }
   const ItemRecord& item = state().items[head];
@@ -263,7 +265,6 @@ void Model::Unplace(Index index) {
   const ContextRecord& context = state().contexts[stream.context];
   switch (stream.place) {
     case Place::kNone:
-    case Place::kActionTaken:
       break;
     case Place::kDelayed:
       PlaceList::Remove(tx_, state().delayed, index);
@@ -287,25 +288,16 @@ void Model::Unplace(Index index) {
       break;
     }
     case Place::kAction:
-      PlaceList::Remove(tx_, state().processes[context.process].actions, index);
+      RemoveAction(context.process, stream.items.head);
+      break;
+    case Place::kActionTaken:
+      // A deferred one is in no list.
+      if (state().processes[context.process].taken == stream.items.head) {
+        RemoveAction(context.process, stream.items.head);
+      }
       break;
   }
   tx_.Mut(stream.place) = Place::kNone;
-}
-
-void Model::FinishEngine(Index index) {
-  const StreamRecord& stream = state().streams[index];
-  if (state().items[stream.items.head].token == 0) {
-    Complete(index);
-    return;
-  }
-  const Index process = state().contexts[stream.context].process;
-  PlaceList::Append(tx_, state().processes[process].actions, index);
-  StreamRecord& changed = tx_.Mut(stream);
-  changed.place = Place::kAction;
-  changed.ended_ns = now();
-  if (state().items[stream.items.head].kind == WorkKind::kHost) changed.started_ns = now();
-  wake_executors_.push_back(process);
 }
 
 void Model::CompleteEvent(const ItemRecord& item) {
@@ -314,58 +306,41 @@ void Model::CompleteEvent(const ItemRecord& item) {
   EventRecord& changed = tx_.Mut(event);
   changed.complete = true;
   changed.time_ns = now();
+  const Index process = state().contexts[event.context].process;
+  changed.visible_ticket = state().processes[process].left_tickets;
 }
 
 void Model::Complete(Index index) {
-  PopItem(index);
-  tx_.Mut(state().streams[index].completed) += 1;
+  ReleaseItem(state().contexts[state().streams[index].context].process, UnlinkHead(index));
+  Passed(index);
+}
+
+// One more entry is done on the device.
+void Model::Passed(Index index) {
+  const StreamRecord& stream = state().streams[index];
+  const Index process = state().contexts[stream.context].process;
+  tx_.Mut(stream.completed) += 1;
+  tx_.Mut(stream.visible_ticket) = state().processes[process].left_tickets;
   MarkDirty(index);
   WakeWaiters(index);
 }
 
-void Model::PopItem(Index index) {
+Index Model::UnlinkHead(Index index) {
   const StreamRecord& stream = state().streams[index];
   const Index item = stream.items.head;
-  if (state().items[item].token != 0) {
-    tx_.Mut(state().processes[state().contexts[stream.context].process].pending_actions) -= 1;
-  }
   StreamRecord& changed = tx_.Mut(stream);
   changed.items.head = state().items[item].next;
   if (changed.items.head == 0) changed.items.tail = 0;
   changed.queued -= 1;
+  if (state().items[item].token != 0) changed.tokens -= 1;
+  return item;
+}
+
+void Model::ReleaseItem(Index process, Index item) {
+  if (state().items[item].token != 0) tx_.Mut(state().processes[process].pending_actions) -= 1;
   tx_.Mut(state().items[item].next) = state().free_items.head;
   tx_.Mut(state().free_items.head) = item;
   tx_.Mut(state().items_in_use) -= 1;
-}
-
-// --- Actions ------------------------------------------------------------------------------------
-
-bool Model::TakeAction(Index process, Action* action) {
-  const Index index = state().processes[process].actions.head;
-  if (index == 0) return false;
-  const StreamRecord& stream = state().streams[index];
-  Unplace(index);
-  tx_.Mut(stream.place) = Place::kActionTaken;
-  *action = {.token = state().items[stream.items.head].token,
-             .stream = HandleOf(Kind::kStream, index),
-             .sequence = stream.completed + 1,
-             .started_ns = stream.started_ns,
-             .ended_ns = stream.ended_ns};
-  return true;
-}
-
-Code Model::CompleteAction(const Action& action) {
-  const Index index = Find(Kind::kStream, action.stream, /*also_ending=*/true);
-  if (index == 0) return Code::kInvalidHandle;
-  const StreamRecord& stream = state().streams[index];
-  if (stream.place != Place::kActionTaken || stream.completed + 1 != action.sequence) {
-    return Code::kInvalidValue;
-  }
-  tx_.Mut(stream.place) = Place::kNone;
-  wake_waiters_.push_back(state().contexts[stream.context].process);
-  wake_executors_.push_back(state().contexts[stream.context].process);
-  Complete(index);
-  return Code::kOk;
 }
 
 }  // namespace prorata::simgpu

@@ -16,19 +16,75 @@ constexpr int kMaxLook = 256;
 
 }  // namespace
 
-Code Model::Check(const Condition& condition) const {
-  if (condition.kind == Condition::Kind::kSequence) {
-    return StreamPassed(condition.index, condition.generation, condition.limit) ? Code::kOk
-                                                                                : Code::kNotReady;
+Code Model::Check(Condition* condition) const {
+  const ProcessRecord& process = state().processes[condition->process];
+  if (process.slot.generation != condition->process_generation) return Code::kOk;
+  if (!condition->reached) {
+    if (!DeviceIsThere(*condition)) return Code::kNotReady;
+    condition->reached = true;
+    condition->visible_ticket = VisibleTicket(*condition);
+  }
+  return process.ran_tickets >= condition->visible_ticket ? Code::kOk : Code::kNotReady;
+}
+
+bool Model::DeviceIsThere(const Condition& condition) const {
+  if (condition.kind != Condition::Kind::kContext) {
+    return StreamPassed(condition.index, condition.generation, condition.limit);
   }
   const ContextRecord& context = state().contexts[condition.index];
-  if (context.slot.generation != condition.generation) return Code::kOk;
+  if (context.slot.generation != condition.generation) return true;
   for (Index stream = context.streams.head; stream != 0;
        stream = ContextStreams::Next(state(), stream)) {
     const Index head = state().streams[stream].items.head;
-    if (head != 0 && state().items[head].ticket < condition.limit) return Code::kNotReady;
+    if (head != 0 && state().items[head].ticket < condition.limit) return false;
   }
-  return Code::kOk;
+  return true;
+}
+
+// Which kernels must have run, now that the device is there. When what was waited for is gone, and
+// its ticket with it: all.
+uint64_t Model::VisibleTicket(const Condition& condition) const {
+  const uint64_t all = state().processes[condition.process].left_tickets;
+  uint64_t ticket = 0;
+  if (condition.kind == Condition::Kind::kContext) {
+    const ContextRecord& context = state().contexts[condition.index];
+    if (context.slot.generation != condition.generation) return all;
+    ticket = context.visible_ticket;
+    for (Index stream = context.streams.head; stream != 0;
+         stream = ContextStreams::Next(state(), stream)) {
+      ticket = std::max(ticket, state().streams[stream].visible_ticket);
+    }
+    return ticket;
+  }
+  const StreamRecord& stream = state().streams[condition.index];
+  if (stream.slot.generation != condition.generation) return all;
+  if (condition.kind == Condition::Kind::kSequence) return stream.visible_ticket;
+  for (Index item = stream.left.head; item != 0 && state().items[item].sequence <= condition.limit;
+       item = state().items[item].next) {
+    ticket = state().items[item].left_ticket;
+  }
+  return ticket;
+}
+
+void Model::WantVisible(const Condition& condition) {
+  if (!condition.reached) return;
+  const uint64_t& wanted = state().processes[condition.process].wanted_ticket;
+  if (wanted == 0 || wanted > condition.visible_ticket) tx_.Mut(wanted) = condition.visible_ticket;
+}
+
+// True while the stream's head goes on only when the executor has completed some action.
+bool Model::WaitsForExecutor(Index index) const {
+  constexpr int kMaxHops = 16;
+  const Index process = state().contexts[state().streams[index].context].process;
+  for (int hop = 0; hop < kMaxHops; ++hop) {
+    const StreamRecord& stream = state().streams[index];
+    // Another process's executor does not wake this one's waiters.
+    if (state().contexts[stream.context].process != process) return false;
+    if (stream.place == Place::kAction || stream.place == Place::kActionTaken) return true;
+    if (stream.place != Place::kBlocked) return false;
+    index = stream.blocked_on;
+  }
+  return false;
 }
 
 // Of the head of a stream, without waiting for anything else.
@@ -56,6 +112,7 @@ int64_t Model::RemainingNs(Index index) const {
 }
 
 int64_t Model::EarliestNs(const Condition& condition) const {
+  if (condition.reached) return kForever;  // only actions are missing
   const auto stream_ns = [&](Index index, auto&& included) {
     const StreamRecord& stream = state().streams[index];
     int64_t sum = 0;
@@ -63,12 +120,13 @@ int64_t Model::EarliestNs(const Condition& condition) const {
     int looked = 0;
     for (Index item = stream.items.head; item != 0 && looked < kMaxLook && included(item, sequence);
          item = state().items[item].next, ++sequence, ++looked) {
+      if (looked == 0 && WaitsForExecutor(index)) return kForever;
       sum += looked == 0 ? RemainingNs(index) : state().items[item].duration_ns;
     }
     return sum;
   };
   int64_t remaining = 0;
-  if (condition.kind == Condition::Kind::kSequence) {
+  if (condition.kind != Condition::Kind::kContext) {
     remaining = stream_ns(condition.index,
                           [&](Index, uint64_t sequence) { return sequence <= condition.limit; });
   } else {
@@ -79,13 +137,14 @@ int64_t Model::EarliestNs(const Condition& condition) const {
                            }));
     }
   }
-  return now() + remaining;
+  return remaining == kForever ? kForever : now() + remaining;
 }
 
 // The first time at which a stream of the process could get to an action.
 int64_t Model::EarliestActionNs(Index process) const {
   const ProcessRecord& record = state().processes[process];
-  if (record.pending_actions == 0) return kForever;
+  // While one is being run, its completion is heard of.
+  if (record.pending_actions == 0 || record.taken != 0) return kForever;
   int64_t earliest = kForever;
   for (Index context = record.contexts.head; context != 0;
        context = ProcessContexts::Next(state(), context)) {

@@ -226,7 +226,7 @@ TEST(SharedMachineTest, TheExecutorIsWokenAndSoIsWhoWaitsForIt) {
     const Handle event = machine.CreateEvent(*context).value();
     std::vector<std::vector<Extent>> held;
     for (int i = 0; i < 200; ++i) {
-      switch (random() % 6) {
+      switch (random() % 7) {
         case 0:
         case 1:
           if (auto extents = machine.AllocSlabs(*context, (random() % 20 + 1) * kMiB)) {
@@ -240,13 +240,19 @@ TEST(SharedMachineTest, TheExecutorIsWokenAndSoIsWhoWaitsForIt) {
           }
           break;
         case 3: {
-          const Work work[] = {Work::Kernel(random() % 100'000, 300'000), Work::Record(event)};
+          const Work work[] = {Work::Kernel(random() % 100'000, 300'000, random() % 2),
+                               Work::Record(event)};
           machine.Submit(random() % 2 ? stream : legacy, work).value();
           break;
         }
         case 4:
           machine.Submit(stream, Work::WaitFor(event)).value();
           machine.Submit(stream, Work::Copy(WorkKind::kCopyToDevice, 100'000)).value();
+          break;
+        case 5:
+          while (const auto action = machine.NextAction(*process, 0)) {
+            if (machine.CompleteAction(*action) != Code::kOk) _exit(5);
+          }
           break;
         default:
           machine.WaitEvent(event, machine.NowNs() + kNsPerMs);

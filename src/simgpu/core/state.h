@@ -24,7 +24,7 @@ namespace prorata::simgpu {
 using Index = uint32_t;
 
 inline constexpr uint64_t kStateMagic = 0x75706773'7472706dULL;
-inline constexpr uint32_t kStateLayout = 2;  // raise with every change of the structs below
+inline constexpr uint32_t kStateLayout = 3;  // raise with every change of the structs below
 inline constexpr uint32_t kMaxProcesses = 256;
 inline constexpr uint32_t kMaxContexts = 1024;
 inline constexpr uint32_t kMaxStreams = 16384;
@@ -65,9 +65,17 @@ struct ProcessRecord {
   uint64_t pid_namespace = 0;
   uint64_t image = 0;
   List contexts;
-  List actions;                  // streams whose head waits for the executor
+  // What the executor is to run, oldest first: heads of streams that it holds up (kAction), and
+  // kernels that their streams have left behind (StreamRecord::left).
+  List actions;
+  Index taken = 0;               // the head of `actions`, while the executor is at it
   uint32_t pending_actions = 0;  // entries with a token, submitted and not finished
-  uint32_t scrubbing = 0;        // slabs it is wiping
+  // Kernels left behind are numbered 1, 2, ...: how many there were, how many of them have run, and
+  // the lowest number that a waiter wants to hear of (0: none).
+  uint64_t left_tickets = 0;
+  uint64_t ran_tickets = 0;
+  uint64_t wanted_ticket = 0;
+  uint32_t scrubbing = 0;  // slabs it is wiping
   int64_t busy_ns[kMaxDevices] = {};
 };
 
@@ -87,6 +95,7 @@ struct ContextRecord {
   List running;              // streams whose kernel runs, first to finish first
   uint32_t running_ppm = 0;
   uint32_t slabs = 0;
+  uint64_t visible_ticket = 0;  // the highest of its streams that are gone
 };
 
 enum class Place : uint8_t {
@@ -96,8 +105,8 @@ enum class Place : uint8_t {
   kReady,       // kernel waiting for SMs or for the context's turn
   kRunning,     // kernel in progress
   kCopying,     // in the queue of a copy engine
-  kAction,      // waiting for the executor
-  kActionTaken  // the executor is at it
+  kAction,      // held up until the executor gets to its action
+  kActionTaken  // held up, and the executor has it
 };
 
 struct StreamRecord {
@@ -110,14 +119,18 @@ struct StreamRecord {
   Index context = 0;
   Link in_context;
   List items;  // singly linked; `tail` is the last
+  List left;   // kernels done on the device whose functions have not run; singly linked, too
   uint32_t queued = 0;
+  uint32_t left_count = 0;
+  uint32_t tokens = 0;  // queued entries with one
   uint64_t submitted = 0;
   uint64_t completed = 0;
+  // The host may see the last completed entry when so many kernels of the process have run.
+  uint64_t visible_ticket = 0;
   Link at_place;
   int64_t finish_ns = 0;   // kRunning: in engine time of its context
-  int64_t started_ns = 0;  // of the head: when an engine began it, and when that ended
-  int64_t ended_ns = 0;
-  List waiters;  // streams blocked on this one
+  int64_t started_ns = 0;  // of the head: when an engine began it
+  List waiters;            // streams blocked on this one
   Link as_waiter;
   Index blocked_on = 0;
   Link in_dirty;
@@ -137,6 +150,13 @@ struct ItemRecord {
   int64_t not_before_ns = 0;
   uint64_t ticket = 0;
   uint64_t token = 0;
+  // Of those in ProcessRecord::actions.
+  Link in_actions;
+  Index stream = 0;
+  uint64_t sequence = 0;
+  uint64_t left_ticket = 0;  // 0: its stream waits for it
+  int64_t started_ns = 0;
+  int64_t ended_ns = 0;
 };
 
 struct EventRecord {
@@ -146,7 +166,8 @@ struct EventRecord {
   uint64_t records = 0;  // how often it was recorded
   bool complete = false;
   int64_t time_ns = 0;
-  Index stream = 0;  // of the latest record
+  uint64_t visible_ticket = 0;  // when complete; as in StreamRecord
+  Index stream = 0;             // of the latest record
   uint32_t stream_generation = 0;
   uint64_t sequence = 0;
 };

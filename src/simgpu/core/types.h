@@ -61,8 +61,9 @@ enum class WorkKind : uint8_t {
 };
 
 // One entry of a stream. If `token` is not 0, then after the engine's time is over the executor of
-// the process that submitted it must run the action of that token, and the entry is finished only
-// when it says so: that is how copied bytes arrive and kernels compute.
+// the process that submitted it must run the action of that token: that is how copied bytes arrive
+// and kernels compute. Until it says that it is done, a kernel is not finished for the host, while
+// its stream goes on; other work holds its stream up.
 struct Work {
   WorkKind kind = WorkKind::kKernel;
   uint32_t sm_ppm = 1'000'000;  // share of the SMs that the kernel occupies, 1 to 1,000,000

@@ -42,7 +42,11 @@ bool RunOne(const Action& action) {
   {
     std::lock_guard lock(executor.mutex);
     auto entry = executor.entries.find(action.token);
-    if (entry == executor.entries.end()) return true;  // its context is gone, and the work with it
+    if (entry == executor.entries.end()) {
+      // Its context is going. The machine drops the work with it, or has done so; until then this
+      // action must not hold up those of other contexts.
+      return D().machine->CompleteAction(action), true;
+    }
     executor.running = entry->second.ctx;
     function = std::move(entry->second.function);
   }
@@ -74,7 +78,10 @@ void* ThreadMain(void*) {
     const int64_t deadline = again.empty() ? kForever : machine.NowNs() + kAskAgainNs;
     auto action = machine.NextAction(D().process, deadline);
     if (action) {
-      if (!RunOne(*action)) again.push_back(*action);
+      if (!RunOne(*action)) {
+        machine.DeferAction(*action);
+        again.push_back(*action);
+      }
     } else if (action.error() != Code::kTimedOut) {
       return nullptr;
     }

@@ -7,8 +7,9 @@
 #include "simgpu/driver/state.h"
 
 // The executor: one thread of the process that does what the machine cannot, when its time has
-// come: moves copied bytes, runs host kernels and the program's host functions. It exists only
-// once something needs it, and has all signals blocked: it must never run a handler of the program.
+// come: moves copied bytes, runs host kernels and the program's host functions, one after the other
+// in the order of model time. It exists only once something needs it, and has all signals blocked:
+// it must never run a handler of the program.
 
 namespace prorata::simgpu::driver {
 
