@@ -183,6 +183,16 @@ TEST_F(LeaseWatchTest, IdleIsSaidOnlyWhenContendedAndOnceUntilWorkComes) {
   EXPECT_TRUE(Step(contended).idle);
 }
 
+// Who waits for the lease to open again must not keep it from being drained.
+TEST_F(LeaseWatchTest, AWaitingThreadDoesNotHoldUpTheDraining) {
+  Step(Word(1, protocol::kLeaseOpen));
+  ++launches_;
+  waiting_ = true;
+  EXPECT_FALSE(Step(Word(2, 0), false, 300 * kUs).drained);
+  now_ns_ += 300 * kUs;
+  EXPECT_TRUE(Step(Word(2, 0), false, 300 * kUs).drained);
+}
+
 // Seen on the simulated GPU: "idle" was said 40 us after the lease had opened, while the thread
 // that had waited for it was still waking; the next share was let in, and two ran at once.
 TEST_F(LeaseWatchTest, AWakingThreadIsNotIdle) {

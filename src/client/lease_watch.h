@@ -10,6 +10,7 @@
 //   open, not contended:  nothing to say
 
 #include <cstdint>
+#include <limits>
 
 #include "protocol/limits_file.h"
 
@@ -36,18 +37,19 @@ class LeaseWatch {
   Act Step(const Seen& seen) {
     Act act;
     act.sequence = seen.lease >> protocol::kLeaseSequenceShift;
-    if (!started_ || seen.launches != launches_ || seen.outstanding || seen.waiting) {
+    if (!started_ || seen.launches != launches_ || seen.outstanding) {
       launches_ = seen.launches;
       last_work_ns_ = seen.now_ns;
       idle_said_ = false;
     }
     if (!started_ || seen.lease != lease_) {
-      if ((seen.lease & ~lease_ & protocol::kLeaseOpen) != 0) last_work_ns_ = seen.now_ns;
+      if ((seen.lease & ~lease_ & protocol::kLeaseOpen) != 0) last_waiting_ns_ = seen.now_ns;
       lease_ = seen.lease;
       changed_at_ns_ = seen.now_ns;
       drained_said_ = idle_said_ = false;
     }
     started_ = true;
+    if (seen.waiting) last_waiting_ns_ = seen.now_ns;
     // No fence tells when unfenced work is done: it is given its estimated time since it was seen.
     const int64_t unfenced_ns = static_cast<int64_t>(seen.unfenced_ns);
     if ((seen.lease & protocol::kLeaseOpen) == 0) {
@@ -58,7 +60,7 @@ class LeaseWatch {
     } else if ((seen.lease & protocol::kLeaseContended) != 0) {
       const int64_t report_ns = int64_t{seen.idle_report_us} * 1000;
       act.idle = !idle_said_ && !seen.outstanding && !seen.waiting &&
-                 seen.now_ns - last_work_ns_ >= report_ns + unfenced_ns;
+                 seen.now_ns - Later(last_work_ns_, last_waiting_ns_) >= report_ns + unfenced_ns;
       idle_said_ |= act.idle;
       act.look_again_ns = idle_said_ ? kSeldomNs : kOftenNs;
       if (!idle_said_ && report_ns / 2 > kOftenNs) act.look_again_ns = report_ns / 2;
@@ -81,6 +83,7 @@ class LeaseWatch {
   uint32_t lease_ = 0;
   uint64_t launches_ = 0;
   int64_t last_work_ns_ = 0;
+  int64_t last_waiting_ns_ = std::numeric_limits<int64_t>::min() / 2;
   int64_t changed_at_ns_ = 0;
 };
 
