@@ -34,6 +34,15 @@ if(PRORATA_SANITIZE)
     -fsanitize=${PRORATA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(prorata_sanitize INTERFACE -fsanitize=${PRORATA_SANITIZE})
 endif()
+if(PRORATA_FUZZ)
+  # libFuzzer follows the branches of the libraries too, not only of its own program.
+  target_compile_options(prorata_sanitize INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+# What `make asan-ubsan` and `make tsan` build (the unit tests, and what the multi-process tests
+# that they run need: tests/CMakeLists.txt), and what `make fuzz` builds.
+add_custom_target(sanitizer_tests)
+add_custom_target(fuzzers)
 
 # prorata_library(NAME SOURCES a.cc b.cc [DEPS room ...]): a room, or part of one, as a static library.
 function(prorata_library name)
@@ -66,6 +75,7 @@ function(prorata_test name)
   include(GoogleTest)
   gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "unit;${arg_LABELS}")
+  add_dependencies(sanitizer_tests ${name})
 endfunction()
 
 # prorata_fuzzer(NAME SOURCES a_fuzz.cc DEPS room): a libFuzzer program under build/fuzz, with
@@ -79,9 +89,20 @@ function(prorata_fuzzer name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} prorata_sanitize prorata_warnings)
-  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  add_dependencies(fuzzers ${name})
 endfunction()
+
+# Python loads the simulated NVML (tests/harness.py), and a sanitizer's library must have been there
+# before what needs it. The programs that a test starts do not get it (harness.Machine).
+set(prorata_python_environment "PRORATA_BUILD_DIR=${CMAKE_BINARY_DIR}")
+if(PRORATA_SANITIZE MATCHES "(address|thread)")
+  string(SUBSTRING ${CMAKE_MATCH_1} 0 1 library)
+  execute_process(
+    COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=lib${library}san.so
+    OUTPUT_VARIABLE library OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  list(APPEND prorata_python_environment LD_PRELOAD=${library} ASAN_OPTIONS=detect_leaks=0)
+endif()
 
 # prorata_python_test(NAME FILE test_x.py [LABELS ...] [TIMEOUT s]): every TestCase method of a
 # unittest file becomes a test of ctest (listed when CMake configures); skipped ones say why.
@@ -101,7 +122,7 @@ function(prorata_python_test name)
     add_test(NAME ${name}.${method}
       COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/run_one.py ${arg_FILE} ${method})
     set_tests_properties(${name}.${method} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
-      SKIP_RETURN_CODE 77 ENVIRONMENT "PRORATA_BUILD_DIR=${CMAKE_BINARY_DIR}")
+      SKIP_RETURN_CODE 77 ENVIRONMENT "${prorata_python_environment}")
     if(arg_SERIAL)
       set_tests_properties(${name}.${method} PROPERTIES RUN_SERIAL TRUE)
     endif()

@@ -30,6 +30,7 @@ REAL_GPU = os.environ.get("PRORATA_TEST_GPU") == "real"
 MIB = 1 << 20
 GIB = 1 << 30
 DEADLINE_S = 60
+SANITIZER_LOG = "sanitizer"
 
 
 def wait_until(condition, deadline_s=DEADLINE_S, what="the condition", step_s=0.01):
@@ -115,8 +116,29 @@ class Machine:
             if machine_toml:
                 (self.folder / "machine.toml").write_text(machine_toml)
                 self.environment["PRORATA_SIM_MACHINE"] = str(self.folder / "machine.toml")
+        self.environment |= self._sanitizer_options()
         self._started = []
         self._agent = None
+
+    def _sanitizer_options(self):
+        """For a build with a sanitizer; no other program reads these.
+
+        Reports go to files, since they must be found even of a program whose standard error nobody
+        reads or that is killed. verify_asan_link_order: in a program on a share the client library
+        comes first, ASan's own second. detect_leaks: most programs here end by a signal or exec, and
+        leaks are looked for by the unit tests. die_after_fork: TSan ends a forked child of a program
+        with threads.
+        """
+        common = f"log_path={self.folder}/{SANITIZER_LOG}:exitcode=99"
+        return {
+            "ASAN_OPTIONS": common + ":verify_asan_link_order=0:detect_leaks=0",
+            "UBSAN_OPTIONS": common + ":print_stacktrace=1",
+            "TSAN_OPTIONS": common + ":die_after_fork=0:halt_on_error=0",
+        }
+
+    def sanitizer_reports(self):
+        return [path.read_text(errors="replace") for path in self.folder.glob(SANITIZER_LOG + "*")
+                if path.stat().st_size > 0]
 
     # Programs.
 
@@ -327,3 +349,5 @@ class MachineTestCase(unittest.TestCase):
         outcome = self._outcome
         if outcome.result and (outcome.result.errors or outcome.result.failures):
             print("--- agent log\n" + self.machine.agent_log()[-8000:])
+        reports = self.machine.sanitizer_reports()
+        self.assertFalse(reports, "\n".join(reports)[:8000])

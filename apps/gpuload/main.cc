@@ -117,8 +117,9 @@ Status Work(const Options& options, nlohmann::json* report) {
   // The kernel's own memory first: an allocation until refused leaves none.
   const bool kernels = !options.stress && (options.seconds > 0 || options.kernels > 0);
   Result<BusyKernel> kernel;
-  if (kernels && !(kernel = BusyKernel::Make(*gpu, options))) {
-    return std::unexpected(kernel.error());
+  if (kernels) {
+    kernel = BusyKernel::Make(*gpu, options);
+    if (!kernel) return std::unexpected(kernel.error());
   }
   if (options.allocate_bytes > 0) {
     if (auto ok = RunMemory(*gpu, options, report); !ok) return ok;

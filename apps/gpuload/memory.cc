@@ -5,8 +5,8 @@
 namespace prorata::gpuload {
 namespace {
 
-constexpr uint64_t kRowBytes = 1 << 20;      // of pitched memory
-constexpr uint64_t kArrayWidth = 16 * 1024;  // of an array, in 4-byte elements
+constexpr uint64_t kRowBytes = 1 << 20;         // of pitched memory
+constexpr uint64_t kArrayWidth = 16ULL * 1024;  // of an array, in 4-byte elements
 constexpr const char* kOutOfMemory = "CUDA_ERROR_OUT_OF_MEMORY";
 
 CUmemAllocationProp VmmProperties(const Gpu& gpu) {

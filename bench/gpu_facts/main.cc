@@ -125,7 +125,7 @@ int Run(const Options& options) {
     }
     if (facts.contains("error")) status = 1;
     facts["seconds"] = std::chrono::duration<double>(HostClock::now() - section_begin).count();
-    report[section.name] = std::move(facts);
+    report[section.name] = facts;
   }
   // After the sections, since it leaves a small allocation behind.
   report["device"] = DescribeDevice(bench.gpu);

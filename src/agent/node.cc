@@ -31,7 +31,9 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
 }
 
 Node::~Node() {
-  if (!shares_.empty() || save_armed_) (void)Save();
+  // A failure was logged where it happened, and nobody is left to be told.
+  if (!shares_.empty() || save_armed_) [[maybe_unused]]
+    const Status saved = Save();
   for (const auto& [id, share] : shares_) heartbeat_.Remove(share->limits());
 }
 

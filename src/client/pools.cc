@@ -18,7 +18,7 @@ struct Pool {
   std::atomic<uint64_t> live;  // allocations remembered
   std::atomic<uint64_t> generation;
 };
-constinit Pool g_pools[kMaxPools];
+constinit Pool g_pools[kMaxPools] = {};
 Lock g_entering;
 std::atomic<uint32_t> g_pool_count;
 std::atomic<uint32_t> g_changed;

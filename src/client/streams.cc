@@ -15,7 +15,7 @@ __thread StreamCache t_streams __attribute__((tls_model("initial-exec")));
 
 namespace {
 
-constinit StreamRecord g_records[kMaxStreams];
+constinit StreamRecord g_records[kMaxStreams] = {};
 std::atomic<uint32_t> g_records_used;  // those below this were ever used
 Lock g_lock;
 

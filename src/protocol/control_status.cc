@@ -1,5 +1,6 @@
 // Replies of the control socket to and from JSON.
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "protocol/control.h"
@@ -28,7 +29,7 @@ json ToJson(const ShareDevice& device) {
 }
 
 Fraction FractionOf(const json& value) {
-  return {static_cast<uint32_t>(value.get<double>() * Fraction::kOne + 0.5)};
+  return {static_cast<uint32_t>(std::lround(value.get<double>() * Fraction::kOne))};
 }
 
 ShareDevice ShareDeviceOf(const json& object) {

@@ -14,7 +14,7 @@ namespace {
 
 template <typename T>
 CUresult Put(void* data, T value) {
-  std::memcpy(data, &value, sizeof(value));
+  std::memcpy(data, &value, sizeof(T));
   return CUDA_SUCCESS;
 }
 

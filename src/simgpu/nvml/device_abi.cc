@@ -14,7 +14,6 @@ using prorata::simgpu::DeviceConfig;
 using prorata::simgpu::DeviceUsage;
 using prorata::simgpu::Machine;
 using prorata::simgpu::NvmlSession;
-using prorata::simgpu::ProcessUsage;
 
 struct Pci {
   unsigned int domain = 0;

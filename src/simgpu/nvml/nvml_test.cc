@@ -25,12 +25,12 @@ class NvmlTest : public ::testing::Test {
     ASSERT_NE(library_, nullptr) << dlerror();
   }
   template <typename Function>
-  Function* Find(const char* name, Function*) {
+  Function* Find(const char* name) {
     auto* found = reinterpret_cast<Function*>(dlsym(library_, name));
     EXPECT_NE(found, nullptr) << name;
     return found;
   }
-#define NVML(name) (Find(#name, &::name))
+#define NVML(name) (Find<decltype(::name)>(#name))
 
   // A process with a context and 64 MiB on device 0.
   pid_t StartGuest(bool busy) {
