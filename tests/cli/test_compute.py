@@ -72,6 +72,29 @@ def demo_stamps(path):
     return json.loads(pathlib.Path(path).read_text())
 
 
+class Contention(harness.MachineTestCase):
+    def test_short_kernels_beside_a_limit(self):
+        """Seen: a batch that was not fenced yet when its lease closed was never said to be drained,
+        since its thread already waited for the next lease; the share was passed over for ever."""
+        self.machine.start_agent()
+        seconds = 3
+        load = ["--seconds", str(seconds), "--kernel-us", "300"]
+        train = self.machine.start_load(["--name", "train", "--memory", "2GiB", "--compute", "0.5"],
+                                        load)
+        serve = self.machine.start_load(
+            ["--name", "serve", "--memory", "2GiB", "--compute", "0.3", "--compute-limit", "0.4"],
+            load)
+        used = {}
+        for name, process in (("train", train), ("serve", serve)):
+            out, err = process.communicate(timeout=harness.DEADLINE_S)
+            self.assertEqual(process.returncode, 0, err)
+            used[name] = json.loads(out.splitlines()[-1])["device_time_ns"] / 1e9 / seconds
+        # Entitled: 0.6 and 0.4. Loose, for a loaded machine; a share that is passed over gets 0.1.
+        self.assertLessEqual(used["serve"], 0.4 + 0.03)
+        self.assertGreater(used["serve"], 0.2)
+        self.assertGreater(used["train"], 0.3)
+
+
 class Referee(unittest.TestCase):
     """The closing table's arithmetic."""
 
