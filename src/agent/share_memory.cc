@@ -62,8 +62,7 @@ void Share::Recall(uint32_t slot, uint32_t device) {
   const uint64_t target = ledger.RecallTarget(slot, used.load());
   limits.recall_previous_bytes.store(ledger.grant_bytes(slot));
   limits.recall_slot_plus_one.store(slot + 1);
-  GrantWord(slot, device).store(target);  // A1
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  GrantWord(slot, device).store(target);  // A1, and with A2 sequentially consistent
   const uint64_t kept = ledger.FinishRecall(slot, target, used.load());  // A2
   GrantWord(slot, device).store(kept);                                   // A3
   limits.recall_slot_plus_one.store(0);
