@@ -423,7 +423,6 @@ prorata_driver_lazy:
   export cuMemHostRegister_v2 367
   export cuMemHostUnregister 368
   export cuMemImportFromShareableHandle 369
-  export cuMemMap 370
   export cuMemMapArrayAsync 371
   export cuMemMapArrayAsync_ptsz 372
   export cuMemPoolCreate 373
@@ -443,10 +442,8 @@ prorata_driver_lazy:
   export cuMemPrefetchBatchAsync_ptsz 389
   export cuMemRangeGetAttribute 390
   export cuMemRangeGetAttributes 391
-  export cuMemRetainAllocationHandle 393
   export cuMemSetAccess 394
   export cuMemSetMemPool 395
-  export cuMemUnmap 396
   export cuMemcpy 397
   export cuMemcpy2D 398
   export cuMemcpy2DAsync 399

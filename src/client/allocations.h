@@ -11,16 +11,15 @@ inline constexpr uint32_t kSlabShift = 21;
 
 enum class Kind : uint8_t {
   kNone = 0,
-  kLarge,     // `bytes` are charged
-  kSmall,     // carved from a slab; `bytes` is its size, the slab carries the charge
-  kPool,      // from pool number `pool`, which carries the charge
-  kArray,     // `bytes` are charged
-  kMipmap,    // same
-  kPhysical,  // same
+  kLarge,   // `bytes` are charged
+  kSmall,   // carved from a slab; `bytes` is its size, the slab carries the charge
+  kPool,    // from pool number `pool`, which carries the charge
+  kArray,   // `bytes` are charged
+  kMipmap,  // same
 };
 
 struct Allocation {
-  uint64_t context = 0;  // CUcontext it dies with; 0: none (physical memory, pools)
+  uint64_t context = 0;  // CUcontext it dies with; 0: none (pools)
   uint64_t bytes = 0;
   uint16_t pool = 0;
   uint8_t device = 0;  // index in the limits file
@@ -30,7 +29,7 @@ struct Allocation {
 
 // Handles of different kinds may be equal numbers; the top bits, which no address uses, keep them
 // apart.
-enum class Space : uint64_t { kPointer = 0, kArray = 1, kMipmap = 2, kPhysical = 3 };
+enum class Space : uint64_t { kPointer = 0, kArray = 1, kMipmap = 2 };
 inline uint64_t KeyOf(Space space, uint64_t value) {
   return value ^ (static_cast<uint64_t>(space) << 60);
 }

@@ -30,7 +30,7 @@ uint64_t ReserveFor(uint64_t bytes);
 // any more, and the caller must give the memory back to the driver.
 bool AccountLinear(const Place& place, uint64_t address, uint64_t bytes, uint64_t reserved);
 
-// Accounts for something charged by itself (array, mipmap, physical memory) or by its pool.
+// Accounts for something charged by itself (array, mipmap) or by its pool.
 bool AccountWhole(uint64_t key, const Allocation& allocation);
 
 // Forgets what `key` was (kind kNone: unknown), for a free that is about to be tried ...

@@ -1,4 +1,4 @@
-// Plain, pitched, managed, stream-ordered and physical device memory.
+// Plain, pitched, managed and stream-ordered device memory.
 //
 // The first versions (cuMemAlloc and its like, with 32-bit addresses) are governed by the same
 // code.
@@ -207,33 +207,4 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   const CUresult result = Within([&] { return PRORATA_REAL(cuMemPoolDestroy)(pool); });
   if (Governed() && result == CUDA_SUCCESS) PoolDestroyed(pool);
   return result;
-}
-
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
-                     const CUmemAllocationProp* prop, unsigned long long flags) {
-  const auto call = [&] { return PRORATA_REAL(cuMemCreate)(handle, size, prop, flags); };
-  if (!Governed() || handle == nullptr || prop == nullptr || size == 0 ||
-      prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-    return Within(call);  // memory of the host is not the share's
-  }
-  Allocation allocation;
-  const uint32_t device = IndexOf(prop->location.id);
-  if (device == kNoDevice) return Within(call);  // not a device; the driver says so
-  allocation.kind = Kind::kPhysical;
-  allocation.device = static_cast<uint8_t>(device);
-  allocation.bytes = ReserveFor(size);
-  if (!ChargeOrTrim(device, allocation.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = Within(call);
-  if (result != CUDA_SUCCESS) {
-    Uncharge(device, allocation.bytes);
-    return result;
-  }
-  if (AccountWhole(KeyOf(Space::kPhysical, *handle), allocation)) return CUDA_SUCCESS;
-  Within([&] { return PRORATA_REAL(cuMemRelease)(*handle); });
-  return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  const auto call = [&] { return PRORATA_REAL(cuMemRelease)(handle); };
-  return Governed() ? Free(KeyOf(Space::kPhysical, handle), call) : Within(call);
 }

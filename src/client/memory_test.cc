@@ -105,7 +105,7 @@ TEST(Allocations, AContextTakesItsOwnAndWhatWasGivenOutAgainStays) {
 TEST(Allocations, EqualHandlesOfDifferentKindsAreDifferent) {
   EXPECT_NE(KeyOf(Space::kPointer, 5), KeyOf(Space::kArray, 5));
   EXPECT_NE(KeyOf(Space::kArray, 5), KeyOf(Space::kMipmap, 5));
-  EXPECT_NE(KeyOf(Space::kMipmap, 5), KeyOf(Space::kPhysical, 5));
+  EXPECT_NE(KeyOf(Space::kMipmap, 5), KeyOf(Space::kPointer, 5));
 }
 
 // Threads share slabs of a model driver; the charge must never be below what the driver holds, and

@@ -12,7 +12,8 @@
 //      that the kernel wipes on fork; CUDA does not work there, and we stay out of its way
 //
 // Lock order in this library: a shard of the allocations, then a shard of the slabs or the lock of
-// a pool (memory.h). No other lock is held while another is taken, and none across driver calls.
+// a pool (memory.h); a shard of the handles or mappings, then one of the records (vmm.h). No other
+// lock is held while another is taken, and none across driver calls.
 
 #include <atomic>
 #include <cstdint>
