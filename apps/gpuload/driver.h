@@ -56,6 +56,7 @@
   X(cuMemSetAccess, cuMemSetAccess)                               \
   X(cuMemUnmap, cuMemUnmap)                                       \
   X(cuMemRelease, cuMemRelease)                                   \
+  X(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle)     \
   X(cuArrayCreate_v2, cuArrayCreate)                              \
   X(cuArrayDestroy, cuArrayDestroy)                               \
   X(cuMemsetD32_v2, cuMemsetD32)                                  \

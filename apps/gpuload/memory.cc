@@ -36,6 +36,20 @@ Result<Allocation> AllocateVmm(const Gpu& gpu, uint64_t bytes) {
   return made;
 }
 
+// After a second reference was taken from the mapping and released, and then the first.
+Result<Allocation> AllocateVmmReleased(const Gpu& gpu, uint64_t bytes) {
+  const Driver& driver = gpu.driver;
+  auto made = AllocateVmm(gpu, bytes);
+  if (!made) return made;
+  CUmemGenericAllocationHandle second = 0;
+  GPULOAD_CALL(driver, cuMemRetainAllocationHandle, &second,
+               reinterpret_cast<void*>(made->address));
+  GPULOAD_CALL(driver, cuMemRelease, second);
+  GPULOAD_CALL(driver, cuMemRelease, made->handle);
+  made->handle = 0;
+  return made;
+}
+
 Result<Allocation> AllocateArray(const Gpu& gpu, uint64_t bytes) {
   CUDA_ARRAY_DESCRIPTOR descriptor = {};
   descriptor.Width = kArrayWidth;
@@ -82,6 +96,8 @@ Result<Allocation> Allocate(const Gpu& gpu, Allocator allocator, uint64_t bytes)
       return made;
     case Allocator::kVmm:
       return AllocateVmm(gpu, bytes);
+    case Allocator::kVmmReleased:
+      return AllocateVmmReleased(gpu, bytes);
     case Allocator::kPitch: {
       made.row_bytes = std::min(bytes, kRowBytes);
       made.bytes = bytes / made.row_bytes * made.row_bytes;
@@ -104,9 +120,10 @@ Status Free(const Gpu& gpu, Allocator allocator, const Allocation& allocation) {
       GPULOAD_CALL(driver, cuMemFreeAsync, allocation.address, nullptr);
       return {};
     case Allocator::kVmm:
+    case Allocator::kVmmReleased:
       GPULOAD_CALL(driver, cuMemUnmap, allocation.address, allocation.mapped_bytes);
       GPULOAD_CALL(driver, cuMemAddressFree, allocation.address, allocation.mapped_bytes);
-      GPULOAD_CALL(driver, cuMemRelease, allocation.handle);
+      if (allocation.handle != 0) GPULOAD_CALL(driver, cuMemRelease, allocation.handle);
       return {};
     case Allocator::kArray:
       GPULOAD_CALL(driver, cuArrayDestroy, allocation.array);
@@ -144,7 +161,9 @@ Status CheckPattern(const Gpu& gpu, const Allocation& allocation, uint32_t seed)
       });
 }
 
-Result<MemoryOutcome> AllocateAll(const Gpu& gpu, const Options& options) {
+namespace {
+
+Result<MemoryOutcome> AllocateOnce(const Gpu& gpu, const Options& options) {
   MemoryOutcome outcome;
   while (options.until_refused || outcome.allocations < options.allocate_count) {
     auto made = Allocate(gpu, options.allocator, options.allocate_bytes);
@@ -159,11 +178,26 @@ Result<MemoryOutcome> AllocateAll(const Gpu& gpu, const Options& options) {
     outcome.bytes += made->bytes;
     outcome.held.push_back(*made);
   }
-  if (!options.verify) return outcome;
+  return outcome;
+}
+
+}  // namespace
+
+Result<MemoryOutcome> AllocateAll(const Gpu& gpu, const Options& options) {
+  auto outcome = AllocateOnce(gpu, options);
+  if (outcome && options.again) {
+    for (const Allocation& allocation : outcome->held) {
+      if (auto ok = Free(gpu, options.allocator, allocation); !ok) {
+        return std::unexpected(ok.error());
+      }
+    }
+    outcome = AllocateOnce(gpu, options);
+  }
+  if (!outcome || !options.verify) return outcome;
   // All are written before any is read: two that overlap are found.
   for (const auto visit : {WritePattern, CheckPattern}) {
     uint32_t seed = 0;
-    for (const Allocation& allocation : outcome.held) {
+    for (const Allocation& allocation : outcome->held) {
       if (auto ok = visit(gpu, allocation, ++seed); !ok) return std::unexpected(ok.error());
     }
   }

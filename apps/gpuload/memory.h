@@ -16,8 +16,8 @@ struct Allocation {
   uint64_t bytes = 0;       // as asked for
   uint64_t row_bytes = 0;   // of a pitched one: used bytes of a row; 0 otherwise
   uint64_t pitch = 0;
-  CUmemGenericAllocationHandle handle = 0;
-  uint64_t mapped_bytes = 0;  // of a VMM one
+  CUmemGenericAllocationHandle handle = 0;  // 0 once released
+  uint64_t mapped_bytes = 0;                // of a VMM one
   CUarray array = nullptr;
 };
 
@@ -35,8 +35,8 @@ struct MemoryOutcome {
   std::string refused;  // code of the error that ended it
   std::vector<Allocation> held;
 };
-// As --allocate, --count and --until-refused say. An allocation that is refused is an outcome; what
-// fails otherwise is an error.
+// As --allocate, --count, --until-refused and --again say. An allocation that is refused is an
+// outcome; what fails otherwise is an error.
 Result<MemoryOutcome> AllocateAll(const Gpu& gpu, const Options& options);
 
 struct StressOutcome {

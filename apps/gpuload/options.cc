@@ -18,8 +18,13 @@ const std::map<std::string, LoadMode> kLoadModes = {
 };
 
 const std::map<std::string, Allocator> kAllocators = {
-    {"plain", Allocator::kPlain}, {"async", Allocator::kAsync}, {"managed", Allocator::kManaged},
-    {"vmm", Allocator::kVmm},     {"pitch", Allocator::kPitch}, {"array", Allocator::kArray},
+    {"plain", Allocator::kPlain},
+    {"async", Allocator::kAsync},
+    {"managed", Allocator::kManaged},
+    {"vmm", Allocator::kVmm},
+    {"vmm-released", Allocator::kVmmReleased},
+    {"pitch", Allocator::kPitch},
+    {"array", Allocator::kArray},
 };
 
 constexpr const char* kFooter =
@@ -69,7 +74,9 @@ void AddMemoryOptions(CLI::App* app, Options* options) {
       ->option_text("SIZE");
   app->add_option("--count", options->allocate_count, "So many times")->capture_default_str();
   app->add_flag("--until-refused", options->until_refused, "Again and again until refused");
-  app->add_option("--allocator", options->allocator, "plain|async|managed|vmm|pitch|array")
+  app->add_flag("--again", options->again, "Free it all, and allocate the same once more");
+  app->add_option("--allocator", options->allocator,
+                  "plain|async|managed|vmm|vmm-released|pitch|array")
       ->transform(CLI::CheckedTransformer(kAllocators))
       ->option_text("KIND");
   app->add_flag("--verify", options->verify, "Write a pattern to what was allocated, read it back");

@@ -17,7 +17,8 @@ enum class LoadMode {
   kGetProcAddressV1,
 };
 
-enum class Allocator { kPlain, kAsync, kManaged, kVmm, kPitch, kArray };
+// kVmmReleased: the handle is released at once, and the mapping alone holds the memory.
+enum class Allocator { kPlain, kAsync, kManaged, kVmm, kVmmReleased, kPitch, kArray };
 
 struct Options {
   LoadMode load = LoadMode::kDlopen;
@@ -46,6 +47,7 @@ struct Options {
   uint64_t allocate_bytes = 0;
   uint64_t allocate_count = 1;
   bool until_refused = false;
+  bool again = false;  // free it all, and allocate the same once more
   Allocator allocator = Allocator::kPlain;
   bool verify = false;
   bool stress = false;  // `threads` threads allocate and free at random, for `seconds`

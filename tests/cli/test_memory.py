@@ -76,6 +76,20 @@ class UntilRefused(harness.MachineTestCase):
                 process.terminate()
                 process.wait()
 
+    def test_a_mapping_whose_handle_was_released_still_counts(self):
+        # Released handles gave the charge back while their mappings held the memory, so the whole
+        # device was there for the taking.
+        for more in ([], ["--again"]):
+            with self.subTest(more=more):
+                name = "-".join(["released", *more]).replace("--", "")
+                process = self.machine.start_load(
+                    ["--name", name, "--memory", "1GiB"],
+                    ["--allocator", "vmm-released", *FILL, "--verify", *more, "--hold", "600",
+                     "--announce"])
+                self.check_full(name, harness.read_event(process, "allocated"))
+                process.terminate()
+                process.wait()
+
     def test_a_share_without_a_limit_has_all_that_is_free(self):
         with_one = self.machine.start_load(["--name", "first", "--memory", "4GiB"],
                                            ["--hold", "600", "--announce", "--allocate", "1MiB"])
