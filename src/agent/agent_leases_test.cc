@@ -76,15 +76,16 @@ TEST_F(LeaseTest, TwoTakeTurns) {
     next.Say(MessageType::kLeaseWanted);
     ASSERT_TRUE(Eventually([&] { return !Open(holder); })) << "turn " << turn;
     EXPECT_FALSE(Open(next)) << "two hold the device";
+    // A busy program waits for its next turn before the last one has drained; so the next turn is
+    // contended from its start, however late this test looks.
+    ++holder.usage().waiting;
+    holder.Say(MessageType::kLeaseWanted);
     Drain(holder);
     ASSERT_TRUE(Eventually([&] { return Open(next); })) << "turn " << turn;
     EXPECT_TRUE(Contended(next));
+    --holder.usage().waiting;
     --next.usage().waiting;
     ++next.usage().launches;
-    // The holder of a moment ago wants again, as a busy program does.
-    ++holder.usage().waiting;
-    holder.Say(MessageType::kLeaseWanted);
-    --holder.usage().waiting;
   }
 }
 
