@@ -3,6 +3,7 @@
 #include <array>
 #include <fstream>
 #include <iterator>
+#include <thread>
 #include <vector>
 
 #include "driver.h"
@@ -206,6 +207,30 @@ TEST_F(KernelTest, LaunchesBeyondTheQueueWait) {
   for (int i = 0; i < 5000; ++i) ASSERT_EQ(Step(stream, word, 1, 1, 1), CUDA_SUCCESS);
   CUDA_OK(cuStreamSynchronize, stream);
   EXPECT_EQ(ReadWord(word), 5000u);
+}
+
+// For ThreadSanitizer: one function, launched by several threads while its settings change.
+TEST_F(KernelTest, ManyThreadsLaunchOneFunction) {
+  constexpr int kThreads = 4;
+  constexpr int kLaunches = 50;
+  const CUfunction step = Kernel("step");
+  std::array<CUdeviceptr, kThreads> words;
+  for (CUdeviceptr& word : words) word = NewWord(0);
+  std::vector<std::thread> threads;
+  for (const CUdeviceptr word : words) {
+    threads.emplace_back([&, word] {
+      CUDA_OK(cuCtxSetCurrent, ctx_);
+      CUstream stream;
+      CUDA_OK(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+      for (int i = 0; i < kLaunches; ++i) ASSERT_EQ(Step(stream, word, 1, 1, 1), CUDA_SUCCESS);
+      CUDA_OK(cuStreamSynchronize, stream);
+    });
+  }
+  for (int i = 0; i < kLaunches; ++i) {
+    CUDA_OK(cuFuncSetAttribute, step, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1024 * i);
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const CUdeviceptr word : words) EXPECT_EQ(ReadWord(word), uint64_t{kLaunches});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -27,11 +28,12 @@ struct Function {
   HostKernelFunction host_kernel = nullptr;  // null: computes nothing
   HostDurationFunction host_duration = nullptr;
   HostSmFunction host_sm = nullptr;
-  int max_dynamic_shared_bytes = 49152;
-  int carveout = -1;
-  bool non_portable_cluster = false;
+  // Settings may change while another thread launches.
+  std::atomic<int> max_dynamic_shared_bytes = 49152;
+  std::atomic<int> carveout = -1;
+  std::atomic<bool> non_portable_cluster = false;
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
-  bool loaded = false;  // has been launched, or loaded by name
+  std::atomic<bool> loaded = false;  // has been launched, or loaded by name
 };
 
 // A loaded image: a CUmodule (of one context), or a CUlibrary (of the process). A library is its
