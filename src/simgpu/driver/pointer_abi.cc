@@ -14,7 +14,8 @@ namespace {
 
 template <typename T>
 CUresult Put(void* data, T value) {
-  std::memcpy(data, &value, sizeof(T));
+  // T is often a pointer, and its own bytes are meant.
+  std::memcpy(data, &value, sizeof(T));  // NOLINT(bugprone-sizeof-expression)
   return CUDA_SUCCESS;
 }
 
