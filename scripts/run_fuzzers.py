@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every libFuzzer program of a build for a while, each from its committed seeds if it has any."""
+"""Runs every libFuzzer program of a build for a while, each from an empty corpus."""
 import argparse
 import os
 import pathlib
