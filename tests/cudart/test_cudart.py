@@ -55,19 +55,28 @@ class Cudart(harness.MachineTestCase):
         return program
 
     def check_fill(self, major, static):
+        """Alone with the device it takes it whole; three with 1 GiB each fit beside each other."""
         program = self.build_fill(major, static)
-        process = self.machine.start(self.machine.command(
-            ["--name", "fill", "--memory", "1GiB"], [program, "600"]))
-        line = harness.read_line(process)
-        report = json.loads(line)
-        self.assertEqual(report.get("refused"), "cudaErrorMemoryAllocation", line)
+        status, out, err = self.machine.call([program],
+                                             environment=self.machine.bare_environment())
+        self.assertEqual(status, 0, out + err)
+        report = json.loads(out)
         self.assertEqual(report["runtime"] // 1000, major)
-        self.assertEqual(report["total"], GIB)
-        share = self.machine.share("fill")
-        self.assertEqual(report["allocated_bytes"],
-                         (GIB - share["overhead_bytes"]) // STEP * STEP)
-        self.assertEqual(share["used_bytes"],
-                         report["allocated_bytes"] + share["overhead_bytes"])
+        self.assertGreater(report["allocated_bytes"], report["free"] - STEP)
+
+        processes = {name: self.machine.start(self.machine.command(
+            ["--name", name, "--memory", "1GiB"], [program, "600"]))
+                     for name in ("fill-1", "fill-2", "fill-3")}
+        for name, process in processes.items():
+            line = harness.read_line(process)
+            report = json.loads(line)
+            self.assertEqual(report.get("refused"), "cudaErrorMemoryAllocation", line)
+            self.assertEqual(report["total"], GIB)
+            share = self.machine.share(name)
+            self.assertEqual(report["allocated_bytes"],
+                             (GIB - share["overhead_bytes"]) // STEP * STEP)
+            self.assertEqual(share["used_bytes"],
+                             report["allocated_bytes"] + share["overhead_bytes"])
 
     def test_static_13(self):
         self.check_fill(13, static=True)
@@ -80,14 +89,6 @@ class Cudart(harness.MachineTestCase):
 
     def test_shared_12(self):
         self.check_fill(12, static=False)
-
-    def test_without_prorata_it_takes_the_device(self):
-        program = self.build_fill(13, static=True)
-        status, out, err = self.machine.call([program],
-                                             environment=self.machine.bare_environment())
-        self.assertEqual(status, 0, out + err)
-        report = json.loads(out)
-        self.assertGreater(report["allocated_bytes"], report["free"] - GIB)
 
     def test_vector_add_by_nvcc(self):
         nvcc = find("bin/nvcc")
