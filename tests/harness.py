@@ -133,7 +133,7 @@ class Machine:
         return {
             "ASAN_OPTIONS": common + ":verify_asan_link_order=0:detect_leaks=0",
             "UBSAN_OPTIONS": common + ":print_stacktrace=1",
-            "TSAN_OPTIONS": common + ":die_after_fork=0:halt_on_error=0",
+            "TSAN_OPTIONS": common + f":die_after_fork=0:suppressions={ROOT}/tests/tsan.supp",
         }
 
     def sanitizer_reports(self):
