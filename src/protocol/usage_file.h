@@ -12,11 +12,13 @@
 //   member charges n bytes              agent recalls slack from grant G down to G' < G
 //   M1  used: CAS u -> u+n if u+n <= G   A1  grant = G'
 //   M2  read grant again: g              A2  read used: u'
-//   M3  u+n <= g: proceed                A3  u' > G': grant = u' (those bytes stay the member's)
+//   M3  u+n <= g: proceed                A3  u' > G': grant = min(u', G): those bytes stay its own
 //       else: used -= n, ask by message
 //
 //   A. M1 before A2: the agent sees the charge and leaves it inside the grant.
 //   B. A2 before M1: then A1 before M2: the member sees G' and backs out.
+// A3 never raises a grant above G: u' may hold a charge that was compared with an older, larger
+// grant and is about to back out; were it granted, the sum could pass the limit.
 // Either way used that proceeds <= grant at A3, and the sum of grants <= limit by the agent's
 // arithmetic. Freestanding, as limits_file.h.
 
