@@ -5,15 +5,19 @@ JOBS  ?= $(shell nproc)
 CMAKE_STAMP := $(BUILD)/build.ninja
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-unit bench gpu-check generate format lint layers check \
+.PHONY: help setup build demo test test-unit test-zoo scenarios simulate bench gpu-check generate format lint layers check soak \
         asan-ubsan tsan fuzz clean
 
 help:
 	@echo 'make demo        install what is missing, build, share one GPU between three programs'
 	@echo 'make test        install what is missing, build, run all tests'
+	@echo 'make test-zoo    NVIDIA libraries and PyTorch on the simulated GPU: fetches 6 GB (ZOO=light: 1.4 GB)'
+	@echo 'make scenarios   scenario files in many processes and on the virtual clock: do they agree?'
 	@echo 'make build       programs in build/bin, client library in build/lib, simulated driver in build/sim'
+	@echo 'make simulate    scenarios and random worlds in one process, on a virtual clock'
 	@echo 'make bench       what the client library adds to each driver call'
 	@echo 'make gpu-check   on a machine with an NVIDIA driver, from a build carried there'
+	@echo 'make soak        kill at random for MINUTES=5 (SEED=n repeats one): processes, programs, agents'
 	@echo 'make generate    write generated/ anew from spec/'
 	@echo 'make check       format, lint, layers, generated code'
 	@echo 'make asan-ubsan  the tests that can run under AddressSanitizer and UBSan; also: tsan, fuzz'
@@ -30,12 +34,29 @@ build: setup $(CMAKE_STAMP)
 	@cmake --build --preset release -- -j$(JOBS)
 	@git describe --always --dirty --abbrev=40 >$(BUILD)/commit 2>/dev/null || rm -f $(BUILD)/commit
 
+# Not part of `make test`: what it fetches is big. Says how big before it does.
+test-zoo: build
+	@scripts/setup.sh cuda-venv $(BUILD)
+	@scripts/setup.sh zoo $(BUILD) $(or $(ZOO),all)
+	@tests/zoo/run.py --build $(BUILD) --tier $(or $(ZOO),all)
+
+# In full length; `make test` runs shortened ones. Ends with 77 where the machine was too noisy.
+scenarios: build
+	@tests/scenarios/run_processes.py --build $(BUILD) --tries 3 tests/scenarios/*.toml
+
 demo: build
 	@scripts/demo.py --build $(BUILD)
 
 test: build
 	@scripts/setup.sh cuda-venv $(BUILD)
+	@scripts/setup.sh nvidia-smi $(BUILD)
 	@scripts/run_tests.py --build $(BUILD) --label all
+
+# Its exit status says whether everything that the scenarios expect was met.
+simulate: setup $(CMAKE_STAMP)
+	@cmake --build --preset release --target simulation -- -j$(JOBS)
+	@$(BUILD)/bin/simulation --random --runs 1000
+	@$(BUILD)/bin/simulation --table $(sort $(wildcard tests/scenarios/*.toml tests/scenarios/unmet/*.toml))
 
 bench: build
 	@scripts/bench.py --build $(BUILD)
@@ -43,6 +64,9 @@ bench: build
 # Builds nothing: run it where the GPU is, with the build folder carried there.
 gpu-check:
 	@scripts/gpu_check.py --build $(BUILD)
+
+soak: build
+	@PRORATA_BUILD_DIR=$(BUILD) tests/soak/soak.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
 
 generate:
 	python3 codegen/generate.py

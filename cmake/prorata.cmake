@@ -93,12 +93,16 @@ function(prorata_fuzzer name)
   add_dependencies(fuzzers ${name})
 endfunction()
 
-# Tests load the simulated NVML into Python (tests/harness.py), and ASan must have been there before
-# what needs it; programs that a test starts do not get it (harness.Machine). TSan cannot be brought
-# into Python in any way: no test that asks NVML has the label tsan.
+# Tests load the simulated NVML into Python (tests/harness.py), and a sanitizer's library must have
+# been there before what needs it; programs that a test starts do not get it (harness.Machine).
+# Python itself, not a shell script around it: bash does not start with TSan.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+execute_process(COMMAND ${Python3_EXECUTABLE} -c "import sys; print(sys.executable)"
+  OUTPUT_VARIABLE prorata_python OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 set(prorata_python_environment "PRORATA_BUILD_DIR=${CMAKE_BINARY_DIR}")
-if(PRORATA_SANITIZE MATCHES address)
-  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so
+if(PRORATA_SANITIZE MATCHES "address|thread")
+  string(SUBSTRING ${CMAKE_MATCH_0} 0 1 library)  # libasan, libtsan
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=lib${library}san.so
     OUTPUT_VARIABLE library OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   list(APPEND prorata_python_environment LD_PRELOAD=${library} ASAN_OPTIONS=detect_leaks=0)
 endif()
@@ -106,25 +110,26 @@ endif()
 # prorata_python_test(NAME FILE test_x.py [LABELS ...] [TIMEOUT s]): every TestCase method of a
 # unittest file becomes a test of ctest (listed when CMake configures); skipped ones say why.
 # The labels asan-ubsan and tsan: it runs under that sanitizer too, but for the methods named after
-# UNSANITIZED (CONTRIBUTING.md says why).
+# UNSANITIZED (neither) and NO_TSAN (CONTRIBUTING.md says why).
 function(prorata_python_test name)
-  cmake_parse_arguments(arg "SERIAL" "FILE;TIMEOUT" "LABELS;UNSANITIZED" ${ARGN})
-  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  cmake_parse_arguments(arg "SERIAL" "FILE;TIMEOUT" "LABELS;UNSANITIZED;NO_TSAN" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
   cmake_path(ABSOLUTE_PATH arg_FILE BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${arg_FILE})
   execute_process(
-    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/run_one.py --list ${arg_FILE}
+    COMMAND ${prorata_python} ${CMAKE_SOURCE_DIR}/tests/run_one.py --list ${arg_FILE}
     OUTPUT_VARIABLE methods OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   string(REPLACE "\n" ";" methods "${methods}")
   foreach(method IN LISTS methods)
     add_test(NAME ${name}.${method}
-      COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/run_one.py ${arg_FILE} ${method})
+      COMMAND ${prorata_python} ${CMAKE_SOURCE_DIR}/tests/run_one.py ${arg_FILE} ${method})
     set(labels ${arg_LABELS})
     if(method IN_LIST arg_UNSANITIZED)
       list(REMOVE_ITEM labels asan-ubsan tsan)
+    elseif(method IN_LIST arg_NO_TSAN)
+      list(REMOVE_ITEM labels tsan)
     endif()
     set_tests_properties(${name}.${method} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${labels}"
       SKIP_RETURN_CODE 77 ENVIRONMENT "${prorata_python_environment}")

@@ -6,6 +6,8 @@ compiler. Steps, each with its own file bench/results/DEVICE-DATE-STEP.json:
 
   facts   build/bin/gpu-facts: what the device and its driver do
   tests   the tests labelled "gpu", on this driver in place of the simulated GPU
+  conformance  build/tests/conformance_suite: every rule of the driver that the simulated GPU is held
+          to, and that does not hold here (docs/CONFORMANCE.md)
   demo    scripts/demo.py
   micro   build/bin/micro: what the client library adds to a call on this host (its driver is one
           that does nothing: the difference is what counts, and it needs no GPU)
@@ -28,6 +30,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import conformance  # pylint: disable=wrong-import-position
 import ctest_files  # pylint: disable=wrong-import-position
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -151,6 +154,15 @@ class Check:
     def micro(self):
         return self.json_program("micro", ["--json", "--dir", self.build], 300)
 
+    def conformance(self):
+        program = conformance.program(self.build)
+        if not program.exists():
+            return f"skipped: {program} is not built", {}
+        result = conformance.differences(self.build, self.environment)
+        print(f"  {len(result['held'])} rules hold, {len(result['differences'])} do not, "
+              f"{len(result['skipped'])} skipped", flush=True)
+        return ("failed" if result["differences"] else "passed"), result
+
     def demo(self):
         script = ROOT / "scripts" / "demo.py"
         if not script.exists():
@@ -184,7 +196,7 @@ class Check:
         return ("failed" if result["failed"] else "passed"), result
 
 
-STEPS = ("facts", "tests", "demo", "micro")
+STEPS = ("facts", "tests", "conformance", "demo", "micro")
 
 
 # --- Results --------------------------------------------------------------------------------------

@@ -5,12 +5,14 @@
 #   scripts/setup.sh build               compiler, CMake and libraries (apt; sudo where not root)
 #   scripts/setup.sh lint                clang 19 with clang-format and clang-tidy
 #   scripts/setup.sh cuda-venv BUILD     nvcc and cudart from PyPI into BUILD/venv-cuda13 and -cuda12
+#   scripts/setup.sh nvidia-smi BUILD    the program alone, from Debian's non-free, into BUILD/nvidia-smi
+#   scripts/setup.sh zoo BUILD light     NVIDIA's libraries from PyPI into BUILD/zoo; `all` for PyTorch too
 set -euo pipefail
 
 build_packages=(
   g++ make cmake ninja-build git ca-certificates python3 python3-venv binutils
   libboost-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev libspdlog-dev libfmt-dev
-  libgtest-dev libbenchmark-dev strace
+  libgtest-dev libbenchmark-dev liblz4-dev libzstd-dev strace
 )
 lint_packages=(clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev)
 
@@ -55,6 +57,40 @@ install_venv() {
   echo "$stamp" >"$folder/.wheels"
 }
 
+# nvidia_smi FOLDER: nothing is installed and no package list of the machine changes: the sources it
+# has, with non-free in place of their components, are read into a folder. Where it cannot be had,
+# its test is skipped by name, so that is no error.
+nvidia_smi() {
+  local folder=$1 apt
+  [ ! -e "$folder/.tried" ] || return 0
+  command -v apt-get >/dev/null || return 0
+  rm -rf "$folder"
+  mkdir -p "$folder/apt/lists/partial" "$folder/apt/sources" "$folder/apt/cache"
+  # Debian's own suites only: others have no such component.
+  sed -nE 's/^(deb (\[[^]]*\] )?[^ ]*\/debian\/? +[a-z]+) .*/\1 non-free/p' \
+    /etc/apt/sources.list /etc/apt/sources.list.d/*.list \
+    >"$folder/apt/sources/classic.list" 2>/dev/null || true
+  local file
+  for file in /etc/apt/sources.list.d/*.sources; do
+    if grep -q 'debian-archive-keyring' "$file" 2>/dev/null; then
+      sed -E 's/^Components:.*/Components: non-free/' "$file" >"$folder/apt/sources/${file##*/}"
+    fi
+  done
+  apt=(apt-get -qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$folder/apt/sources"
+    -o "Dir::State::lists=$folder/apt/lists" -o "Dir::Cache=$folder/apt/cache"
+    -o APT::Sandbox::User=root -o Acquire::Retries=2)
+  echo 'setup: fetching nvidia-smi (0.4 MB) from non-free'
+  if "${apt[@]}" update 2>"$folder/apt/log" &&
+    (cd "$folder/apt" && "${apt[@]}" download nvidia-smi 2>>"$folder/apt/log"); then
+    dpkg-deb -x "$folder"/apt/nvidia-smi_*.deb "$folder/apt/tree"
+    find "$folder/apt/tree" -type f -name nvidia-smi -perm /111 -path '*/lib/*' \
+      -exec cp {} "$folder/nvidia-smi" \;
+    touch "$folder/.tried"
+  else
+    echo "setup: nvidia-smi cannot be had (see $folder/apt/log); its test will be skipped" >&2
+  fi
+}
+
 case "${1:-}" in
   build) install_packages "${build_packages[@]}" ;;
   lint) install_packages "${lint_packages[@]}" ;;
@@ -62,8 +98,10 @@ case "${1:-}" in
     install_venv "$2/venv-cuda13" "${cuda13_wheels[@]}"
     install_venv "$2/venv-cuda12" "${cuda12_wheels[@]}"
     ;;
+  nvidia-smi) nvidia_smi "$(realpath -m "$2")/nvidia-smi" ;;
+  zoo) python3 "$(dirname "$0")/zoo_wheels.py" "$2" "$3" ;;
   *)
-    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    sed -n '2,10s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

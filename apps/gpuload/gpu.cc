@@ -85,7 +85,8 @@ Result<BusyKernel> BusyKernel::Make(const Gpu& gpu, const Options& options) {
   kernel.duration_ns_ = options.kernel_us * 1000;
   kernel.capacity_ = options.stamp_capacity;
   kernel.threads_ = options.block_threads;
-  kernel.blocks_ = options.blocks > 0 ? options.blocks : BlocksThatFill(gpu, kernel.threads_);
+  const double part = BlocksThatFill(gpu, kernel.threads_) * options.sm_fraction;
+  kernel.blocks_ = options.blocks > 0 ? options.blocks : std::max(1u, static_cast<unsigned>(part));
   const Driver& driver = gpu.driver;
   if (driver.cuModuleLoadData == nullptr) return Fail("missing", "no cuModuleLoadData");
   CUmodule module = nullptr;
@@ -102,8 +103,8 @@ Result<BusyKernel> BusyKernel::Make(const Gpu& gpu, const Options& options) {
   return kernel;
 }
 
-Status BusyKernel::Launch(CUstream stream) const {
-  uint64_t ns = duration_ns_;
+Status BusyKernel::Launch(CUstream stream, uint64_t duration_ns) const {
+  uint64_t ns = duration_ns;
   CUdeviceptr stamps = stamps_;
   uint64_t capacity = capacity_;
   CUdeviceptr counter = counter_;

@@ -43,7 +43,8 @@ class BusyKernel {
  public:
   static Result<BusyKernel> Make(const Gpu& gpu, const Options& options);
 
-  Status Launch(CUstream stream) const;
+  Status Launch(CUstream stream) const { return Launch(stream, duration_ns_); }
+  Status Launch(CUstream stream, uint64_t duration_ns) const;
 
   struct Stamps {
     uint64_t launches = 0;

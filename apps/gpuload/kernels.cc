@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -12,16 +13,42 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
+SteadyClock::duration Real(const Options& options, double seconds) {
+  return std::chrono::duration_cast<SteadyClock::duration>(
+      std::chrono::duration<double>(seconds * options.dilation));
+}
+
+// How long each kernel of one thread is to take.
+class KernelTimes {
+ public:
+  KernelTimes(const Options& options, uint64_t thread)
+      : options_(options), random_(options.seed * 1000 + thread) {}
+
+  uint64_t NextNs() {
+    if (!options_.kernel_choice_us.empty()) {
+      std::uniform_int_distribution<size_t> any(0, options_.kernel_choice_us.size() - 1);
+      return options_.kernel_choice_us[any(random_)] * 1000;
+    }
+    if (options_.kernel_most_us == 0) return options_.kernel_us * 1000;
+    std::uniform_int_distribution<uint64_t> range(options_.kernel_us * 1000,
+                                                  options_.kernel_most_us * 1000);
+    return range(random_);
+  }
+
+ private:
+  const Options& options_;
+  std::mt19937_64 random_;
+};
+
 class KernelRun {
  public:
   KernelRun(const Gpu& gpu, const BusyKernel& kernel, const Options& options,
             const std::atomic<bool>& stop)
       : gpu_(gpu), kernel_(kernel), options_(options), stop_(stop) {
-    const std::chrono::duration<double> length(options.seconds);
-    end_ = SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(length);
+    end_ = SteadyClock::now() + Real(options, options.seconds);
   }
 
-  void LaunchThread() { Note(Launch()); }
+  void LaunchThread(uint64_t number) { Note(Launch(number)); }
   void CaptureThread() { Note(CaptureAgainAndAgain()); }
   void LaunchersEnded() { launchers_ended_ = true; }
   void Finish() { Note(Check(gpu_.driver, gpu_.driver.cuCtxSynchronize(), "cuCtxSynchronize")); }
@@ -39,65 +66,90 @@ class KernelRun {
     return options_.seconds > 0 && SteadyClock::now() >= end_;
   }
 
-  Result<CUgraph> Capture(CUstream stream, CUstreamCaptureMode mode, uint32_t kernels) {
+  Result<CUgraph> Capture(CUstream stream, CUstreamCaptureMode mode, uint32_t kernels,
+                          KernelTimes& times) {
     const Driver& driver = gpu_.driver;
     GPULOAD_CALL(driver, cuStreamBeginCapture_v2, stream, mode);
     Status launched;
-    for (uint32_t i = 0; i < kernels && launched; ++i) launched = kernel_.Launch(stream);
+    for (uint32_t i = 0; i < kernels && launched; ++i) {
+      launched = kernel_.Launch(stream, times.NextNs());
+    }
     CUgraph graph = nullptr;
     GPULOAD_CALL(driver, cuStreamEndCapture, stream, &graph);
     if (!launched) return std::unexpected(launched.error());
     return graph;
   }
 
-  Result<Lane> MakeLane() {
+  Result<Lane> MakeLane(KernelTimes& times) {
     const Driver& driver = gpu_.driver;
     Lane lane;
     GPULOAD_CALL(driver, cuStreamCreateWithPriority, &lane.stream, CU_STREAM_NON_BLOCKING,
                  options_.priority);
     if (options_.graph == 0) return lane;
-    auto graph = Capture(lane.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, options_.graph);
+    auto graph = Capture(lane.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, options_.graph, times);
     if (!graph) return std::unexpected(graph.error());
     GPULOAD_CALL(driver, cuGraphInstantiateWithFlags, &lane.graph, *graph, 0);
     GPULOAD_CALL(driver, cuGraphDestroy, *graph);
     return lane;
   }
 
-  Status Launch() {
+  // One round of launches; how many kernels.
+  Result<uint64_t> LaunchRound(const std::vector<Lane>& lanes, uint64_t launched,
+                               KernelTimes& times) {
     const Driver& driver = gpu_.driver;
+    uint64_t count = 0;
+    // Without synchronisations a round is one launch on each stream.
+    const size_t launches = options_.per_sync > 0 ? options_.per_sync : lanes.size();
+    for (size_t i = 0; i < launches; ++i) {
+      if (options_.kernels > 0 && launched + count >= options_.kernels) break;
+      const Lane& lane = lanes[i % lanes.size()];
+      if (lane.graph != nullptr) {
+        GPULOAD_CALL(driver, cuGraphLaunch, lane.graph, lane.stream);
+        count += options_.graph;
+      } else {
+        if (auto ok = kernel_.Launch(lane.stream, times.NextNs()); !ok) {
+          return std::unexpected(ok.error());
+        }
+        ++count;
+      }
+    }
+    return count;
+  }
+
+  Status EndRound(const std::vector<Lane>& lanes) {
+    const Driver& driver = gpu_.driver;
+    if (options_.capture_beside) {
+      // Synchronising would itself invalidate the other thread's capture: keep pace by the clock.
+      std::this_thread::sleep_for(
+          std::chrono::microseconds(options_.kernel_us * options_.per_sync));
+    } else if (options_.per_sync > 0) {
+      for (const Lane& lane : lanes) GPULOAD_CALL(driver, cuStreamSynchronize, lane.stream);
+    }
+    if (options_.gap_us > 0) {
+      std::this_thread::sleep_for(Real(options_, static_cast<double>(options_.gap_us) / 1e6));
+    }
+    return {};
+  }
+
+  Status Launch(uint64_t number) {
+    const Driver& driver = gpu_.driver;
+    KernelTimes times(options_, number);
     GPULOAD_CALL(driver, cuCtxSetCurrent, gpu_.context);
     // The gap is part of the load: the kernel's 50 us of timer slack would lengthen it.
     ::prctl(PR_SET_TIMERSLACK, 1);
     std::vector<Lane> lanes;
     for (uint32_t i = 0; i < options_.streams; ++i) {
-      auto lane = MakeLane();
+      auto lane = MakeLane(times);
       if (!lane) return std::unexpected(lane.error());
       lanes.push_back(*lane);
     }
     ++launchers_ready_;
     uint64_t launched = 0;
     while (!Over(launched)) {
-      for (uint32_t i = 0; i < options_.per_sync; ++i) {
-        if (options_.kernels > 0 && launched >= options_.kernels) break;
-        const Lane& lane = lanes[i % lanes.size()];
-        if (lane.graph != nullptr) {
-          GPULOAD_CALL(driver, cuGraphLaunch, lane.graph, lane.stream);
-          launched += options_.graph;
-        } else {
-          if (auto ok = kernel_.Launch(lane.stream); !ok) return ok;
-          ++launched;
-        }
-      }
-      if (options_.capture_beside) {
-        // Synchronising would itself invalidate the other thread's capture: keep pace by the clock.
-        std::this_thread::sleep_for(
-            std::chrono::microseconds(options_.kernel_us * options_.per_sync));
-      } else {
-        for (const Lane& lane : lanes) GPULOAD_CALL(driver, cuStreamSynchronize, lane.stream);
-      }
-      if (options_.gap_us > 0) {
-        std::this_thread::sleep_for(std::chrono::microseconds(options_.gap_us));
-      }
+      auto round = LaunchRound(lanes, launched, times);
+      if (!round) return std::unexpected(round.error());
+      launched += *round;
+      if (auto ok = EndRound(lanes); !ok) return ok;
     }
     std::lock_guard lock(mutex_);
     outcome_.launches += launched;
@@ -161,7 +213,7 @@ KernelOutcome LaunchKernels(const Gpu& gpu, const BusyKernel& kernel, const Opti
   if (options.capture_beside) capturer = std::jthread([&run] { run.CaptureThread(); });
   std::vector<std::jthread> launchers;
   for (uint32_t i = 0; i < options.threads; ++i) {
-    launchers.emplace_back([&run] { run.LaunchThread(); });
+    launchers.emplace_back([&run, i] { run.LaunchThread(i); });
   }
   launchers.clear();
   run.LaunchersEnded();

@@ -113,7 +113,11 @@ Status Work(const Options& options, nlohmann::json* report) {
     const ForkedChild child = TryInForkedChild(gpu->driver);
     (*report)["forked_child"] = child.done ? nlohmann::json(child.exit_status) : nlohmann::json();
   }
-  if (!options.wait_for.empty()) WaitFor(options.wait_for);
+  if (!options.wait_for.empty()) {
+    Announce(options, {{"event", "ready"}, {"pid", ::getpid()}});
+    WaitFor(options.wait_for);
+  }
+  if (options.delay_s > 0) Hold(options.delay_s * options.dilation);
   // The kernel's own memory first: an allocation until refused leaves none.
   const bool kernels = !options.stress && (options.seconds > 0 || options.kernels > 0);
   Result<BusyKernel> kernel;

@@ -1,6 +1,8 @@
 #include "apps/gpuload/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
 #include <iostream>
 #include <map>
 
@@ -35,14 +37,41 @@ constexpr const char* kFooter =
     "  gpuload --load getprocaddress --graph 20 --seconds 2 --stamps stamps.json\n\n"
     "Prints one line of JSON at the end: what it achieved, by its kernels' own stamps.";
 
+// "1000", "20-5000" or "20,200,5000".
+void ReadKernelTimes(const std::string& text, Options* options) {
+  std::vector<uint64_t> numbers;
+  std::string separators;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find_first_of("-,", at), text.size());
+    uint64_t number = 0;
+    const auto [rest, error] = std::from_chars(&text[at], &text[at] + (end - at), number);
+    if (error != std::errc() || rest != &text[at] + (end - at) || number > 1'000'000'000) {
+      throw CLI::ValidationError("--kernel-us: '" + text + "' is not N, LEAST-MOST or A,B,...");
+    }
+    numbers.push_back(number);
+    if (end < text.size()) separators += text[end];
+    at = end + 1;
+  }
+  const bool range = separators == "-" && numbers[0] <= numbers[1];
+  if (!range && separators.find('-') != std::string::npos) {
+    throw CLI::ValidationError("--kernel-us: '" + text + "' is not N, LEAST-MOST or A,B,...");
+  }
+  options->kernel_us = numbers[0];
+  options->kernel_most_us = range ? numbers[1] : 0;
+  if (!range && numbers.size() > 1) options->kernel_choice_us = numbers;
+}
+
 void AddKernelOptions(CLI::App* app, Options* options) {
   app->add_option("--seconds", options->seconds, "Launch kernels (or stress) for so long")
       ->check(CLI::NonNegativeNumber);
   app->add_option("--kernels", options->kernels, "Launch so many kernels in each thread");
-  app->add_option("--kernel-us", options->kernel_us, "Duration of a kernel")->capture_default_str();
+  app->add_option_function<std::string>(
+         "--kernel-us", [=](const std::string& text) { ReadKernelTimes(text, options); },
+         "Duration of a kernel (1000): N, or LEAST-MOST, or one of A,B,...")
+      ->option_text("US");
   app->add_option("--gap-us", options->gap_us, "Sleep after each synchronisation");
-  app->add_option("--per-sync", options->per_sync, "Launches from one synchronisation to the next")
-      ->check(CLI::PositiveNumber)
+  app->add_option("--per-sync", options->per_sync,
+                  "Launches from one synchronisation to the next (0: none before the end)")
       ->capture_default_str();
   app->add_option("--threads", options->threads, "Host threads")
       ->check(CLI::Range(1, 1024))
@@ -52,7 +81,9 @@ void AddKernelOptions(CLI::App* app, Options* options) {
       ->capture_default_str();
   app->add_option("--graph", options->graph, "Capture so many kernels and replay the graph");
   app->add_option("--priority", options->priority, "Priority of the streams");
-  app->add_option("--blocks", options->blocks, "Blocks of a kernel (0: fill the device)");
+  app->add_option("--blocks", options->blocks, "Blocks of a kernel (0: as --sm-fraction says)");
+  app->add_option("--sm-fraction", options->sm_fraction, "The part of the device a kernel fills")
+      ->check(CLI::Range(1e-6, 1.0));
   app->add_option("--block-threads", options->block_threads, "Threads of a block")
       ->check(CLI::Range(1, 1024));
   app->add_option("--stamp-capacity", options->stamp_capacity, "Stamps kept on the device")
@@ -85,7 +116,8 @@ void AddMemoryOptions(CLI::App* app, Options* options) {
          "--stress-max", [=](const std::string& text) { size(text, &options->stress_max_bytes); },
          "Largest allocation of the stress")
       ->option_text("SIZE");
-  app->add_option("--seed", options->seed, "Seed of the stress")->capture_default_str();
+  app->add_option("--seed", options->seed, "Seed of the stress, and of kernels' durations")
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -118,10 +150,15 @@ Parsed ParseOptions(int argc, char** argv) {
   AddKernelOptions(&app, options);
   AddMemoryOptions(&app, options);
   app.add_option("--hold", options->hold_s, "Keep everything so many seconds after the work");
+  app.add_option("--delay", options->delay_s, "Begin so many seconds later")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--dilation", options->dilation,
+                 "Real seconds for one of --seconds, --delay and --gap-us (simulated GPUs)")
+      ->check(CLI::Range(1.0, 10000.0));
   app.add_option("--wait-for", options->wait_for,
                  "Begin, with the context made, when this file exists");
   app.add_flag("--announce", options->announce,
-               "Print a line when memory is held, kernels begin, work is done");
+               "Print a line when it is ready, memory is held, kernels begin, work is done");
   app.add_flag("--fork", options->fork_after_init, "Fork after cuInit, go on in the parent");
   try {
     app.parse(argc, argv);

@@ -29,15 +29,18 @@ struct Options {
 
   // Kernels: only when a duration or a count is given.
   double seconds = 0;
-  uint64_t kernels = 0;  // per thread
-  uint64_t kernel_us = 1000;
-  uint64_t gap_us = 0;  // asleep on the host after each synchronisation
-  uint32_t per_sync = 16;
+  uint64_t kernels = 0;                    // per thread
+  uint64_t kernel_us = 1000;               // of each; with kernel_most_us the least
+  uint64_t kernel_most_us = 0;             // not 0: uniform up to here
+  std::vector<uint64_t> kernel_choice_us;  // not empty: one of these
+  uint64_t gap_us = 0;                     // asleep on the host after each synchronisation
+  uint32_t per_sync = 16;  // 0: never synchronises before the end, and queues what it may
   uint32_t threads = 1;
   uint32_t streams = 1;  // per thread
   uint32_t graph = 0;    // kernels captured in a graph that is replayed
   int priority = 0;
-  uint32_t blocks = 0;  // 0: fill the device
+  uint32_t blocks = 0;  // 0: fill sm_fraction of the device
+  double sm_fraction = 1;
   uint32_t block_threads = 1024;
   uint64_t stamp_capacity = 1 << 18;
   std::string stamps_file;
@@ -54,9 +57,15 @@ struct Options {
   uint64_t stress_max_bytes = 64 << 20;
   uint64_t seed = 1;
 
-  double hold_s = 0;      // keep everything this long after the work, or until SIGTERM
-  std::string wait_for;   // a file: with the context made, nothing more happens before it exists
-  bool announce = false;  // print {"event": ...} lines: memory held, kernels begin, work done
+  double hold_s = 0;   // keep everything this long after the work, or until SIGTERM
+  double delay_s = 0;  // after `wait_for`: begin so much later
+  // So many real seconds are one of `seconds`, `delay_s` and `gap_us`: on a simulated GPU whose
+  // clock is slowed down.
+  double dilation = 1;
+  std::string wait_for;  // a file: with the context made, nothing more happens before it exists
+  // Print {"event": ...} lines: ready (before wait_for, with the pid), memory held, kernels begin,
+  // work done.
+  bool announce = false;
   bool fork_after_init = false;
 };
 

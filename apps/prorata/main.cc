@@ -21,6 +21,7 @@ int RunAgentCommand(const Options& options) {
   agent.exit_when_idle = options.agent.exit_when_idle;
   agent.ready_fd = options.agent.ready_fd;
   agent.log_level = options.agent.log_level;
+  agent.dilation = options.agent.dilation;
   agent.program_version = prorata::cli::kVersion;
   return prorata::agent::RunAgent(agent);
 }
@@ -49,6 +50,8 @@ int main(int argc, char** argv) {
       return prorata::cli::ShowShares(options.json, FindPlace());
     case Verb::kGpus:
       return prorata::cli::ShowDevices(options.json, FindPlace());
+    case Verb::kUpdate:
+      return prorata::cli::Update(options.update, FindPlace());
     case Verb::kAgent:
       return RunAgentCommand(options);
   }

@@ -45,7 +45,7 @@ struct Agent::Parts {
       : options(options_),
         runtime_dir(std::move(runtime_dir_)),
         lock(std::move(lock_)),
-        node(loop, runtime_dir, nvml),
+        node(loop, runtime_dir, nvml, options.dilation),
         members(loop, node, ::geteuid() == 0),
         control(loop, node, options.program_version, [this] { loop.stop(); }),
         idle_timer(loop),
@@ -127,6 +127,10 @@ int RunAgent(const AgentOptions& options) {
 
   (*agent)->StopOnSignals();
   spdlog::info("the agent is ready in {}", options.runtime_dir.value_or(RuntimeDir()));
+  if (options.dilation > 1) {
+    spdlog::warn("time is slowed down {} times: for tests on a simulated GPU only",
+                 options.dilation);
+  }
   SayReady(options.ready_fd, "ready");
   (*agent)->Run();
   spdlog::info("the agent ends");

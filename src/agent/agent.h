@@ -29,6 +29,10 @@ struct AgentOptions {
   std::string log_level = "info";
   // Told by hello.
   std::string program_version = "0";
+  // For tests on a simulated GPU with the same `dilation`: so many real nanoseconds are one of
+  // every quantum, bound, heartbeat and look of this agent and of its members. What waits for the
+  // operating system or for people (saving, joining, memory of the dead, idleness) stays real.
+  uint32_t dilation = 1;
 };
 
 // Where an agent of this user lives, and is found: PRORATA_DIR if set; for root /run/prorata; for

@@ -111,6 +111,22 @@ TEST_F(AgentTest, TheHeartbeatBeats) {
   EXPECT_TRUE(Eventually([&] { return member.limits().header.heartbeat > before + 5; }));
 }
 
+TEST(DilatedAgentTest, SlowsItsOwnTimeAndTellsMembersSo) {
+  testing::TemporaryFolder folder;
+  AgentProcess agent(folder.path(), DevicePage::Make());
+  constexpr uint32_t kDilation = 100;  // a beat is 2 s
+  ASSERT_EQ(agent.Start(false, kDilation), "ready");
+  const json made = Call(
+      folder.path(), {{"op", "create_share"}, {"share", {{"name", "a"}, {"memory_bytes", kGiB}}}});
+  ASSERT_TRUE(made.contains("share")) << made;
+  TestMember member(made["share"]["directory"].get<std::string>());
+  ASSERT_EQ(member.Join(), kWelcome);
+  EXPECT_EQ(member.limits().header.dilation, kDilation);
+  const uint64_t before = member.limits().header.heartbeat;
+  EXPECT_FALSE(Eventually([&] { return member.limits().header.heartbeat > before + 1; }, 1'000));
+  EXPECT_TRUE(Eventually([&] { return member.limits().header.heartbeat > before; }, 60'000));
+}
+
 // Runs `body` in a process of its own and answers with its number.
 pid_t InChild(const std::function<int()>& body) {
   const pid_t pid = ::fork();
@@ -279,7 +295,13 @@ TEST_F(AgentTest, ASharesEndIsItsOwnersAndItsLastMembers) {
   ASSERT_TRUE(Eventually([&] { return Share("a")["members"].size() == 1; }));
   ::kill(owner, SIGKILL);
   StatusOf(owner);
-  ::usleep(50'000);
+  // When the agent has dealt with an owner that died later, it has with this one.
+  const pid_t later = InChild([&] {
+    MakeShare("b", kMiB);
+    return 0;
+  });
+  StatusOf(later);
+  ASSERT_TRUE(Eventually([&] { return Share("b").is_null(); }));
   EXPECT_FALSE(Share("a").is_null());
   ::kill(member, SIGKILL);
   StatusOf(member);

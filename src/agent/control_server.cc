@@ -16,7 +16,7 @@ constexpr size_t kMostUnsent = 8 << 20;
 
 bool Changes(protocol::ControlOp op) {
   return op == protocol::ControlOp::kCreateShare || op == protocol::ControlOp::kRemoveShare ||
-         op == protocol::ControlOp::kShutdown;
+         op == protocol::ControlOp::kUpdateShare || op == protocol::ControlOp::kShutdown;
 }
 
 }  // namespace
@@ -101,10 +101,12 @@ json ControlServer::Answer(const Peer& peer, std::string_view text) {
     case protocol::ControlOp::kCreateShare: {
       auto share = node_.Create(request->share, peer);
       if (!share) return protocol::ToJson(share.error());
-      for (const protocol::ShareStatus& status : node_.DescribeShares()) {
-        if (status.name == (*share)->config().name) return {{"share", protocol::ToJson(status)}};
-      }
-      return protocol::ToJson(Error{"no_share", "the share ended at once"});
+      return {{"share", protocol::ToJson(node_.Describe(**share))}};
+    }
+    case protocol::ControlOp::kUpdateShare: {
+      auto share = node_.Update(request->name, request->change);
+      if (!share) return protocol::ToJson(share.error());
+      return {{"share", protocol::ToJson(node_.Describe(**share))}};
     }
     case protocol::ControlOp::kListShares: {
       json shares = json::array();

@@ -39,7 +39,7 @@ protocol::ShareStatus Node::Describe(Share& share) {
       const uint64_t grant = share.ledger(i).grant_bytes(member->slot);
       out.used_bytes +=
           member->usage ? std::min(member->usage->device(i).used_bytes.load(), grant) : grant;
-      out.device_time_ns += member->devices[i].device_time_ns;
+      out.device_time_ns += share.time(i).MemberTime(member->slot);
     }
   }
   return status;

@@ -6,7 +6,8 @@
 
 namespace prorata::agent {
 
-Heartbeat::Heartbeat() {
+Heartbeat::Heartbeat(const DilatedClock& clock)
+    : period_ns_(clock.RealNs(protocol::kHeartbeatPeriodNs)) {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -39,7 +40,7 @@ void Heartbeat::Beat() {
   auto next = std::chrono::steady_clock::now();
   while (!ending_) {
     for (protocol::LimitsFile* file : files_) file->header.heartbeat.fetch_add(1);
-    next += std::chrono::nanoseconds(protocol::kHeartbeatPeriodNs);
+    next += std::chrono::nanoseconds(period_ns_);
     // After a pause of the whole machine: no burst of beats to catch up.
     next = std::max(next, std::chrono::steady_clock::now());
     changed_.wait_until(lock, next, [this] { return ending_; });

@@ -5,16 +5,17 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "protocol/limits_file.h"
 
 namespace prorata::agent {
 
-// Bumps the heartbeat of every limits file each 20 ms, on a thread that does only that: by it
-// members know that the agent lives, however busy its loop is. Thread-safe. Signals are blocked on
-// its thread.
+// Bumps the heartbeat of every limits file each 20 ms of the clock, on a thread that does only
+// that: by it members know that the agent lives, however busy its loop is. Thread-safe. Signals are
+// blocked on its thread.
 class Heartbeat {
  public:
-  Heartbeat();
+  explicit Heartbeat(const DilatedClock& clock);
   ~Heartbeat();
 
   void Add(protocol::LimitsFile* file);
@@ -24,6 +25,7 @@ class Heartbeat {
  private:
   void Beat();
 
+  const int64_t period_ns_;  // real
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<protocol::LimitsFile*> files_;  // guarded by mutex_

@@ -1,32 +1,31 @@
 #pragma once
 
-// Turns on the devices: policy::TimeSharing decides, this reads and writes the words it decides by.
-//
-// What a share is doing is read from its members' usage memory whenever something happens (a
-// message, a deadline, the tick): messages say that there is something to see, and a lost or false
-// one costs at most a deadline. Only `idle` and `drained` need the sequence of the lease word, for
-// they are true of one lease only.
+// Turns on the devices: DeviceLeases decides; this brings it the clock and the members' words,
+// keeps its deadlines, and wakes and tells whom its leases concern.
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "agent/device_leases.h"
 #include "agent/share.h"
-#include "policy/time_sharing.h"
+#include "base/clock.h"
 #include "protocol/control.h"
 
 namespace prorata::agent {
 
 class Leases {
  public:
-  Leases(boost::asio::io_context& loop, size_t devices);
+  // `clock` must outlive it; turns are measured in its time.
+  Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock& clock);
 
   void Add(Share& share);
   void Remove(Share& share);
+  // The share's terms on one of its devices are others now.
+  void SetTerms(Share& share, uint32_t index);
 
   // Something changed on this device (Wanted, a death, a join): look at it again.
   void Touch(size_t device);
@@ -40,22 +39,16 @@ class Leases {
   void Describe(Share& share, uint32_t index, protocol::ShareDevice& out);
 
  private:
-  struct Sample {
-    int64_t when_ns = 0;
-    std::map<uint64_t, uint64_t> device_time_ns;  // by share id
-  };
   struct Device {
     explicit Device(boost::asio::io_context& loop) : timer(loop) {}
-    policy::TimeSharing sharing;
+    DeviceLeases leases;
     boost::asio::steady_timer timer;
     std::map<uint64_t, Share*> shares;
-    std::deque<Sample> samples;
   };
 
-  void TellWhatIsSeen(Device& device, size_t number, int64_t now_ns);
-  void Apply(Device& device, size_t number, const policy::TimeSharing::Lease& lease);
-  void Arm(Device& device, size_t number, int64_t next_ns, int64_t now_ns);
+  void CarryOut(size_t number, const DeviceLeases::Outcome& outcome);
 
+  const DilatedClock& clock_;
   std::vector<std::unique_ptr<Device>> devices_;
 };
 

@@ -93,7 +93,7 @@ void MemberServer::Forget(uint64_t id) {
   const std::shared_ptr<Session> session = found->second;
   sessions_.erase(found);
   session->join_timer.cancel();
-  if (Member* member = MemberOf(*session)) member->connection.reset();
+  if (Member* member = MemberOf(*session)) ShareOf(*session)->Connect(*member, nullptr);
   if (--by_share_[session->share_id] == 0) by_share_.erase(session->share_id);
 }
 
@@ -156,7 +156,7 @@ void MemberServer::OnJoin(Session& session, const protocol::Join& join,
     if (member == nullptr) return Refuse(session, RefusedReason::kTooManyMembers);
   }
   share.SetUsage(*member, std::move(*usage));
-  const auto former = std::exchange(member->connection, session.connection);
+  const auto former = share.Connect(*member, session.connection);
   if (former != nullptr) former->Close();
   session.joined = true;
   session.slot = member->slot;

@@ -14,16 +14,23 @@
 namespace prorata::agent {
 namespace {
 
-constexpr auto kTick = std::chrono::milliseconds(100);
+constexpr int64_t kTickNs = 100 * kNsPerMs;
 constexpr auto kSaveWithin = std::chrono::milliseconds(50);
+
+std::unexpected<Error> NoShare(const std::string& name) {
+  return Fail("no_share", "there is no share named '" + name + "'; `prorata ps` lists them");
+}
 
 }  // namespace
 
-Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml)
+Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml,
+           uint32_t dilation)
     : loop_(loop),
       runtime_dir_(std::move(runtime_dir)),
+      clock_(dilation),
       devices_(nvml),
-      leases_(loop, devices_.count()),
+      heartbeat_(clock_),
+      leases_(loop, devices_.count(), clock_),
       tick_(loop),
       save_(loop),
       reap_(loop) {
@@ -87,6 +94,7 @@ Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) 
 }
 
 Status Node::Begin(Share& share) {
+  share.limits()->header.dilation = static_cast<uint32_t>(clock_.dilation());
   auto socket = Listen(share.config().folder + "/socket", 0666);
   if (!socket) return std::unexpected(socket.error());
   share.acceptor = std::make_unique<Acceptor>(
@@ -116,16 +124,45 @@ void Node::WatchOwner(Share& share) {
       });
 }
 
-Status Node::Remove(const std::string& name) {
+Share* Node::FindByName(const std::string& name) {
   for (const auto& [id, share] : shares_) {
-    if (share->config().name != name) continue;
-    share->End();
-    share->owner_dead = true;
-    SaveSoon();
-    TakeAwayIfDone(id);
-    return {};
+    if (share->config().name == name) return share.get();
   }
-  return Fail("no_share", "there is no share named '" + name + "'; `prorata ps` lists them");
+  return nullptr;
+}
+
+Result<Share*> Node::Update(const std::string& name, const protocol::ShareChange& change) {
+  Share* share = FindByName(name);
+  if (share == nullptr || share->ended()) return NoShare(name);
+  const std::vector<protocol::DeviceStatus> devices = DescribeDevices();
+  std::vector<protocol::ShareTerms> terms;
+  for (const DeviceOfShare& on : share->config().devices) {
+    const protocol::ShareTerms now{on.memory_bytes, on.compute.request, on.compute.limit,
+                                   on.compute.weight};
+    auto valid = protocol::ValidateChange(change, now, devices[on.device]);
+    if (!valid) return std::unexpected(valid.error());
+    terms.push_back(*valid);
+  }
+  for (uint32_t i = 0; i < share->device_count(); ++i) {
+    share->SetTerms(i, terms[i]);
+    leases_.SetTerms(*share, i);
+    spdlog::info("share '{}' changed: {} of GPU {}, request {}, limit {}, weight {}", name,
+                 FormatBytes(terms[i].memory_bytes), share->config().devices[i].device,
+                 FormatFraction(terms[i].compute_request), FormatFraction(terms[i].compute_limit),
+                 terms[i].weight);
+  }
+  if (auto ok = Save(); !ok) return std::unexpected(ok.error());
+  return share;
+}
+
+Status Node::Remove(const std::string& name) {
+  Share* share = FindByName(name);
+  if (share == nullptr) return NoShare(name);
+  share->End();
+  share->owner_dead = true;
+  SaveSoon();
+  TakeAwayIfDone(share->id());
+  return {};
 }
 
 void Node::TakeAwayIfDone(uint64_t id) {
@@ -229,7 +266,7 @@ void Node::Tick() {
   for (const auto& [id, share] : shares_) {
     for (uint32_t i = 0; i < share->device_count(); ++i) share->RecallOverLimit(i);
   }
-  tick_.expires_after(kTick);
+  tick_.expires_after(std::chrono::nanoseconds(clock_.RealNs(kTickNs)));
   tick_.async_wait([this](const boost::system::error_code& stopped) {
     if (!stopped) Tick();
   });

@@ -18,6 +18,7 @@
 #include "agent/leases.h"
 #include "agent/share.h"
 #include "agent/state_file.h"
+#include "base/clock.h"
 #include "protocol/control.h"
 #include "protocol/wire.h"
 
@@ -27,7 +28,8 @@ class Node {
  public:
   using OnConnection = std::function<void(uint64_t share_id, UniqueFd socket)>;
 
-  Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml);
+  Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml,
+       uint32_t dilation = 1);
   ~Node();
 
   // Who serves the member sockets; set before shares are made.
@@ -38,10 +40,13 @@ class Node {
   // Takes over what an agent before us left. "state".
   Status Adopt();
   Result<Share*> Create(const protocol::ShareSpec& spec, const Peer& owner);
+  // Other terms for a share and its running members. "no_share", and as ValidateChange.
+  Result<Share*> Update(const std::string& name, const protocol::ShareChange& change);
   // Ends a share: nobody joins any more; it is taken away when its members are gone. "no_share".
   Status Remove(const std::string& name);
 
   Share* Find(uint64_t id);
+  Share* FindByName(const std::string& name);
   Devices& devices() { return devices_; }
   Leases& leases() { return leases_; }
   bool HasShares() const { return !shares_.empty(); }
@@ -62,6 +67,7 @@ class Node {
   protocol::ContextSettled SettleContext(Share& share, Member& member,
                                          const protocol::ContextMade& made);
 
+  protocol::ShareStatus Describe(Share& share);
   std::vector<protocol::ShareStatus> DescribeShares();
   std::vector<protocol::DeviceStatus> DescribeDevices();
 
@@ -80,7 +86,6 @@ class Node {
   void WatchMember(Share& share, Member& member);
   void TakeAwayIfDone(uint64_t id);
   std::string FreeName() const;
-  protocol::ShareStatus Describe(Share& share);
 
   Status Save();
   void SaveSoon();
@@ -95,6 +100,7 @@ class Node {
 
   boost::asio::io_context& loop_;
   std::string runtime_dir_;
+  const DilatedClock clock_;  // of all that members share time by; see AgentOptions::dilation
   Devices devices_;
   Heartbeat heartbeat_;
   Leases leases_;

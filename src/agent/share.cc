@@ -5,21 +5,11 @@
 #include "base/check.h"
 
 namespace prorata::agent {
-namespace {
-
-// See limits_file.h for the meanings. A share with a limit keeps less queued: what it has launched
-// when its time is up still runs.
-constexpr uint32_t kBacklogAloneUs = 20'000;
-constexpr uint32_t kBacklogLimitedUs = 5'000;
-constexpr uint32_t kBacklogContendedUs = 2'000;
-constexpr uint32_t kIdleReportUs = 200;
-
-}  // namespace
-
 Share::Share(uint64_t id, ShareConfig config, LimitsMapping limits)
     : id_(id), config_(std::move(config)), limits_(std::move(limits)) {
-  for (const DeviceOfShare& device : config_.devices) {
-    ledgers_.emplace_back(device.memory_bytes, kMaxMembers);
+  for (uint32_t i = 0; i < device_count(); ++i) {
+    ledgers_.emplace_back(config_.devices[i].memory_bytes, kMaxMembers);
+    times_.emplace_back(&limits_->devices[i]);
   }
 }
 
@@ -36,19 +26,28 @@ void Share::WriteLimits(uint64_t context_overhead_bytes, bool adopted) {
     const DeviceOfShare& device = config_.devices[i];
     protocol::DeviceLimits& out = limits_->devices[i];
     if (!adopted) std::strncpy(out.uuid, device.uuid.c_str(), sizeof out.uuid - 1);
-    const bool limited = device.compute.limit < Fraction::One();
-    out.memory_limit_bytes = device.memory_bytes;
+    WriteTerms(i);
     out.context_overhead_bytes = context_overhead_bytes;
-    out.compute_request_ppm = device.compute.request.ppm;
-    out.compute_limit_ppm = device.compute.limit.ppm;
-    out.compute_weight = device.compute.weight;
-    out.backlog_alone_us = limited ? kBacklogLimitedUs : kBacklogAloneUs;
-    out.backlog_contended_us = kBacklogContendedUs;
-    out.idle_report_us = kIdleReportUs;
   }
   header.device_count = device_count();
   // Last: members that see the new epoch join again, and find all of the above in place.
   header.epoch.fetch_add(1);
+}
+
+void Share::WriteTerms(uint32_t device) {
+  const DeviceOfShare& from = config_.devices[device];
+  protocol::DeviceLimits& out = limits_->devices[device];
+  out.memory_limit_bytes = from.memory_bytes;
+  WriteComputeLimits(out, from.compute);
+}
+
+void Share::SetTerms(uint32_t device, const protocol::ShareTerms& terms) {
+  DeviceOfShare& on = config_.devices[device];
+  on.memory_bytes = terms.memory_bytes;
+  on.compute = {terms.compute_request, terms.compute_limit, terms.weight};
+  ledgers_[device].SetLimit(terms.memory_bytes);
+  WriteTerms(device);
+  RecallOverLimit(device);
 }
 
 Member* Share::Admit(const ProcessId& process) {
@@ -57,6 +56,7 @@ Member* Share::Admit(const ProcessId& process) {
     for (uint32_t device = 0; device < device_count(); ++device) {
       GrantWord(slot, device) = 0;
       ledgers_[device].Admit(slot);
+      times_[device].Admit(slot);
     }
     members_[slot] = std::make_unique<Member>();
     members_[slot]->slot = slot;
@@ -78,6 +78,7 @@ Member* Share::Restore(uint32_t slot, const ProcessId& process) {
       limits.recall_slot_plus_one = 0;
     }
     ledgers_[device].Admit(slot, word);
+    times_[device].Admit(slot);
     PublishGranted(device);
   }
   members_[slot] = std::make_unique<Member>();
@@ -112,7 +113,7 @@ uint32_t Share::CountLiving() const {
 void Share::Depart(Member& member, int64_t now_ns) {
   PRORATA_CHECK(!member.departed);
   for (uint32_t device = 0; device < device_count(); ++device) {
-    ReadDeviceTime(device);  // its last words
+    times_[device].Depart(member.slot);
     ledgers_[device].Depart(member.slot);
   }
   member.departed = true;
@@ -123,14 +124,16 @@ void Share::Depart(Member& member, int64_t now_ns) {
 }
 
 void Share::SetUsage(Member& member, UsageMapping usage) {
-  for (uint32_t device = 0; device < device_count() && !member.usage; ++device) {
-    Member::OnDevice& on = member.devices[device];
-    on.counter_ns = usage.device(device).device_time_ns.load();
-    // What a true counter can have reached: no more than a year.
-    on.device_time_ns = std::min<uint64_t>(on.counter_ns, uint64_t{31'536'000} * 1'000'000'000);
-    history_ns_[device] += on.device_time_ns;
+  // The old mapping goes when nobody looks at it any more.
+  const std::optional<UsageMapping> old = std::exchange(member.usage, std::move(usage));
+  for (uint32_t device = 0; device < device_count(); ++device) {
+    times_[device].SetUsage(member.slot, &member.usage->device(device));
   }
-  member.usage = std::move(usage);
+}
+
+std::shared_ptr<Connection> Share::Connect(Member& member, std::shared_ptr<Connection> connection) {
+  for (ShareTime& time : times_) time.SetConnected(member.slot, connection != nullptr);
+  return std::exchange(member.connection, std::move(connection));
 }
 
 bool Share::Release(Member& member, uint32_t device) {
@@ -145,9 +148,7 @@ bool Share::Release(Member& member, uint32_t device) {
   for (uint32_t i = 0; i < device_count(); ++i) {
     if (!member.devices[i].released) return false;
   }
-  for (uint32_t i = 0; i < device_count(); ++i) {
-    retired_time_ns_[i] += member.devices[i].device_time_ns;
-  }
+  for (ShareTime& time : times_) time.Forget(member.slot);
   members_[member.slot].reset();
   --member_count_;
   return true;
@@ -156,46 +157,6 @@ bool Share::Release(Member& member, uint32_t device) {
 bool Share::HasDeparted(uint32_t device) const {
   for (const auto& member : members_) {
     if (member != nullptr && member->departed && !member->devices[device].released) return true;
-  }
-  return false;
-}
-
-uint64_t Share::ReadDeviceTime(uint32_t device) {
-  // A counter that jumps by more than a minute between two looks (a tenth of a second apart at
-  // most) is nonsense; one that goes back is taken as standing still.
-  constexpr uint64_t kMostNs = 60'000'000'000;
-  uint64_t sum = retired_time_ns_[device];
-  for (const auto& member : members_) {
-    if (member == nullptr) continue;
-    Member::OnDevice& on = member->devices[device];
-    if (member->usage) {
-      const uint64_t counter = member->usage->device(device).device_time_ns.load();
-      if (counter > on.counter_ns) {
-        on.device_time_ns += std::min(counter - on.counter_ns, kMostNs);
-        on.counter_ns = counter;
-      }
-    }
-    sum += on.device_time_ns;
-  }
-  return sum;
-}
-
-uint64_t Share::BacklogNs(uint32_t device) const {
-  constexpr uint64_t kMostNs = 10'000'000'000;
-  uint64_t sum = 0;
-  for (const auto& member : members_) {
-    if (member == nullptr || !member->usage) continue;
-    sum += std::min(member->usage->device(device).backlog_ns.load(), kMostNs);
-  }
-  return std::min(sum, kMostNs);
-}
-
-bool Share::AnyWaiting(uint32_t device) const {
-  for (const auto& member : members_) {
-    if (member != nullptr && member->usage && member->connection != nullptr &&
-        member->usage->device(device).waiting.load() > 0) {
-      return true;
-    }
   }
   return false;
 }

@@ -15,9 +15,11 @@
 
 #include "agent/connection.h"
 #include "agent/process.h"
+#include "agent/share_time.h"
 #include "agent/shared_files.h"
 #include "policy/entitlement.h"
 #include "policy/ledger.h"
+#include "protocol/control.h"
 
 namespace prorata::agent {
 
@@ -50,12 +52,7 @@ struct Member {
   std::unique_ptr<ProcessWatch> watch;
 
   struct OnDevice {
-    bool released = false;    // departed, and its memory is gone
-    uint64_t counter_ns = 0;  // its device time as last read
-    uint64_t device_time_ns = 0;
-    uint32_t idle_sequence = 0;  // of the lease word for which it reported idle
-    uint64_t idle_launches = 0;  // its launches then
-    uint32_t drained_sequence = 0;
+    bool released = false;  // departed, and its memory is gone
   };
   std::array<OnDevice, kMaxDevices> devices;
 };
@@ -75,6 +72,10 @@ class Share {
   // what may have changed, and the next epoch.
   void WriteLimits(uint64_t context_overhead_bytes, bool adopted);
 
+  // Other terms on a device, in force at once for all members. A memory limit below what is granted
+  // gives nothing more until use has fallen, and takes back what is not used.
+  void SetTerms(uint32_t device, const protocol::ShareTerms& terms);
+
   // --- members (null: there is none) ---
   Member* Admit(const ProcessId& process);  // null: all slots are taken
   // A member of an agent before us; takes the grants that stand in the limits file.
@@ -89,6 +90,8 @@ class Share {
   // Its process is dead, or became another program: the grants stay, nothing else does.
   void Depart(Member& member, int64_t now_ns);
   void SetUsage(Member& member, UsageMapping usage);
+  // The connection it speaks by from now on (null: none); answers the one before.
+  std::shared_ptr<Connection> Connect(Member& member, std::shared_ptr<Connection> connection);
   // The device shows its memory gone. True: that was the last device, and the member is no more.
   bool Release(Member& member, uint32_t device);
   bool HasDeparted(uint32_t device) const;
@@ -104,13 +107,8 @@ class Share {
   uint64_t DepartedBytes(uint32_t device) const;  // grants that wait for the device
 
   // --- time ---
-  // Reads the members' counters; returns the share's device time since it was made, never less than
-  // before.
-  uint64_t ReadDeviceTime(uint32_t device);
-  // The same without what members had on their counters when they joined (an earlier agent's time).
-  uint64_t ReadChargedTime(uint32_t device) { return ReadDeviceTime(device) - history_ns_[device]; }
-  uint64_t BacklogNs(uint32_t device) const;
-  bool AnyWaiting(uint32_t device) const;
+  ShareTime& time(uint32_t device) { return times_[device]; }
+  const ShareTime& time(uint32_t device) const { return times_[device]; }
 
   // --- life ---
   void End();  // nobody joins any more
@@ -122,6 +120,7 @@ class Share {
  private:
   std::atomic<uint64_t>& GrantWord(uint32_t slot, uint32_t device) const;
   std::vector<uint64_t> UsedBySlot(uint32_t device) const;
+  void WriteTerms(uint32_t device);
   void Recall(uint32_t slot, uint32_t device);
   void PublishGranted(uint32_t device);
 
@@ -129,10 +128,9 @@ class Share {
   ShareConfig config_;
   LimitsMapping limits_;
   std::vector<policy::Ledger> ledgers_;
+  std::vector<ShareTime> times_;
   std::array<std::unique_ptr<Member>, kMaxMembers> members_;
   uint32_t member_count_ = 0;
-  std::array<uint64_t, kMaxDevices> retired_time_ns_{};  // device time of members that are no more
-  std::array<uint64_t, kMaxDevices> history_ns_{};
   bool ended_ = false;
 };
 

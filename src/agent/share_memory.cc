@@ -27,6 +27,8 @@ std::vector<uint64_t> Share::UsedBySlot(uint32_t device) const {
 bool Share::Grant(Member& member, uint32_t device, uint64_t needed_bytes) {
   policy::Ledger& ledger = ledgers_[device];
   if (member.departed) return false;
+  // A grant from before the limit was lowered says nothing: what is not used of it goes first.
+  RecallOverLimit(device);
   for (int round = 0; round < kMostRounds; ++round) {
     const auto decision = ledger.Request(member.slot, needed_bytes, UsedBySlot(device));
     switch (decision.verdict) {

@@ -100,7 +100,7 @@ Result<std::vector<driver::NvmlProcess>> PageNvml::Processes(size_t) {
   return processes;
 }
 
-std::string AgentProcess::Start(bool exit_when_idle) {
+std::string AgentProcess::Start(bool exit_when_idle, uint32_t dilation) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return "no pipe";
   pid_ = ::fork();
@@ -111,6 +111,7 @@ std::string AgentProcess::Start(bool exit_when_idle) {
     AgentOptions options;
     options.runtime_dir = dir_;
     options.exit_when_idle = exit_when_idle;
+    options.dilation = dilation;
     auto agent = Agent::Start(options, nvml);
     const std::string line = agent ? "ready" : agent.error().code;
     if (::write(ends[1], line.data(), line.size()) < 0) ::_exit(3);

@@ -65,7 +65,7 @@ class AgentProcess {
   AgentProcess(std::string dir, DevicePage* page) : dir_(std::move(dir)), page_(page) {}
   ~AgentProcess() { Kill(); }
   // Answers when the control socket listens, or with what the agent said.
-  std::string Start(bool exit_when_idle = false);
+  std::string Start(bool exit_when_idle = false, uint32_t dilation = 1);
   void Kill();  // SIGKILL
   // Whether it ended by itself within this time.
   bool WaitForEnd(int64_t ms);

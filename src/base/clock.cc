@@ -11,7 +11,12 @@ int64_t RealClock::NowNs() const {
 }
 
 int64_t DilatedClock::NowNs() const {
-  return static_cast<int64_t>(static_cast<double>(RealClock().NowNs()) / dilation_);
+  const int64_t real_ns = RealClock().NowNs();
+  return dilation_ == 1 ? real_ns : static_cast<int64_t>(static_cast<double>(real_ns) / dilation_);
+}
+
+int64_t DilatedClock::RealNs(int64_t span_ns) const {
+  return dilation_ == 1 ? span_ns : static_cast<int64_t>(static_cast<double>(span_ns) * dilation_);
 }
 
 }  // namespace prorata

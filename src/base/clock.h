@@ -30,12 +30,15 @@ class VirtualClock final : public Clock {
 };
 
 // Real time slowed down: one nanosecond of it takes `dilation` real ones (at least 1). Makes tests
-// on a small, noisy machine trustworthy: the noise shrinks against the time that is measured.
+// on a small, noisy machine trustworthy: the noise shrinks against the time that is measured. With
+// a dilation of 1 it is RealClock, to the nanosecond.
 class DilatedClock final : public Clock {
  public:
   explicit DilatedClock(double dilation) : dilation_(dilation < 1 ? 1 : dilation) {}
   int64_t NowNs() const override;
   double dilation() const { return dilation_; }
+  // How long a span of this clock takes in real time: what a timer must be set to.
+  int64_t RealNs(int64_t span_ns) const;
 
  private:
   double dilation_;

@@ -24,6 +24,19 @@ TEST(DilatedClock, RunsSlowerByItsFactor) {
   EXPECT_LE(dilated, after / 8 + 1'000);
 }
 
+TEST(DilatedClock, SaysHowLongASpanReallyTakes) {
+  EXPECT_EQ(DilatedClock(8).RealNs(kNsPerMs), 8 * kNsPerMs);
+  EXPECT_EQ(DilatedClock(1).RealNs(kNsPerMs), kNsPerMs);
+}
+
+TEST(DilatedClock, WithoutDilationIsTheRealClock) {
+  const DilatedClock clock(1);
+  const int64_t before = RealClock().NowNs();
+  const int64_t now = clock.NowNs();
+  EXPECT_GE(now, before);
+  EXPECT_LE(now, RealClock().NowNs());
+}
+
 TEST(DilatedClock, NeverSpeedsUp) { EXPECT_EQ(DilatedClock(0.1).dilation(), 1); }
 
 }  // namespace

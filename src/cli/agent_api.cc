@@ -49,6 +49,17 @@ Result<protocol::ShareStatus> CreateShare(ControlConnection* connection,
   return protocol::ShareFromJson(*share);
 }
 
+Result<protocol::ShareStatus> UpdateShare(ControlConnection* connection, const std::string& name,
+                                          const protocol::ShareChange& change) {
+  ControlRequest request;
+  request.op = ControlOp::kUpdateShare;
+  request.name = name;
+  request.change = change;
+  auto share = Ask(connection, request, "share");
+  if (!share) return std::unexpected(share.error());
+  return protocol::ShareFromJson(*share);
+}
+
 Result<std::vector<protocol::ShareStatus>> ListShares(ControlConnection* connection) {
   return AskList<protocol::ShareStatus>(connection, ControlOp::kListShares, "shares",
                                         protocol::ShareFromJson);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -12,6 +13,8 @@ namespace prorata::cli {
 // them), those of ControlConnection::Call, or "agent_reply".
 Result<protocol::ShareStatus> CreateShare(ControlConnection* connection,
                                           const protocol::ShareSpec& spec);
+Result<protocol::ShareStatus> UpdateShare(ControlConnection* connection, const std::string& name,
+                                          const protocol::ShareChange& change);
 Result<std::vector<protocol::ShareStatus>> ListShares(ControlConnection* connection);
 Result<std::vector<protocol::DeviceStatus>> ListDevices(ControlConnection* connection);
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "base/bytes.h"
 #include "cli/agent_api.h"
 #include "cli/command.h"
 #include "cli/tables.h"
@@ -106,6 +107,25 @@ int Run(const RunOptions& options, const AgentPlace& place) {
 
 int ShowShares(bool json, const AgentPlace& place) {
   return Show<protocol::ShareStatus>(json, place, ListShares, ShareTable);
+}
+
+int Update(const UpdateOptions& options, const AgentPlace& place) {
+  auto connection = ControlConnection::Connect(place.socket_path);
+  if (!connection && connection.error().code == "no_agent") {
+    return Refuse({"no_agent",
+                   "no agent runs at '" + place.socket_path + "', so there is no share to update"});
+  }
+  if (!connection) return Refuse(connection.error());
+  auto share = UpdateShare(&*connection, options.name, options.change);
+  if (!share) return Refuse(share.error());
+  for (const protocol::ShareDevice& device : share->devices) {
+    if (device.used_bytes <= device.memory_limit_bytes) continue;
+    Complain("share '" + share->name + "' holds " + FormatBytes(device.used_bytes) + " of GPU " +
+             std::to_string(device.index) + ", above its new limit of " +
+             FormatBytes(device.memory_limit_bytes) +
+             ": it gets nothing more until it has freed enough");
+  }
+  return kExitOk;
 }
 
 int ShowDevices(bool json, const AgentPlace& place) {

@@ -9,6 +9,7 @@ namespace prorata::cli {
 // answers the exit status. Run() returns only when the program could not be started.
 int Run(const RunOptions& options, const AgentPlace& place);
 int ShowShares(bool json, const AgentPlace& place);
+int Update(const UpdateOptions& options, const AgentPlace& place);
 int ShowDevices(bool json, const AgentPlace& place);
 
 // "prorata: MESSAGE\n" on stderr, whatever lines the message has.

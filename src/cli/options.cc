@@ -50,7 +50,15 @@ constexpr const char* kAgentFooter =
     "  prorata agent --log-level debug\n"
     "  PRORATA_DIR=/tmp/mine prorata agent   apart from any other agent";
 
-struct RawRun {
+constexpr const char* kUpdateFooter =
+    "Examples:\n"
+    "  prorata update nightly --memory 6GiB\n"
+    "  prorata update nightly --compute 0.5 --compute-limit 0.8 --weight 200\n\n"
+    "What is not named stays. Running programs go on with it at once. Below what they hold, the\n"
+    "memory limit gives nothing new until use has fallen; nothing is taken from them.";
+
+// The terms of a share, as typed.
+struct RawTerms {
   std::string memory;
   std::string compute;
   std::string compute_limit;
@@ -64,28 +72,23 @@ ParseOutcome UsageError(const std::string& message) {
   return outcome;
 }
 
-// Reads the texts of `run`'s options; the error is what follows "prorata: ".
-Status FillRun(const CLI::App& app, const RawRun& raw, RunOptions* run) {
+// Reads the texts of the options that say a share's terms; the error is what follows "prorata: ".
+Status FillTerms(const CLI::App& app, const RawTerms& raw, protocol::ShareChange* terms) {
   if (app.count("--memory") > 0) {
     auto bytes = ParseBytes(raw.memory);
     if (!bytes) return Fail("usage", "--memory: " + bytes.error().message);
-    run->memory_bytes = *bytes;
+    terms->memory_bytes = *bytes;
   }
   for (const auto& [flag, text, target] :
-       {std::tuple{"--compute", &raw.compute, &run->compute_request},
-        std::tuple{"--compute-limit", &raw.compute_limit, &run->compute_limit}}) {
+       {std::tuple{"--compute", &raw.compute, &terms->compute_request},
+        std::tuple{"--compute-limit", &raw.compute_limit, &terms->compute_limit}}) {
     if (app.count(flag) == 0) continue;
     auto fraction = ParseFraction(*text);
     if (!fraction) return Fail("usage", std::string(flag) + ": " + fraction.error().message);
     *target = *fraction;
   }
-  if (run->compute_limit == Fraction::Zero()) {
+  if (terms->compute_limit == Fraction::Zero()) {
     return Fail("usage", "--compute-limit: a share that may take no GPU time at all cannot run");
-  }
-  if (run->compute_limit < run->compute_request) {
-    return Fail("usage", "--compute-limit " + FormatFraction(run->compute_limit) +
-                             " is below --compute " + FormatFraction(run->compute_request) +
-                             "; raise the limit or lower the request");
   }
   if (app.count("--weight") > 0) {
     const bool digits = !raw.weight.empty() && raw.weight.size() <= 5 &&
@@ -95,8 +98,24 @@ Status FillRun(const CLI::App& app, const RawRun& raw, RunOptions* run) {
     if (weight == 0 || weight > protocol::kMaxWeight) {
       return Fail("usage", "--weight: '" + raw.weight + "' is not a whole number from 1 to 10000");
     }
-    run->weight = weight;
+    terms->weight = weight;
   }
+  if (terms->compute_request && terms->compute_limit &&
+      *terms->compute_limit < *terms->compute_request) {
+    return Fail("usage", "--compute-limit " + FormatFraction(*terms->compute_limit) +
+                             " is below --compute " + FormatFraction(*terms->compute_request) +
+                             "; raise the limit or lower the request");
+  }
+  return {};
+}
+
+Status FillRun(const CLI::App& app, const RawTerms& raw, RunOptions* run) {
+  protocol::ShareChange terms;
+  if (auto ok = FillTerms(app, raw, &terms); !ok) return ok;
+  run->memory_bytes = terms.memory_bytes;
+  run->compute_request = terms.compute_request.value_or(run->compute_request);
+  run->compute_limit = terms.compute_limit.value_or(run->compute_limit);
+  run->weight = terms.weight.value_or(run->weight);
   if (app.count("--gpu") > 0 && run->gpu.empty()) {
     return Fail("usage", "--gpu: an index or a UUID is missing; `prorata gpus` lists them");
   }
@@ -104,6 +123,19 @@ Status FillRun(const CLI::App& app, const RawRun& raw, RunOptions* run) {
     if (auto ok = protocol::ValidateShareName(run->name); !ok) {
       return Fail("usage", "--name: " + ok.error().message);
     }
+  }
+  return {};
+}
+
+Status FillUpdate(const CLI::App& app, const RawTerms& raw, UpdateOptions* update) {
+  if (auto ok = protocol::ValidateShareName(update->name); !ok) {
+    return Fail("usage", "update: " + ok.error().message);
+  }
+  if (auto ok = FillTerms(app, raw, &update->change); !ok) return ok;
+  if (update->change.Empty()) {
+    return Fail("usage",
+                "update: nothing to change; give --memory, --compute, --compute-limit or "
+                "--weight");
   }
   return {};
 }
@@ -160,7 +192,7 @@ class Parser {
     } catch (const CLI::RequiredError&) {
       const std::string seen =
           arguments.empty() ? "no command" : "'" + arguments.front() + "' is not a command";
-      return UsageError(seen + "; they are run, ps, gpus and agent; see `prorata --help`");
+      return UsageError(seen + "; they are run, ps, gpus, update and agent; see `prorata --help`");
     } catch (const CLI::ParseError& error) {
       return UsageError(OneLine(error.what()) + "; see `prorata --help`");
     }
@@ -183,19 +215,8 @@ class Parser {
     run_ = app_.add_subcommand("run", "Run a program on a share of a GPU");
     run_->formatter(std::make_shared<RunFormatter>());
     run_->prefix_command();
-    run_->add_option("--memory", raw_.memory,
-                     "Device memory the share may hold, e.g. 512MiB or 4GiB "
-                     "(default: all that is free)")
-        ->option_text("SIZE");
-    run_->add_option("--compute", raw_.compute,
-                     "Part of the GPU's time it gets whenever it wants it (default: 0)")
-        ->option_text("FRACTION");
-    run_->add_option("--compute-limit", raw_.compute_limit,
-                     "The most of the GPU's time it may take (default: 1)")
-        ->option_text("FRACTION");
-    run_->add_option("--weight", raw_.weight,
-                     "Its part of the time that no request claims, against others' (default: 100)")
-        ->option_text("N");
+    AddTerms(run_, &raw_run_, " (default: all that is free)", " (default: 0)", " (default: 1)",
+             " (default: 100)");
     run_->add_option("--gpu", options_.run.gpu,
                      "Index or UUID, as `prorata gpus` shows them (default: the agent chooses)")
         ->option_text("INDEX|UUID");
@@ -204,7 +225,28 @@ class Parser {
     run_->footer(kRunFooter);
   }
 
+  static void AddTerms(CLI::App* app, RawTerms* raw, const std::string& memory,
+                       const std::string& compute, const std::string& limit,
+                       const std::string& weight) {
+    app->add_option("--memory", raw->memory,
+                    "Device memory the share may hold, e.g. 512MiB or 4GiB" + memory)
+        ->option_text("SIZE");
+    app->add_option("--compute", raw->compute,
+                    "Part of the GPU's time it gets whenever it wants it" + compute)
+        ->option_text("FRACTION");
+    app->add_option("--compute-limit", raw->compute_limit,
+                    "The most of the GPU's time it may take" + limit)
+        ->option_text("FRACTION");
+    app->add_option("--weight", raw->weight,
+                    "Its part of the time that no request claims, against others'" + weight)
+        ->option_text("N");
+  }
+
   void AddOthers() {
+    update_ = app_.add_subcommand("update", "Change a share while its programs run");
+    update_->add_option("name", options_.update.name, "The share")->required()->option_text("NAME");
+    AddTerms(update_, &raw_update_, "", "", "", "");
+    update_->footer(kUpdateFooter);
     ps_ = app_.add_subcommand("ps", "Show the shares: members, memory and GPU time now");
     ps_->add_flag("--json", options_.json, "Print JSON");
     ps_->footer(kPsFooter);
@@ -220,6 +262,10 @@ class Parser {
     agent_->add_flag("--exit-when-idle", options_.agent.exit_when_idle,
                      "End after the last share has ended");
     agent_->add_option("--ready-fd", options_.agent.ready_fd)->group("");
+    // For tests on a simulated GPU; of no use to a person, so not in the help.
+    agent_->add_option("--dilation", options_.agent.dilation)
+        ->group("")
+        ->check(CLI::Range(1, 10000));
     agent_->footer(kAgentFooter);
   }
 
@@ -230,10 +276,20 @@ class Parser {
       if (auto ok = FillCommand(run_->remaining(), separated, after, &options_.run); !ok) {
         return UsageError(ok.error().message);
       }
-      if (auto ok = FillRun(*run_, raw_, &options_.run); !ok) return UsageError(ok.error().message);
+      if (auto ok = FillRun(*run_, raw_run_, &options_.run); !ok) {
+        return UsageError(ok.error().message);
+      }
     } else {
       if (separated) return UsageError("'--' and a command belong to `prorata run` only");
-      options_.verb = ps_->parsed() ? Verb::kPs : gpus_->parsed() ? Verb::kGpus : Verb::kAgent;
+      options_.verb = ps_->parsed()       ? Verb::kPs
+                      : gpus_->parsed()   ? Verb::kGpus
+                      : update_->parsed() ? Verb::kUpdate
+                                          : Verb::kAgent;
+      if (options_.verb == Verb::kUpdate) {
+        if (auto ok = FillUpdate(*update_, raw_update_, &options_.update); !ok) {
+          return UsageError(ok.error().message);
+        }
+      }
     }
     outcome.options = options_;
     return outcome;
@@ -243,8 +299,10 @@ class Parser {
   CLI::App* run_ = nullptr;
   CLI::App* ps_ = nullptr;
   CLI::App* gpus_ = nullptr;
+  CLI::App* update_ = nullptr;
   CLI::App* agent_ = nullptr;
-  RawRun raw_;
+  RawTerms raw_run_;
+  RawTerms raw_update_;
   Options options_;
 };
 

@@ -31,15 +31,22 @@ struct RunOptions {
 struct AgentCommandOptions {
   std::string log_level = "info";
   bool exit_when_idle = false;
-  int ready_fd = -1;  // where `run`, who started this agent, waits to hear that it answers
+  uint32_t dilation = 1;  // agent/agent.h
+  int ready_fd = -1;      // where `run`, who started this agent, waits to hear that it answers
 };
 
-enum class Verb { kRun, kPs, kGpus, kAgent };
+struct UpdateOptions {
+  std::string name;
+  protocol::ShareChange change;
+};
+
+enum class Verb { kRun, kPs, kGpus, kUpdate, kAgent };
 
 struct Options {
   Verb verb = Verb::kPs;
   bool json = false;
   RunOptions run;
+  UpdateOptions update;
   AgentCommandOptions agent;
 };
 

@@ -103,12 +103,29 @@ TEST(OptionsTest, HelpWithExamplesOnEveryCommand) {
   EXPECT_TRUE(ParseCommandLine({"--version"}).out.starts_with("prorata "));
 }
 
+TEST(OptionsTest, UpdateNamesWhatChanges) {
+  const ParseOutcome outcome =
+      ParseCommandLine({"update", "a/b", "--memory", "6GiB", "--weight", "7"});
+  ASSERT_TRUE(outcome.options) << outcome.err;
+  EXPECT_EQ(outcome.options->verb, Verb::kUpdate);
+  const UpdateOptions& update = outcome.options->update;
+  EXPECT_EQ(update.name, "a/b");
+  EXPECT_EQ(update.change.memory_bytes, uint64_t{6} << 30);
+  EXPECT_EQ(update.change.weight, 7u);
+  EXPECT_FALSE(update.change.compute_request || update.change.compute_limit);
+  EXPECT_EQ(ParseCommandLine({"update", "a"}).status, kExitUsage);
+  EXPECT_EQ(ParseCommandLine({"update", "--memory", "1GiB"}).status, kExitUsage);
+  EXPECT_EQ(ParseCommandLine({"update", "..", "--memory", "1GiB"}).status, kExitUsage);
+}
+
 TEST(OptionsTest, OtherCommands) {
-  const ParseOutcome agent = ParseCommandLine({"agent", "--exit-when-idle", "--ready-fd", "5"});
+  const ParseOutcome agent =
+      ParseCommandLine({"agent", "--exit-when-idle", "--ready-fd", "5", "--dilation", "8"});
   ASSERT_TRUE(agent.options);
   EXPECT_EQ(agent.options->verb, Verb::kAgent);
   EXPECT_TRUE(agent.options->agent.exit_when_idle);
   EXPECT_EQ(agent.options->agent.ready_fd, 5);
+  EXPECT_EQ(agent.options->agent.dilation, 8u);
   const ParseOutcome ps = ParseCommandLine({"ps", "--json"});
   ASSERT_TRUE(ps.options);
   EXPECT_EQ(ps.options->verb, Verb::kPs);

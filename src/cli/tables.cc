@@ -34,10 +34,12 @@ std::string Percent(double part) {
   return buffer;
 }
 
-// "1 GiB/4 GiB (512 MiB)": used, limit, and what of the used no allocation asked for.
+// "1 GiB / 4 GiB (512 MiB)": used, limit, and what of the used no allocation asked for. After
+// `prorata update` the use may be above the limit: then nothing more is given.
 std::string Memory(const protocol::ShareDevice& device) {
   return FormatBytes(device.used_bytes) + " / " + FormatBytes(device.memory_limit_bytes) + " (" +
-         FormatBytes(device.overhead_bytes) + ")";
+         FormatBytes(device.overhead_bytes) + ")" +
+         (device.used_bytes > device.memory_limit_bytes ? " over" : "");
 }
 
 std::string Members(const protocol::ShareStatus& share) {

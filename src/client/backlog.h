@@ -35,7 +35,7 @@ struct Batch {
 struct BatchCharge {
   uint64_t busy_ns = 0;     // to be charged
   uint64_t learned_ns = 0;  // per launch of `key`; 0: nothing learned
-  bool doubtful = false;    // the estimates of this batch do not fit what was measured
+  bool doubtful = false;    // the estimates of this batch do not fit what was measured, or may not
 };
 
 // elapsed_ns: from the batch's start (its own start event, or the fence before it) to its fence.
@@ -44,7 +44,10 @@ struct BatchCharge {
 //
 // Between launches that come slowly the device idles, and that is inside `elapsed`. When the host
 // was as slow as the device, the estimate bounds the charge; where the device was the slower one,
-// or the batch is a single launch, the measurement is the truth.
+// or the batch is a single launch, the measurement is the truth. But a host that synchronises
+// between launches is as slow as the device however long they take: so estimates that cover less
+// than half of a batch are doubted, and the next launch is measured alone. Else a function that was
+// learned to be short, and is long since, would go on being charged as short.
 inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t beyond_ns) {
   BatchCharge charge;
   const bool truth =
@@ -59,6 +62,7 @@ inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t bey
   if (batch.key == 0 && truth && !batch.unknown) {
     charge.doubtful = elapsed_ns > roomy_ns || elapsed_ns < batch.estimate_ns / 2;
   }
+  if (!truth && !batch.unknown && elapsed_ns > 2 * roomy_ns) charge.doubtful = true;
   if (beyond_ns < 0) beyond_ns = 0;
   charge.busy_ns =
       busy_ns < static_cast<uint64_t>(beyond_ns) ? busy_ns : static_cast<uint64_t>(beyond_ns);

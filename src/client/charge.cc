@@ -16,6 +16,14 @@ const std::atomic<uint64_t>* GrantWord(uint32_t device) {
   return &g_share.grants.load(std::memory_order_acquire)->bytes[device];
 }
 
+// The limit was lowered below what the share was granted: until that has fallen, a grant is no
+// leave to take more, and the agent must be asked.
+bool OverLimit(uint32_t device) {
+  const protocol::DeviceLimits& limits = LimitsOf(device);
+  return limits.granted_bytes.load(std::memory_order_relaxed) >
+         limits.memory_limit_bytes.load(std::memory_order_relaxed);
+}
+
 }  // namespace
 
 int64_t AgentSilentNs() {
@@ -28,7 +36,10 @@ bool Charge(uint32_t device, uint64_t bytes) {
   auto& used = UsageOf(device).used_bytes;
   for (;;) {
     uint64_t wanted;
-    if (TryCharge(&used, GrantWord(device), bytes, &wanted)) return true;
+    if (TryCharge(&used, GrantWord(device), bytes, &wanted)) {
+      if (!OverLimit(device)) return true;
+      wanted = used.fetch_sub(bytes);
+    }
     if (wanted > LimitsOf(device).memory_limit_bytes.load() &&
         bytes > LimitsOf(device).memory_limit_bytes.load()) {
       return false;  // more than the whole share: no need to ask

@@ -111,6 +111,16 @@ TEST(Charge, MixedBatchesThatDoNotFitAreDoubted) {
   EXPECT_TRUE(ChargeOf(batch, 100 * kUs, INT64_MAX).doubtful);
 }
 
+// Seen in the one-process simulation: a share with a limit of 0.3 used all of the device, charged
+// as if its kernels still took the 20 us that were learned.
+TEST(Charge, AHostThatSynchronisesDoesNotHideThatKernelsGrew) {
+  Batch batch = Known(25, 500 * kUs);
+  batch.host_ns = 500 * kMs;  // each launch was waited for, and took 20 ms
+  EXPECT_TRUE(ChargeOf(batch, 500 * kMs, INT64_MAX).doubtful) << "or gaps: to be measured";
+  batch.host_ns = 900 * kUs;
+  EXPECT_FALSE(ChargeOf(batch, 900 * kUs, INT64_MAX).doubtful);
+}
+
 TEST(Backlog, OneItemMayBeLongerThanTheBound) {
   Backlog backlog;
   EXPECT_FALSE(backlog.Full(0)) << "nothing is queued: the next one passes whatever the bound";

@@ -98,8 +98,7 @@ JoinResult AwaitWelcome(int fd, int64_t deadline_ns, protocol::Welcome* welcome,
     }
     const int64_t left_ns = deadline_ns - NowNs();
     if (state == FrameReader::State::kBad || left_ns <= 0) return JoinResult::kNoAgent;
-    pollfd readable = {fd, POLLIN, 0};
-    poll(&readable, 1, static_cast<int>(left_ns / 1'000'000) + 1);
+    AwaitReadable(fd, left_ns);
     if (!Receive(fd)) return JoinResult::kNoAgent;
   }
 }

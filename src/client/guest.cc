@@ -1,6 +1,7 @@
 #include "client/guest.h"
 
 #include <linux/futex.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -9,11 +10,30 @@
 #include <cstring>
 
 namespace prorata::client {
+namespace {
+
+// 1 but in tests. Written once, before this process has a second thread of ours; a plain word, for
+// a launch that ends a batch reads the clock.
+int64_t g_dilation = 1;
+
+timespec RealSpan(int64_t span_ns) {
+  constexpr int64_t kLongestNs = int64_t{3600} * 1'000'000'000;
+  const int64_t real_ns = span_ns < kLongestNs ? span_ns * g_dilation : span_ns;
+  return {real_ns / 1'000'000'000, real_ns % 1'000'000'000};
+}
+
+}  // namespace
 
 int64_t NowNs() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  const int64_t real_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  return g_dilation == 1 ? real_ns : real_ns / g_dilation;
+}
+
+void SetDilation(uint32_t dilation) {
+  constexpr uint32_t kMost = 10'000;
+  g_dilation = dilation < 1 ? 1 : Min(dilation, kMost);
 }
 
 void* MapPages(size_t bytes) {
@@ -24,7 +44,7 @@ void* MapPages(size_t bytes) {
 void UnmapPages(void* pages, size_t bytes) { munmap(pages, bytes); }
 
 void FutexWait(const std::atomic<uint32_t>* word, uint32_t expected, int64_t timeout_ns) {
-  const timespec timeout = {timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+  const timespec timeout = RealSpan(timeout_ns);
   syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, nullptr, 0);
 }
 
@@ -32,6 +52,13 @@ void FutexWakeAll(std::atomic<uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, nullptr, nullptr, 0);
 }
 
+bool AwaitReadable(int fd, int64_t timeout_ns) {
+  pollfd readable = {fd, POLLIN, 0};
+  const timespec timeout = RealSpan(timeout_ns);
+  return ppoll(&readable, fd >= 0 ? 1 : 0, &timeout, nullptr) > 0;
+}
+
+// Its sleeps are in real time: the holder was preempted by a real scheduler.
 void Lock::AcquireSlowly() {
   constexpr int64_t kFirstSleepNs = 20'000, kLongestSleepNs = 2'000'000;
   for (int64_t sleep_ns = kFirstSleepNs;; sleep_ns = Min(2 * sleep_ns, kLongestSleepNs)) {
@@ -43,7 +70,8 @@ void Lock::AcquireSlowly() {
       }
       __builtin_ia32_pause();
     }
-    FutexWait(&word_, 1, sleep_ns);
+    const timespec sleep = {0, sleep_ns};
+    syscall(SYS_futex, &word_, FUTEX_WAIT, 1, &sleep, nullptr, 0);
   }
 }
 

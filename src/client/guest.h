@@ -10,8 +10,13 @@
 
 namespace prorata::client {
 
-// CLOCK_MONOTONIC; only differences mean anything.
+// CLOCK_MONOTONIC, slowed down under a dilated agent; only differences mean anything. So are the
+// waits below: every duration of this library but the lock's own sleeps is meant in this time.
 int64_t NowNs();
+
+// From here on one nanosecond of this time takes `dilation` real ones (protocol::LimitsHeader).
+// Before the first NowNs that is compared with another.
+void SetDilation(uint32_t dilation);
 
 // Zeroed private pages, or nullptr. Never given back but by UnmapPages.
 void* MapPages(size_t bytes);
@@ -21,6 +26,9 @@ void UnmapPages(void* pages, size_t bytes);
 // other processes share, and that this one may only read.
 void FutexWait(const std::atomic<uint32_t>* word, uint32_t expected, int64_t timeout_ns);
 void FutexWakeAll(std::atomic<uint32_t>* word);
+
+// True when fd has something to read, or has ended, within timeout_ns. fd < 0: only waits.
+bool AwaitReadable(int fd, int64_t timeout_ns);
 
 // A lock of one word: spins a little, then sleeps. Zero is free, so zeroed pages hold free locks.
 // It is never held across a call of the driver (such a call may block, or call us again), and only

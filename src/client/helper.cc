@@ -1,7 +1,6 @@
 #include "client/helper.h"
 
 #include <dlfcn.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -42,10 +41,7 @@ void Reconnect(int64_t now_ns, int64_t* next_ns) {
 }
 
 void Wait(int64_t timeout_ns) {
-  const int fd = g_share.socket.load();
-  pollfd readable = {fd, POLLIN, 0};
-  const timespec timeout = {timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
-  if (ppoll(&readable, fd >= 0 ? 1 : 0, &timeout, nullptr) > 0) ReadAgent();
+  if (AwaitReadable(g_share.socket.load(), timeout_ns)) ReadAgent();
 }
 
 void* Run(void*) {

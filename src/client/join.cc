@@ -184,6 +184,7 @@ CUresult InitializeOnShare(unsigned int flags) {
         .Say();
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
+  SetDilation(limits->header.dilation);
   g_share.limits.store(limits);
   g_share.grants.store(&g_no_grants);
   g_share.slot.store(protocol::kNoSlot);

@@ -5,57 +5,22 @@
 // thread's stream cache, the estimate, and one addition (atomic in a stream that several threads
 // use).
 
-#include "client/compute.h"
 #include "client/contexts.h"
+#include "client/launch_steps.h"
+#include "client/library_world.h"
 #include "client/memory.h"
 #include "client/streams.h"
 
 namespace prorata::client {
 namespace {
 
-// Adds to the word of a batch; answers what it was.
-inline uint64_t Add(StreamRecord* stream, uint64_t launch) {
-  const void* owner = stream->owner.load(std::memory_order_relaxed);
-  if (owner == &t_streams) [[likely]] {
-    const uint64_t before = stream->word.load(std::memory_order_relaxed);
-    stream->word.store(before + launch, std::memory_order_relaxed);
-    return before;
-  }
-  if (owner != &kSharedStream) stream->owner.store(&kSharedStream, std::memory_order_relaxed);
-  return stream->word.fetch_add(launch, std::memory_order_relaxed);
-}
-
-// Adds a launch that the driver took to the stream's batch; fences it when it is due.
-inline void Account(StreamRecord* stream, uint64_t key, uint32_t estimate_ns) {
-  const uint64_t before = Add(stream, kOneLaunch + estimate_ns);
-  const uint64_t batch_key = stream->batch_key.load(std::memory_order_relaxed);
-  if (batch_key != key) {
-    stream->batch_key.store(batch_key == 0 ? key : kMixedKey, std::memory_order_relaxed);
-  }
-  if (estimate_ns == 0 || NsIn(before) + estimate_ns >= kFenceAtNs) [[unlikely]] {
-    EndBatch(stream, estimate_ns == 0);
-  }
-}
-
-// Before the launch: a stream without a batch under way begins one; a function of unknown length
-// gets a batch of its own, so that it is measured alone. So does one launch after a batch whose
-// estimates did not fit. Answers the estimate to go by.
-//
-// Raises `launching`; the lease is tested again after that, for it may have closed since.
 [[gnu::noinline]] uint32_t Prepare(StreamRecord* stream, uint32_t estimate_ns) {
-  const protocol::DeviceLimits& limits = LimitsOf(stream->device);
-  for (stream->launching.fetch_add(1); !LeaseAllows(limits);) {
-    stream->launching.fetch_sub(1);
-    AwaitLaunch(stream->device);
-    stream->launching.fetch_add(1);
-  }
-  if (stream->word.load(std::memory_order_relaxed) != 0) {
-    EndBatch(stream, false);
-  } else if (stream->probe.exchange(0, std::memory_order_relaxed) != 0) {
-    estimate_ns = 0;
-  }
-  BeginBatch(stream);
-  return estimate_ns;
+  while (!RaiseLaunching(g_world, stream)) AwaitLaunch(stream->device);
+  return PrepareBatch(Fences(), stream, estimate_ns);
+}
+
+[[gnu::noinline]] void EndBatch(StreamRecord* stream, bool unknown) {
+  Fences().EndBatch(stream, unknown);
 }
 
 template <typename Call>
@@ -75,13 +40,15 @@ inline CUresult Launch(uint64_t key, CUstream stream, bool per_thread, Call&& ca
     AwaitLaunch(record->device);
   }
   uint32_t estimate_ns = g_estimates.Lookup(key);
-  const bool begins = record->word.load(std::memory_order_relaxed) == 0 || estimate_ns == 0;
+  const bool begins = BeginsBatch(record, estimate_ns);
   if (begins) [[unlikely]]
     estimate_ns = Prepare(record, estimate_ns);
   t_inside = 1;  // it was 0
   const CUresult result = call();
   t_inside = 0;
-  if (result == CUDA_SUCCESS) Account(record, key, estimate_ns);
+  if (result == CUDA_SUCCESS && AddLaunch(record, &t_streams, key, estimate_ns)) [[unlikely]] {
+    EndBatch(record, estimate_ns == 0);
+  }
   if (begins) [[unlikely]]
     record->launching.fetch_sub(1);
   return result;

@@ -9,7 +9,6 @@
 
 namespace prorata::client {
 
-constinit const char kSharedStream = 0;
 std::atomic<uint32_t> g_stream_generation{1};
 __thread StreamCache t_streams __attribute__((tls_model("initial-exec")));
 
@@ -113,14 +112,10 @@ StreamRecord* FindStreamSlowly(CUstream stream, bool per_thread) {
 }
 
 OpenWork OpenWorkOf(uint32_t device) {
-  OpenWork open = {};
+  OpenWork open;
   const uint32_t used = g_records_used.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < used; ++i) {
-    if (g_records[i].device != device) continue;
-    const uint64_t word = g_records[i].word.load(std::memory_order_relaxed);
-    open.launches += LaunchesIn(word);
-    open.ns += NsIn(word);
-    open.launching += g_records[i].launching.load();
+    if (g_records[i].device == device) open.Add(g_records[i]);
   }
   return open;
 }

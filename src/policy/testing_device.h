@@ -29,6 +29,8 @@ struct Program {
   int64_t stop_ns = TimeSharing::kNever;  // launches nothing after this
   int64_t burst_ns = 0;                   // device time between two gaps; 0: no gaps
   int64_t gap_ns = 0;
+  // So many members at once: each measures the others' time too, and reports it as its own.
+  int members = 1;
   bool never_drains = false;  // its first kernel under a lease lasts for ever, unmeasured
 };
 
@@ -225,7 +227,8 @@ class Machine {
 
   void ReportAll() {
     for (size_t i = 0; i < clients_.size(); ++i) {
-      sharing_.Report(i, static_cast<uint64_t>(clients_[i].charged_ns), clients_[i].queued_ns);
+      const int64_t reported_ns = clients_[i].charged_ns * clients_[i].program.members;
+      sharing_.Report(i, static_cast<uint64_t>(reported_ns), clients_[i].queued_ns);
     }
   }
 

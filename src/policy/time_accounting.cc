@@ -14,6 +14,8 @@ constexpr double kLongestTurnNs = 1e9;
 constexpr double kLimitDebtNs = 10e9;
 // An unreported turn is not charged at all below this.
 constexpr double kDebtNs = 1;
+// Of the time it left unused, what a share with nothing outstanding may still be charged for.
+constexpr double kKeptQuanta = 2;
 
 }  // namespace
 
@@ -51,10 +53,27 @@ std::vector<double> TimeSharing::EntitledWhile(const std::vector<const Share*>& 
   return Entitlements(terms);
 }
 
+// A share is charged what its members measured, each from event to event. Two members at once are
+// time-sliced by the device, so each measures the other's time too, and together they report it
+// twice. But the device gives a second in a second: a share cannot have used more than the time for
+// which it was let in. What it left unused it does not keep for long: that much would be charged
+// twice again. "Long" begins when nothing is outstanding; a backlog may be reported a tick too
+// late.
+void TimeSharing::ChargeNoMoreThanPossible(Share& share, double passed_ns) const {
+  if (share.phase != Phase::kClosed) share.possible_ns += passed_ns;
+  share.pending_ns = std::min(share.pending_ns, share.possible_ns);
+  share.possible_ns -= share.pending_ns;
+  if (share.backlog_ns == 0) {
+    const double kept = kKeptQuanta * static_cast<double>(options_.quantum_ns);
+    share.possible_ns = std::min(share.possible_ns, kept);
+  }
+}
+
 void TimeSharing::Account(int64_t now_ns) {
   if (!started_) now_ns_ = now_ns;
   started_ = true;
   const auto passed = static_cast<double>(std::max<int64_t>(0, now_ns - now_ns_));
+  for (Share& share : shares_) ChargeNoMoreThanPossible(share, passed);
   std::vector<Share*> taking_part;
   std::vector<const Share*> same;
   double delivered = 0;
@@ -93,10 +112,15 @@ void TimeSharing::Account(int64_t now_ns) {
 
 void TimeSharing::CapAndBalance(const std::vector<Share*>& taking_part,
                                 const std::vector<double>& entitled) {
+  const auto turn = [this](const Share& share) {
+    return std::max(static_cast<double>(options_.quantum_ns),
+                    std::min(share.last_turn_ns, kLongestTurnNs));
+  };
+  // What one owes for a long turn the others are owed, whose own turns are short.
+  double longest = 0;
+  for (const Share* share : taking_part) longest = std::max(longest, turn(*share));
   for (Share& share : shares_) {
-    const double turn = std::max(static_cast<double>(options_.quantum_ns),
-                                 std::min(share.last_turn_ns, kLongestTurnNs));
-    share.lag_ns = std::clamp(share.lag_ns, -2 * turn, 2 * turn);
+    share.lag_ns = std::clamp(share.lag_ns, -2 * turn(share), 2 * std::max(turn(share), longest));
   }
   // The lags of those that take part add up to zero, so that a lag says what the others have more
   // of, and not what was long ago. What caps, comings and goings added is shared out again.

@@ -158,7 +158,9 @@ TimeSharing::Share* TimeSharing::Occupant() {
 }
 
 // Who is next: the largest lag, a share that just woke and has a claim going before; the longest
-// wait between equals.
+// wait between equals. What a share launched and was not yet charged for counts as used, here as in
+// TurnIsOver: measured by two measures, a share could be the next and past its turn at once, and be
+// opened and closed for ever while the device idles.
 TimeSharing::Share* TimeSharing::Best() {
   const auto quantum = static_cast<double>(options_.quantum_ns);
   Share* best = nullptr;
@@ -167,7 +169,8 @@ TimeSharing::Share* TimeSharing::Best() {
     if (!share.wanting || !Eligible(share)) continue;
     const bool claims = share.woke && share.terms.request > Fraction::Zero() &&
                         share.lag_ns >= -kNoDebtQuanta * quantum;
-    const double score = share.lag_ns + (claims ? quantum : 0);
+    const double score =
+        share.lag_ns - static_cast<double>(share.backlog_ns) + (claims ? quantum : 0);
     const bool longer = best != nullptr && share.wanting_since_ns < best->wanting_since_ns;
     if (best == nullptr || score > best_score || (score == best_score && longer)) {
       best = &share;
@@ -188,10 +191,11 @@ bool TimeSharing::TurnIsOver(const Share& holder, const Share& next) const {
       holder.lag_ns - std::max(static_cast<double>(holder.backlog_ns), unused);
   const bool claims =
       next.woke && next.terms.request > Fraction::Zero() && next.lag_ns >= -kNoDebtQuanta * quantum;
-  if ((claims || next.lag_ns >= kShortQuanta * quantum) && next.lag_ns >= holder_lag) return true;
+  const double next_lag = next.lag_ns - static_cast<double>(next.backlog_ns);
+  if ((claims || next.lag_ns >= kShortQuanta * quantum) && next_lag >= holder_lag) return true;
   const int64_t anticipated = std::min(holder.backlog_ns, options_.backlog_contended_ns);
   if (now_ns_ + anticipated < holder.opened_ns + options_.quantum_ns) return false;
-  return next.lag_ns >= holder_lag;
+  return next_lag >= holder_lag;
 }
 
 void TimeSharing::MarkContended(Decisions& decisions) {

@@ -13,8 +13,12 @@
 //   - Each share has a *lag*: the device time it is entitled to (Entitlements over the shares that
 //     take part) less what it was charged. The next turn goes to the largest lag. Lags of those
 //     that take part add up to zero.
-//   - A lag is capped at two quanta (or two of the share's own longest recent turn, so that long
-//     kernels are paid for) either way: nobody repays an old debt by starving, nobody hoards.
+//   - A lag is capped at two quanta either way: nobody repays an old debt by starving, nobody
+//     hoards. Where a recent turn was longer, two of that: a debt by the share's own, a claim by
+//     the longest of those that take part; so long kernels are paid for, to each of the others.
+//   - A share is charged no more than the time for which it was let in: its members, when they run
+//   at
+//     once, each measure the others' time too.
 //   - A share that reported idle earns nothing, and its debt is forgiven at the rate of its
 //     entitlement: using less than one's entitlement never counts against one.
 //   - A share that wakes from idleness, has a request and is not in debt is let in at once; so is
@@ -100,6 +104,7 @@ class TimeSharing {
   enum class Phase : uint8_t { kClosed, kOpen, kDraining, kPassedOver };
   struct Share {
     Key key = 0;
+    double possible_ns = 0;  // time in which it may have run and for which it was not charged
     ComputeTerms terms;
     Phase phase = Phase::kClosed;
     bool wanting = false;
@@ -134,6 +139,7 @@ class TimeSharing {
   std::vector<double> EntitledWhile(const std::vector<const Share*>& taking_part) const;
 
   void Account(int64_t now_ns);
+  void ChargeNoMoreThanPossible(Share& share, double passed_ns) const;
   void CapAndBalance(const std::vector<Share*>& taking_part, const std::vector<double>& entitled);
   void Open(Share& share);
   void Close(Share& share, bool occupies);

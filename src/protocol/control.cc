@@ -17,6 +17,7 @@ constexpr std::pair<std::string_view, ControlOp> kOps[] = {
     {"list_devices", ControlOp::kListDevices},
     {"remove_share", ControlOp::kRemoveShare},
     {"shutdown", ControlOp::kShutdown},
+    {"update_share", ControlOp::kUpdateShare},
 };
 
 // Long enough for any name or UUID, and for an error to repeat what it got.
@@ -67,33 +68,57 @@ Result<Fraction> FractionField(const json& value, std::string_view field) {
   return Fraction{static_cast<uint32_t>(std::llround(number * Fraction::kOne))};
 }
 
+// Reads one field of the terms of a share, which a new one and a changed one have in common.
+template <typename Terms>
+Status ReadTerm(const std::string& key, const json& value, Terms& terms) {
+  Status bad;
+  auto take = [&bad](auto result, auto& target) {
+    if (result) {
+      target = *result;
+    } else {
+      bad = std::unexpected(result.error());
+    }
+  };
+  if (key == "memory_bytes") {
+    take(CountField(value, key, 1, uint64_t{1} << 62), terms.memory_bytes);
+  }
+  if (key == "compute_request") take(FractionField(value, key), terms.compute_request);
+  if (key == "compute_limit") take(FractionField(value, key), terms.compute_limit);
+  if (key == "weight") take(CountField(value, key, 1, kMaxWeight), terms.weight);
+  if constexpr (requires { terms.gpu; }) {
+    if (key == "name") take(TextField(value, key), terms.name);
+    if (key == "gpu") take(TextField(value, key), terms.gpu);
+  }
+  return bad;
+}
+
 Status ReadSpec(const json& object, ShareSpec& spec) {
   if (!object.is_object()) return Malformed("'share' is not an object");
-  if (auto ok =
-          OnlyFields(object, "'share'",
-                     {"name", "gpu", "memory_bytes", "compute_request", "compute_limit", "weight"});
-      !ok) {
-    return ok;
-  }
+  Status ok =
+      OnlyFields(object, "'share'",
+                 {"name", "gpu", "memory_bytes", "compute_request", "compute_limit", "weight"});
   for (const auto& [key, value] : object.items()) {
-    Status bad;
-    auto take = [&bad](auto result, auto& target) {
-      if (result) {
-        target = *result;
-      } else {
-        bad = std::unexpected(result.error());
-      }
-    };
-    if (key == "name") take(TextField(value, key), spec.name);
-    if (key == "gpu") take(TextField(value, key), spec.gpu);
-    if (key == "memory_bytes") {
-      take(CountField(value, key, 1, uint64_t{1} << 62), spec.memory_bytes);
-    }
-    if (key == "compute_request") take(FractionField(value, key), spec.compute_request);
-    if (key == "compute_limit") take(FractionField(value, key), spec.compute_limit);
-    if (key == "weight") take(CountField(value, key, 1, kMaxWeight), spec.weight);
-    if (!bad) return bad;
+    if (ok) ok = ReadTerm(key, value, spec);
   }
+  return ok;
+}
+
+Status ReadChange(const json& object, ShareChange& change) {
+  if (!object.is_object()) return Malformed("'change' is not an object");
+  Status ok = OnlyFields(object, "'change'",
+                         {"memory_bytes", "compute_request", "compute_limit", "weight"});
+  for (const auto& [key, value] : object.items()) {
+    if (ok) ok = ReadTerm(key, value, change);
+  }
+  if (ok && change.Empty()) return Malformed("'change' says nothing to change");
+  return ok;
+}
+
+Status ReadName(const json& object, ControlRequest& request) {
+  if (!object.contains("name")) return Malformed("'name' is missing");
+  auto name = TextField(object["name"], "name");
+  if (!name) return std::unexpected(name.error());
+  request.name = *name;
   return {};
 }
 
@@ -133,15 +158,16 @@ Result<ControlRequest> DecodeRequest(std::string_view text) {
       ok = OnlyFields(object, "the request", {"op", "share"});
       if (ok && object.contains("share")) ok = ReadSpec(object["share"], request.share);
       break;
-    case ControlOp::kRemoveShare: {
+    case ControlOp::kRemoveShare:
       ok = OnlyFields(object, "the request", {"op", "name"});
-      if (!ok) break;
-      if (!object.contains("name")) return Malformed("'name' is missing");
-      auto name = TextField(object["name"], "name");
-      if (!name) return std::unexpected(name.error());
-      request.name = *name;
+      if (ok) ok = ReadName(object, request);
       break;
-    }
+    case ControlOp::kUpdateShare:
+      ok = OnlyFields(object, "the request", {"op", "name", "change"});
+      if (ok) ok = ReadName(object, request);
+      if (ok && !object.contains("change")) return Malformed("'change' is missing");
+      if (ok) ok = ReadChange(object["change"], request.change);
+      break;
     default:
       ok = OnlyFields(object, "the request", {"op"});
   }
@@ -154,7 +180,17 @@ std::string EncodeRequest(const ControlRequest& request) {
   for (const auto& [name, op] : kOps) {
     if (op == request.op) object["op"] = name;
   }
-  if (request.op == ControlOp::kRemoveShare) object["name"] = request.name;
+  if (request.op == ControlOp::kRemoveShare || request.op == ControlOp::kUpdateShare) {
+    object["name"] = request.name;
+  }
+  if (request.op == ControlOp::kUpdateShare) {
+    const ShareChange& from = request.change;
+    json& change = object["change"] = json::object();
+    if (from.memory_bytes) change["memory_bytes"] = *from.memory_bytes;
+    if (from.compute_request) change["compute_request"] = from.compute_request->value();
+    if (from.compute_limit) change["compute_limit"] = from.compute_limit->value();
+    if (from.weight) change["weight"] = *from.weight;
+  }
   if (request.op == ControlOp::kCreateShare) {
     const ShareSpec& spec = request.share;
     json& share = object["share"] = json::object();

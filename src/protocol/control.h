@@ -10,6 +10,8 @@
 //                                              "compute_limit"?, "weight"?}}
 //             {"op": "list_shares"}   {"op": "list_devices"}
 //             {"op": "remove_share", "name": NAME}   {"op": "shutdown"}
+//             {"op": "update_share", "name": NAME, "change": {"memory_bytes"?, "compute_request"?,
+//                                                             "compute_limit"?, "weight"?}}
 //   reply     an object with what was asked, or {"error": {"code": CODE, "message": TEXT}}
 //
 // Fractions are numbers from 0 to 1, sizes are bytes, times nanoseconds. A request with a field
@@ -38,7 +40,15 @@ inline constexpr uint32_t kDefaultWeight = 100;
 inline constexpr uint32_t kMaxWeight = 10'000;
 inline constexpr size_t kMaxShareNameLength = 63;
 
-enum class ControlOp { kHello, kCreateShare, kListShares, kListDevices, kRemoveShare, kShutdown };
+enum class ControlOp {
+  kHello,
+  kCreateShare,
+  kListShares,
+  kListDevices,
+  kRemoveShare,
+  kShutdown,
+  kUpdateShare,
+};
 
 // What a person asks for. What is absent is decided by the agent.
 struct ShareSpec {
@@ -50,10 +60,21 @@ struct ShareSpec {
   uint32_t weight = kDefaultWeight;
 };
 
+// What is to be different about a share that runs. What is absent stays as it is.
+struct ShareChange {
+  std::optional<uint64_t> memory_bytes = {};
+  std::optional<Fraction> compute_request = {};
+  std::optional<Fraction> compute_limit = {};
+  std::optional<uint32_t> weight = {};
+
+  bool Empty() const { return !memory_bytes && !compute_request && !compute_limit && !weight; }
+};
+
 struct ControlRequest {
   ControlOp op = ControlOp::kHello;
-  ShareSpec share;   // kCreateShare
-  std::string name;  // kRemoveShare
+  ShareSpec share = {};     // kCreateShare
+  std::string name = {};    // kRemoveShare, kUpdateShare
+  ShareChange change = {};  // kUpdateShare
 };
 
 struct HelloReply {
@@ -143,5 +164,19 @@ struct ValidShare {
 // open (never its name). Every refusal names what was asked, what there is, and what to do.
 Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceStatus> devices,
                                  std::span<const std::string> names);
+
+// What a share may have on its device.
+struct ShareTerms {
+  uint64_t memory_bytes = 0;
+  Fraction compute_request;
+  Fraction compute_limit;
+  uint32_t weight = kDefaultWeight;
+};
+
+// Judges a change of a share, whose present terms are `now`, on the device as it is with the share
+// on it. A memory limit below what the share uses is no error: new allocations are refused until
+// use has fallen. Errors as for ValidateShare.
+Result<ShareTerms> ValidateChange(const ShareChange& change, const ShareTerms& now,
+                                  const DeviceStatus& device);
 
 }  // namespace prorata::protocol

@@ -65,6 +65,65 @@ TEST(ValidateShare, WithoutAGpuTheOneWhereItFits) {
   EXPECT_EQ(ValidateShare({}, devices, {})->device, 1u);
 }
 
+// The device's only other share holds 3 GiB and requests 0.4; this one 2 GiB and 0.2.
+std::string CodeForChange(const ShareChange& change) {
+  const ShareTerms now{2 * kGiB, {200'000}, {500'000}, 100};
+  const auto result = ValidateChange(change, now, OneDevice()[0]);
+  return result ? "" : result.error().code;
+}
+
+TEST(ValidateChange, WhatIsNotNamedStays) {
+  const ShareTerms now{2 * kGiB, {200'000}, {500'000}, 70};
+  const auto terms = ValidateChange({.memory_bytes = kGiB}, now, OneDevice()[0]);
+  ASSERT_TRUE(terms.has_value());
+  EXPECT_EQ(terms->memory_bytes, kGiB);
+  EXPECT_EQ(terms->compute_request.ppm, 200'000u);
+  EXPECT_EQ(terms->compute_limit.ppm, 500'000u);
+  EXPECT_EQ(terms->weight, 70u);
+}
+
+TEST(ValidateChange, CountsTheShareItselfOut) {
+  EXPECT_EQ(CodeForChange({.memory_bytes = 4 * kGiB}), "");
+  EXPECT_EQ(CodeForChange({.memory_bytes = 4 * kGiB + 1}), "memory_exceeded");
+  EXPECT_EQ(CodeForChange({.compute_request = Fraction{500'000}}), "");
+  EXPECT_EQ(
+      CodeForChange({.compute_request = Fraction{600'001}, .compute_limit = Fraction{1'000'000}}),
+      "request_exceeded");
+  EXPECT_EQ(CodeForChange({.compute_limit = Fraction{199'999}}), "limit_below_request");
+  EXPECT_EQ(CodeForChange({.compute_limit = Fraction{0}}), "bad_fraction");
+  EXPECT_EQ(CodeForChange({.weight = 0}), "bad_weight");
+}
+
+TEST(ValidateChange, LessIsAlwaysToBeHad) {
+  DeviceStatus crowded = OneDevice()[0];
+  crowded.foreign_bytes = 8 * kGiB;  // programs outside prorata took it all
+  const ShareTerms now{2 * kGiB, {}, Fraction::One(), 100};
+  EXPECT_TRUE(ValidateChange({.memory_bytes = kGiB}, now, crowded).has_value());
+  EXPECT_FALSE(ValidateChange({.memory_bytes = 3 * kGiB}, now, crowded).has_value());
+}
+
+TEST(DecodeRequest, ReadsAChange) {
+  ControlRequest request;
+  request.op = ControlOp::kUpdateShare;
+  request.name = "a/b";
+  request.change = {.memory_bytes = kGiB, .compute_limit = Fraction{250'000}};
+  const auto back = DecodeRequest(EncodeRequest(request));
+  ASSERT_TRUE(back.has_value()) << back.error().message;
+  EXPECT_EQ(back->op, ControlOp::kUpdateShare);
+  EXPECT_EQ(back->name, "a/b");
+  EXPECT_EQ(back->change.memory_bytes, kGiB);
+  EXPECT_EQ(back->change.compute_limit, Fraction{250'000});
+  EXPECT_FALSE(back->change.compute_request || back->change.weight);
+  for (const char* bad :
+       {R"({"op":"update_share","name":"a"})", R"({"op":"update_share","change":{"weight":1}})",
+        R"({"op":"update_share","name":"a","change":{}})",
+        R"({"op":"update_share","name":"a","change":{"gpu":"0"}})",
+        R"({"op":"update_share","name":"a","change":{"weight":-1}})",
+        R"({"op":"update_share","name":"a","change":{"memory_bytes":0}})"}) {
+    EXPECT_FALSE(DecodeRequest(bad).has_value()) << bad;
+  }
+}
+
 TEST(ValidateShareName, AllowsNoPathTricks) {
   for (const char* good : {"a", "team/train.1", "a_b-c", "...", "x/..."}) {
     EXPECT_TRUE(ValidateShareName(good).has_value()) << good;

@@ -44,7 +44,11 @@ struct LimitsHeader {
   // One more every 20 ms, by a thread of the agent that does only that.
   alignas(64) std::atomic<uint64_t> heartbeat;
   std::atomic<uint32_t> ended;  // 1: the share was removed; members go on within what they have
-  uint32_t reserved[29];
+  // Tests on a simulated GPU whose clock is slowed down (docs/SIMULATED_GPU.md): so many real
+  // nanoseconds are one of all times that the agent and the members of this share reckon with. 0
+  // and 1 are real time. Written before the first member joins, read by a member once.
+  uint32_t dilation;
+  uint32_t reserved[28];
 };
 static_assert(sizeof(LimitsHeader) == 256);
 

@@ -40,6 +40,24 @@ Status CheckMemory(const ShareSpec& spec, const DeviceStatus& device) {
                                      FormatBytes(left) + " left: " + taken);
 }
 
+Status CheckTerms(const ShareTerms& terms) {
+  if (terms.compute_request.ppm > Fraction::kOne || terms.compute_limit.ppm > Fraction::kOne) {
+    return Fail("bad_fraction", "a request or limit above 1 is more than a GPU");
+  }
+  if (terms.compute_limit.ppm == 0) {
+    return Fail("bad_fraction", "a compute limit of 0 would never let the share run");
+  }
+  if (terms.compute_limit < terms.compute_request) {
+    return Fail("limit_below_request", "the compute limit, " + FormatFraction(terms.compute_limit) +
+                                           ", is below the request, " +
+                                           FormatFraction(terms.compute_request));
+  }
+  if (terms.weight < 1 || terms.weight > kMaxWeight) {
+    return Fail("bad_weight", "a weight is from 1 to " + std::to_string(kMaxWeight));
+  }
+  return {};
+}
+
 Status CheckRequest(const ShareSpec& spec, const DeviceStatus& device) {
   if (spec.compute_request.ppm <= RequestLeft(device)) return {};
   return Fail("request_exceeded",
@@ -119,19 +137,8 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
     return Fail("too_many_shares", "the agent holds " + std::to_string(names.size()) +
                                        " shares, which is all it can; end one first");
   }
-  if (spec.compute_request.ppm > Fraction::kOne || spec.compute_limit.ppm > Fraction::kOne) {
-    return Fail("bad_fraction", "a request or limit above 1 is more than a GPU");
-  }
-  if (spec.compute_limit.ppm == 0) {
-    return Fail("bad_fraction", "a compute limit of 0 would never let the share run");
-  }
-  if (spec.compute_limit < spec.compute_request) {
-    return Fail("limit_below_request", "the compute limit, " + FormatFraction(spec.compute_limit) +
-                                           ", is below the request, " +
-                                           FormatFraction(spec.compute_request));
-  }
-  if (spec.weight < 1 || spec.weight > kMaxWeight) {
-    return Fail("bad_weight", "a weight is from 1 to " + std::to_string(kMaxWeight));
+  if (auto ok = CheckTerms({0, spec.compute_request, spec.compute_limit, spec.weight}); !ok) {
+    return std::unexpected(ok.error());
   }
   auto device = ChooseDevice(spec, devices);
   if (!device) return std::unexpected(device.error());
@@ -140,6 +147,31 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
   if (auto ok = CheckRequest(spec, chosen); !ok) return std::unexpected(ok.error());
   const uint64_t all = MemoryLeft(chosen) / kDefaultGranularity * kDefaultGranularity;
   return ValidShare{*device, spec.memory_bytes.value_or(all)};
+}
+
+Result<ShareTerms> ValidateChange(const ShareChange& change, const ShareTerms& now,
+                                  const DeviceStatus& device) {
+  const ShareTerms terms{change.memory_bytes.value_or(now.memory_bytes),
+                         change.compute_request.value_or(now.compute_request),
+                         change.compute_limit.value_or(now.compute_limit),
+                         change.weight.value_or(now.weight)};
+  if (auto ok = CheckTerms(terms); !ok) return std::unexpected(ok.error());
+  // As for a new share on the device without this one. Less than before is always to be had, also
+  // where programs outside prorata took what was promised.
+  DeviceStatus others = device;
+  others.promised_bytes -= std::min(others.promised_bytes, now.memory_bytes);
+  others.promised_request.ppm -= std::min(others.promised_request.ppm, now.compute_request.ppm);
+  others.shares -= std::min(others.shares, 1u);
+  ShareSpec spec;
+  spec.memory_bytes = terms.memory_bytes;
+  spec.compute_request = terms.compute_request;
+  if (terms.memory_bytes > now.memory_bytes) {
+    if (auto ok = CheckMemory(spec, others); !ok) return std::unexpected(ok.error());
+  }
+  if (now.compute_request < terms.compute_request) {
+    if (auto ok = CheckRequest(spec, others); !ok) return std::unexpected(ok.error());
+  }
+  return terms;
 }
 
 }  // namespace prorata::protocol

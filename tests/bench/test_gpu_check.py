@@ -63,6 +63,15 @@ class Options(Folder):
         self.assertIn("unknown step: coffee", done.stderr)
 
 
+class Conformance(Folder):
+    def test_runs_the_suite_and_counts_the_rules(self):
+        if not gpu_check.conformance.program(BUILD).exists():
+            self.skipTest("the conformance suite is not built")
+        done = self.call("--simulated", "--steps", "conformance")
+        self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
+        self.assertRegex(done.stdout, r"[2-9]\d\d rules hold, 0 do not")
+
+
 class ReadTests(Folder):
     """A build that was made in /made/build from /made and now lies elsewhere."""
 

@@ -37,7 +37,7 @@ class Reach(harness.MachineTestCase):
         self.check_held("--load", harness.LIB_DIR / "libcuda.so.1")
 
     def test_get_proc_address_at_versions_and_flags(self):
-        for version in (11030, 11080, 12000, 12040, 13000, 13010):
+        for version in (11030, 11080, 12000, 12040, 13000):
             self.check_held("--load", "getprocaddress", "--api-version", version)
         self.check_held("--load", "getprocaddress", "--per-thread-default")
         self.check_held("--load", "getprocaddress-v1", "--api-version", "11080")
@@ -68,6 +68,19 @@ class Reach(harness.MachineTestCase):
                 report = json.loads(out.splitlines()[-1])
                 self.assertEqual(report["kernels"], 100, err)
                 self.assertEqual(report["stamped"], 100)
+
+
+class NewerDriver(harness.MachineTestCase):
+    """A driver above the spec, and a program that asks for its version: the spec's functions are
+    still governed. (A version above the driver's own is refused by the driver.)"""
+    MACHINE_TOML = "driver_version = 13010\n"
+
+    def test_get_proc_address_above_the_spec(self):
+        self.machine.start_agent()
+        report = self.machine.run_json(["--memory", "1GiB"], ["--load", "getprocaddress",
+                                                              "--api-version", "13010", *FILL])
+        self.assertEqual(report["memory"]["total"], GIB)
+        self.assertEqual(report["refused"], "CUDA_ERROR_OUT_OF_MEMORY")
 
 
 class ProcessesAndThreads(harness.MachineTestCase):

@@ -12,6 +12,8 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/unique_fd.h"
+#include "simgpu/core/steps.h"
 
 namespace prorata::simgpu {
 
@@ -98,11 +100,14 @@ Status MakeFolder(const std::string& folder) {
 Result<UniqueFd> MakeFile(const std::string& folder, const std::string& name, uint64_t size) {
   const std::string path = folder + "/" + name;
   unlink(path.c_str());
+  At(Step::kFileGone);
   auto fd = OpenIn(folder, name, O_CREAT | O_EXCL);
   if (!fd) return fd;
+  At(Step::kFileEmpty);
   if (ftruncate(fd->get(), static_cast<off_t>(size)) != 0) {
     return FailErrno("sim_state", "cannot size " + path, errno);
   }
+  At(Step::kFileSized);
   return fd;
 }
 
@@ -126,6 +131,7 @@ Result<std::unique_ptr<Attachment>> Attachment::Open(const MachineConfig& config
   std::unique_ptr<Attachment> attachment(new Attachment);
   attachment->identity_ = Identity::Self();
   if (auto made = MakeFolder(folder); !made) return std::unexpected(made.error());
+  At(Step::kFolder);
   auto gate = OpenIn(folder, "attach", O_CREAT);
   if (!gate) return std::unexpected(gate.error());
   int locked;
@@ -133,6 +139,7 @@ Result<std::unique_ptr<Attachment>> Attachment::Open(const MachineConfig& config
     locked = flock(gate->get(), LOCK_EX);
   } while (locked != 0 && errno == EINTR);
   if (locked != 0) return FailErrno("sim_state", "cannot lock " + folder + "/attach", errno);
+  At(Step::kGate);
   auto opened = attachment->OpenFiles(config, folder);
   // By hand: a process forked meanwhile by another thread would keep a closed descriptor's lock.
   flock(gate->get(), LOCK_UN);
@@ -149,9 +156,10 @@ Status Attachment::OpenFiles(const MachineConfig& config, const std::string& fol
   auto presence = Presence::Open(folder + "/processes");
   if (!presence) return std::unexpected(presence.error());
   presence_ = *presence;
+  descriptors_.emplace(folder);
   auto lock_fd = OpenIn(folder, "lock", O_CREAT);
   if (!lock_fd) return std::unexpected(lock_fd.error());
-  lock_fd_ = std::move(*lock_fd);
+  lock_file_ = KeptFile::Keep(lock_fd->Release(), folder + "/lock");
   return JoinOrMake(config, folder);
 }
 
@@ -184,24 +192,30 @@ Status Attachment::JoinOrMake(const MachineConfig& config, const std::string& fo
                       "the same PRORATA_SIM_MACHINE, end the others, or set PRORATA_SIM_STATE");
     }
     if (same_layout) state_->retired.store(1);
+    At(Step::kRetired);
     munmap(state_, size_);
     state_ = nullptr;
     return Make(config, folder);
   }
+  // Somebody died when it had told the observers and not yet made another.
+  state_->retired.store(0);
   for (size_t i = 0; i < config.devices.size(); ++i) {
     auto memory_fd = OpenIn(folder, "device-" + std::to_string(i), 0);
     if (!memory_fd) return std::unexpected(memory_fd.error());
-    memory_fds_.push_back(std::move(*memory_fd));
+    KeepMemory(memory_fd->Release(), folder);
   }
   return {};
 }
 
 Status Attachment::Make(const MachineConfig& config, const std::string& folder) {
   const Layout layout = LayoutOf(config);
+  // First, so that a kill on the way leaves none: an old state must not meet new memory files.
+  unlink((folder + "/machine").c_str());
+  At(Step::kOldGone);
   for (size_t i = 0; i < config.devices.size(); ++i) {
     auto fd = MakeFile(folder, "device-" + std::to_string(i), config.devices[i].memory_bytes);
     if (!fd) return std::unexpected(fd.error());
-    memory_fds_.push_back(std::move(*fd));
+    KeepMemory(fd->Release(), folder);
   }
   auto fd = MakeFile(folder, "machine.new", layout.size);
   if (!fd) return std::unexpected(fd.error());
@@ -211,11 +225,18 @@ Status Attachment::Make(const MachineConfig& config, const std::string& folder) 
   state_ = static_cast<State*>(memory);
   size_ = layout.size;
   Fill(state_, config, layout);
+  At(Step::kFilled);
   // Complete, so it may be seen.
   if (rename((folder + "/machine.new").c_str(), (folder + "/machine").c_str()) != 0) {
     return FailErrno("sim_state", "cannot rename " + folder + "/machine.new", errno);
   }
+  At(Step::kShown);
   return {};
+}
+
+void Attachment::KeepMemory(int fd, const std::string& folder) {
+  const std::string name = "/device-" + std::to_string(memory_files_.size());
+  memory_files_.push_back(KeptFile::Keep(fd, folder + name));
 }
 
 // The asker's own locks do not show; see Presence, B.
@@ -240,26 +261,39 @@ void Attachment::Lock() {
   mutex_.lock();
   if (shared()) {
     // Fails only in a forked child, which must not be here: its changes would be nobody's.
-    PRORATA_CHECK(FileLock(lock_fd_.get(), F_WRLCK));
+    PRORATA_CHECK(FileLock(lock_file_->get(), F_WRLCK) ||
+                  (lock_file_->Reopen() && FileLock(lock_file_->get(), F_WRLCK)));
+    At(Step::kLocked);
   }
   if (!model_->tx().empty()) model_->tx().Rollback();
 }
 
 void Attachment::Unlock() {
-  if (shared()) FileLock(lock_fd_.get(), F_UNLCK);
+  if (shared()) {
+    At(Step::kBeforeUnlocked);
+    FileLock(lock_file_->get(), F_UNLCK);
+    At(Step::kUnlocked);
+  }
   mutex_.unlock();
 }
 
 void Attachment::Wipe(int device, const Extent& extent) const {
   if (!shared()) return;
-  fallocate(memory_fds_[device].get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-            static_cast<off_t>(extent.offset_bytes), static_cast<off_t>(extent.length_bytes));
+  At(Step::kBeforeWiped);
+  const auto punch = [&] {
+    return fallocate(memory_files_[device]->get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                     static_cast<off_t>(extent.offset_bytes),
+                     static_cast<off_t>(extent.length_bytes)) == 0;
+  };
+  // Not to be wiped any more only when the machine is history.
+  if (!punch() && errno == EBADF && memory_files_[device]->Reopen()) punch();
+  At(Step::kWiped);
 }
 
 void Attachment::BeforeFork() { RegistryMutex().lock(); }
 void Attachment::AfterForkInParent() { RegistryMutex().unlock(); }
 void Attachment::AfterForkInChild() {
-  for (Attachment* attachment : Registry()) attachment->lock_fd_.Reset();
+  for (Attachment* attachment : Registry()) attachment->lock_file_->Close();
   Registry().clear();
   RegistryMutex().unlock();
 }

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "simgpu/core/config.h"
+#include "simgpu/core/descriptors.h"
+#include "simgpu/core/kept_file.h"
 #include "simgpu/core/model.h"
 #include "simgpu/core/presence.h"
 #include "simgpu/core/state.h"
@@ -23,6 +24,7 @@ namespace prorata::simgpu {
 //   processes   record locks, a byte per slot; never replaced
 //   machine     the State; renamed into place when complete
 //   device-N    the memory of device N, sparse
+//   export-N    what a file descriptor of export N is of (descriptors.h)
 //
 // Lock order: attach's flock, then this object's mutex, then the file lock.
 class Attachment {
@@ -48,8 +50,9 @@ class Attachment {
   State* state() const { return state_; }
   Model& model() { return *model_; }
   const Presence& presence() const { return *presence_; }
+  const Descriptors& descriptors() const { return *descriptors_; }
   const Identity& identity() const { return identity_; }
-  int memory_fd(int device) const { return shared() ? memory_fds_[device].get() : -1; }
+  int memory_fd(int device) const { return shared() ? memory_files_[device]->get() : -1; }
   // Gives the pages of a piece of memory back; it reads as zeros then. Nothing when local.
   void Wipe(int device, const Extent& extent) const;
 
@@ -58,6 +61,7 @@ class Attachment {
   Status OpenFiles(const MachineConfig& config, const std::string& folder);
   Status JoinOrMake(const MachineConfig& config, const std::string& folder);
   Status Make(const MachineConfig& config, const std::string& folder);
+  void KeepMemory(int fd, const std::string& folder);
   bool SelfIsRegistered() const;
   static void BeforeFork();
   static void AfterForkInParent();
@@ -67,10 +71,11 @@ class Attachment {
   size_t size_ = 0;
   std::unique_ptr<Model> model_;
   std::mutex mutex_;
-  UniqueFd lock_fd_;
+  std::unique_ptr<KeptFile> lock_file_;
   std::optional<Presence> presence_;
+  std::optional<Descriptors> descriptors_;
   Identity identity_;
-  std::vector<UniqueFd> memory_fds_;
+  std::vector<std::unique_ptr<KeptFile>> memory_files_;
 };
 
 }  // namespace prorata::simgpu

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -11,97 +10,11 @@
 #include <map>
 #include <sstream>
 
-// Header only and without exceptions: this is linked into a library that lives in other programs.
-#define TOML_HEADER_ONLY 1
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
+#include "simgpu/core/config_reader.h"
 
 namespace prorata::simgpu {
 
 namespace {
-
-// Reads one table: each Read* names a key and its place; what nobody read is an error.
-class Reader {
- public:
-  Reader(const toml::table& table, std::string where) : table_(table), where_(std::move(where)) {}
-
-  void String(const char* key, std::string* value, size_t limit) {
-    const toml::node* node = Take(key);
-    if (node == nullptr) return;
-    const auto text = node->value_exact<std::string>();
-    if (!text || text->empty() || text->size() > limit) {
-      return Complain(key, "a text of 1 to " + std::to_string(limit) + " characters");
-    }
-    *value = *text;
-  }
-  template <typename Int>
-  void Integer(const char* key, Int* value, int64_t low, int64_t high) {
-    const toml::node* node = Take(key);
-    if (node == nullptr) return;
-    const auto number = node->value_exact<int64_t>();
-    if (!number || *number < low || *number > high) {
-      return Complain(key,
-                      "a whole number from " + std::to_string(low) + " to " + std::to_string(high));
-    }
-    *value = static_cast<Int>(*number);
-  }
-  void Bytes(const char* key, uint64_t* value) {
-    const toml::node* node = Take(key);
-    if (node == nullptr) return;
-    if (const auto number = node->value_exact<int64_t>(); number && *number > 0) {
-      *value = static_cast<uint64_t>(*number);
-      return;
-    }
-    const auto text = node->value_exact<std::string>();
-    const auto bytes = text ? ParseBytes(*text) : Fail("", "");
-    if (!bytes) return Complain(key, "a size such as \"16GiB\"");
-    *value = *bytes;
-  }
-  // A number in the key's unit, stored in units of 1/scale of it.
-  template <typename Int>
-  void Scaled(const char* key, Int* value, double scale, double low, double high) {
-    double number = 0;
-    if (!Number(key, &number, low, high)) return;
-    *value = static_cast<Int>(std::llround(number * scale));
-  }
-  bool Number(const char* key, double* value, double low, double high) {
-    const toml::node* node = Take(key);
-    if (node == nullptr) return false;
-    const auto number = node->value<double>();
-    if (!node->is_number() || !(*number >= low && *number <= high)) {
-      std::ostringstream range;
-      range << "a number from " << low << " to " << high;
-      Complain(key, range.str());
-      return false;
-    }
-    *value = *number;
-    return true;
-  }
-  void Complain(const std::string& key, const std::string& expected) {
-    if (error_.empty()) error_ = where_ + key + ": expected " + expected;
-  }
-  const toml::node* Take(const char* key) {
-    taken_[key] = true;
-    return table_.get(key);
-  }
-  // The first complaint, or an unknown key, or nothing.
-  std::string Finish() {
-    for (const auto& [key, node] : table_) {
-      if (error_.empty() && !taken_.contains(std::string(key.str()))) {
-        std::string known;
-        for (const auto& [name, unused] : taken_) known += (known.empty() ? "" : ", ") + name;
-        error_ = where_ + std::string(key.str()) + ": unknown setting; known here: " + known;
-      }
-    }
-    return error_;
-  }
-
- private:
-  const toml::table& table_;
-  std::string where_;
-  std::map<std::string, bool> taken_;
-  std::string error_;
-};
 
 std::string ReadDevice(const toml::table& table, const std::string& where, DeviceConfig* device) {
   Reader reader(table, where);
@@ -139,6 +52,25 @@ std::string ReadDevice(const toml::table& table, const std::string& where, Devic
   return reader.Finish();
 }
 
+// What was expected instead, or nothing.
+std::string ReadBrokenRules(const toml::node& node, BrokenRules* broken) {
+  const toml::array* names = node.as_array();
+  if (names == nullptr) return "an array of names of rules.h";
+  for (const toml::node& entry : *names) {
+    const auto name = entry.value_exact<std::string>();
+    const Rule rule = name ? RuleNamed(*name) : Rule::kCount;
+    if (rule == Rule::kCount) {
+      std::string known;
+      for (size_t i = 0; i < broken->size(); ++i) {
+        known += (known.empty() ? "" : ", ") + std::string(NameOf(static_cast<Rule>(i)));
+      }
+      return "names among these: " + known;
+    }
+    broken->set(static_cast<size_t>(rule));
+  }
+  return "";
+}
+
 void FillIdentities(MachineConfig* config) {
   for (size_t i = 0; i < config->devices.size(); ++i) {
     DeviceConfig& device = config->devices[i];
@@ -153,6 +85,26 @@ void FillIdentities(MachineConfig* config) {
       device.pci_bus_id = text;
     }
   }
+}
+
+// What is wrong, or nothing.
+std::string ReadFaults(const toml::node& node, const std::string& file, MachineConfig* config) {
+  const toml::array* faults = node.as_array();
+  if (faults == nullptr || faults->size() > kMaxFaults) {
+    return file + "faults: expected up to " + std::to_string(kMaxFaults) + " [[faults]] tables";
+  }
+  for (size_t i = 0; i < faults->size(); ++i) {
+    const std::string where = file + "faults[" + std::to_string(i) + "].";
+    const toml::table* table = faults->get(i)->as_table();
+    if (table == nullptr) return where + ": expected a table";
+    const auto fault = ReadFault(table, where);
+    if (!fault) return fault.error().message;
+    if (fault->device >= static_cast<int>(config->devices.size())) {
+      return where + "device: the machine has no device " + std::to_string(fault->device);
+    }
+    config->faults.push_back(*fault);
+  }
+  return "";
 }
 
 std::string Duplicate(const MachineConfig& config) {
@@ -192,6 +144,10 @@ Result<MachineConfig> ParseMachineConfig(std::string_view text, std::string_view
   Reader reader(root, file);
   reader.Integer("driver_version", &config.driver_version, 11000, 99990);
   reader.Number("dilation", &config.dilation, 1, 10000);
+  if (const toml::node* node = reader.Take("broken_rules")) {
+    const std::string error = ReadBrokenRules(*node, &config.broken);
+    if (!error.empty()) reader.Complain("broken_rules", error);
+  }
   if (const toml::node* node = reader.Take("devices")) {
     const toml::array* devices = node->as_array();
     if (devices == nullptr || devices->empty() || devices->size() > kMaxDevices) {
@@ -206,6 +162,14 @@ Result<MachineConfig> ParseMachineConfig(std::string_view text, std::string_view
         if (!error.empty()) return Fail("sim_config", error);
       }
     }
+  }
+  if (const toml::node* node = reader.Take("faults")) {
+    const std::string error = ReadFaults(*node, file, &config);
+    if (!error.empty()) return Fail("sim_config", error);
+  }
+  if (const toml::node* node = reader.Take("links")) {
+    const std::string error = ReadLinks(*node, file, &config);
+    if (!error.empty()) return Fail("sim_config", error);
   }
   if (const std::string error = reader.Finish(); !error.empty()) return Fail("sim_config", error);
   FillIdentities(&config);
@@ -251,7 +215,8 @@ std::string FindStateFolder() {
 std::string CanonicalText(const MachineConfig& config) {
   std::ostringstream out;
   out.precision(17);
-  out << "driver_version = " << config.driver_version << "\ndilation = " << config.dilation << "\n";
+  out << "driver_version = " << config.driver_version << "\ndilation = " << config.dilation
+      << "\nbroken_rules = " << config.broken << "\n";
   for (const DeviceConfig& device : config.devices) {
     out << "[[devices]]\nname = " << device.name << "\nuuid = " << device.uuid
         << "\npci_bus_id = " << device.pci_bus_id << "\nmemory = " << device.memory_bytes
@@ -265,6 +230,12 @@ std::string CanonicalText(const MachineConfig& config) {
         << "\nd2h_bytes_per_s = " << device.d2h_bytes_per_s
         << "\nd2d_bytes_per_s = " << device.d2d_bytes_per_s << "\n";
   }
+  for (const LinkConfig& link : config.links) {
+    out << "[[links]] " << link.a << " " << link.b << " " << static_cast<int>(link.type) << " "
+        << link.bytes_per_s << " " << link.nvlinks << " " << static_cast<int>(link.topology)
+        << "\n";
+  }
+  out << CanonicalText(config.faults);
   return out.str();
 }
 

@@ -8,6 +8,8 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "simgpu/core/faults.h"
+#include "simgpu/core/rules.h"
 
 namespace prorata::simgpu {
 
@@ -37,12 +39,50 @@ struct DeviceConfig {
   uint64_t d2d_bytes_per_s = 2'000'000'000'000;  // assumed: read + write at half of 4.8 TB/s (H200)
 };
 
+// How two devices reach each other.
+enum class LinkType : uint8_t {
+  kHost,        // through the host's memory only
+  kPcieSwitch,  // peer to peer, over the PCIe links that also lead to the host
+  kNvlink,      // peer to peer, over links of their own
+};
+
+// Their common ancestor on the PCIe bus, with the values of NVML's nvmlGpuTopologyLevel_t.
+enum class Topology : uint8_t {
+  kSingle = 10,
+  kMultiple = 20,
+  kHostBridge = 30,
+  kNode = 40,
+  kSystem = 50,
+};
+
+inline constexpr int kMaxNvlinks = 18;  // NVML_NVLINK_MAX_LINKS
+
+struct LinkConfig {
+  int a = 0;  // devices; a < b
+  int b = 0;
+  LinkType type = LinkType::kHost;
+  uint64_t bytes_per_s = 0;  // each direction; 0: what the way over the host gives
+  int nvlinks = 0;
+  Topology topology = Topology::kSystem;
+
+  bool peer_access() const { return type != LinkType::kHost; }
+};
+
 // The machine that the processes of one state folder share.
 struct MachineConfig {
   int driver_version = 13000;  // CUDA 13.0, the headers that spec/ was imported from
   // One simulated nanosecond takes so many real ones.
   double dilation = 1.0;
   std::vector<DeviceConfig> devices = {DeviceConfig{}};
+  std::vector<LinkConfig> links;  // pairs that are not in it go over the host
+  BrokenRules broken;             // tests only
+  std::vector<FaultConfig> faults;
+
+  const LinkConfig& LinkBetween(int a, int b) const;
+  // Of copies from one device to another.
+  uint64_t BytesPerSecond(int from, int to) const;
+
+  bool Broken(Rule rule) const { return broken[static_cast<size_t>(rule)]; }
 };
 
 // Reads a machine.toml. `origin` names it in errors ("FILE: devices[1].memory: ..."). Unknown keys

@@ -73,14 +73,26 @@ void Operation::Reap() {
     if (process.slot.life == Life::kFree || IsSelf(process)) continue;
     if (attachment_.presence().HolderPid(slot) < 0) model.EndProcess(slot, wipe());
   }
+  ReapDescriptors();
   model.Settle();
   attachment_.state()->last_reap_ns.store(RealClock().NowNs(), std::memory_order_relaxed);
+}
+
+void Operation::ReapDescriptors() {
+  const State& state = model.state();
+  Index next = 0;
+  for (Index index = state.descriptors.head; index != 0; index = next) {
+    next = state.exports[index].in_descriptors.next;
+    if (attachment_.descriptors().Held(index)) continue;
+    model.DropDescriptor(index, wipe());
+    attachment_.descriptors().Remove(index);
+  }
 }
 
 int Operation::PidOf(Index slot) const {
   const ProcessRecord& process = model.state().processes[slot];
   if (!attachment_.shared() || IsSelf(process)) return process.pid;
-  return std::max(attachment_.presence().HolderPid(slot), 0);
+  return attachment_.presence().HolderPid(slot);
 }
 
 // --- The machine --------------------------------------------------------------------------------
@@ -154,6 +166,7 @@ Answer<Handle> Machine::CreateContext(Handle handle, int device) {
   Operation op(this);
   const Index process = op.model.Find(Kind::kProcess, handle);
   if (process == 0) return std::unexpected(Code::kInvalidHandle);
+  if (op.model.Lost(device)) return std::unexpected(Code::kDeviceLost);
   auto context = op.model.AddContext(process, device);
   if (!context) {
     op.Reap();
@@ -187,6 +200,7 @@ Answer<std::vector<Extent>> Machine::AllocSlabs(Handle handle, uint64_t bytes) {
       Operation op(this);
       const Index context = op.model.Find(Kind::kContext, handle);
       if (context == 0) return std::unexpected(Code::kInvalidHandle);
+      if (op.DeviceIsLost(context)) return std::unexpected(Code::kDeviceLost);
       auto extents = op.model.AllocSlabs(context, bytes);
       if (extents || extents.error() == Code::kInvalidValue) return extents;
       if (!reaped) {
@@ -201,6 +215,16 @@ Answer<std::vector<Extent>> Machine::AllocSlabs(Handle handle, uint64_t bytes) {
     // Somebody is wiping what it freed; if it dies over that, a reap finishes the job.
     std::this_thread::sleep_for(std::chrono::microseconds(kScrubWaitUs));
   }
+}
+
+Code Machine::MoveSlabs(Handle from, Handle to, std::span<const Extent> extents) {
+  Operation op(this);
+  const Index source = op.model.Find(Kind::kContext, from);
+  const Index target = op.model.Find(Kind::kContext, to);
+  if (source == 0 || target == 0) return Code::kInvalidHandle;
+  const Code code = op.model.MoveSlabs(source, target, extents);
+  if (code != Code::kOk) op.model.tx().Rollback();
+  return code;
 }
 
 // The pages are punched out without the lock; until then the slabs belong to this process as
@@ -247,6 +271,7 @@ Code Machine::FreeAllSlabs(Handle handle) {
 }
 
 void Machine::FreeAll(Index context) {
+  DropSharesOf(context);
   std::vector<Extent> extents;
   Index process = 0;
   int device = 0;
@@ -311,6 +336,7 @@ Answer<uint64_t> Machine::Submit(Handle handle, std::span<const Work> work) {
   const Index stream = op.model.Find(Kind::kStream, handle);
   if (stream == 0) return std::unexpected(Code::kInvalidHandle);
   const StreamRecord& record = op.model.state().streams[stream];
+  if (op.DeviceIsLost(record.context)) return std::unexpected(Code::kDeviceLost);
   if (record.queued + record.left_count + work.size() > kQueueDepth) {
     return std::unexpected(Code::kFull);
   }
@@ -331,6 +357,37 @@ Answer<int64_t> Machine::ElapsedNs(Handle start, Handle end) {
     if (op.model.Check(&condition) != Code::kOk) return std::unexpected(Code::kNotReady);
   }
   return to.time_ns - from.time_ns;
+}
+
+// --- Faults -------------------------------------------------------------------------------------
+
+Code Machine::DropWork(Handle handle) {
+  Operation op(this);
+  const Index context = op.model.Find(Kind::kContext, handle);
+  if (context == 0) return Code::kInvalidHandle;
+  op.model.DropWork(context);
+  return Code::kOk;
+}
+
+Code Machine::LoseDevice(int device) {
+  if (device < 0 || device >= device_count()) return Code::kInvalidValue;
+  Operation(this).model.LoseDevice(device);
+  return Code::kOk;
+}
+
+bool Machine::Lost(int device) {
+  // A device is lost only by a fault, and this is asked with every call.
+  return !config_.faults.empty() && Operation(this).model.Lost(device);
+}
+
+Code Machine::StallDevice(int device, int64_t for_ns) {
+  if (device < 0 || device >= device_count() || for_ns < 0) return Code::kInvalidValue;
+  Operation(this).model.StallDevice(device, for_ns);
+  return Code::kOk;
+}
+
+uint32_t Machine::MeetFault(size_t fault) {
+  return attachment_->state()->fault_processes[fault].fetch_add(1) + 1;
 }
 
 // --- Looking ------------------------------------------------------------------------------------
@@ -356,19 +413,28 @@ std::string Machine::CheckInvariants() {
 
 Answer<DeviceUsage> Machine::Usage(int index) {
   if (index < 0 || index >= device_count()) return std::unexpected(Code::kInvalidValue);
-  Operation op(this);
-  op.Reap();
-  const State& state = op.model.state();
+  for (;;) {
+    Operation op(this);
+    op.Reap();
+    DeviceUsage usage;
+    if (op.Look(index, &usage)) return usage;
+  }
+}
+
+// False when a process died since the last Reap: it would be there without a pid.
+bool Operation::Look(int index, DeviceUsage* out) const {
+  const State& state = model.state();
   const DeviceRecord& device = state.devices[index];
-  const MemoryInfo memory = op.model.Memory(index);
-  DeviceUsage usage;
+  const DeviceConfig& config = machine_->config_.devices[index];
+  const MemoryInfo memory = model.Memory(index);
+  DeviceUsage& usage = *out;
   usage.total_bytes = memory.total_bytes;
   usage.free_bytes = memory.free_bytes;
   usage.used_bytes = memory.total_bytes - memory.free_bytes;
   usage.now_ns = state.now_ns;
   usage.busy_ns = device.busy_ns;
   usage.switching_ns = device.switching_ns;
-  usage.utilization_ppm = op.model.UtilizationPpm(index);
+  usage.utilization_ppm = model.UtilizationPpm(index);
   for (Index slot = 1; slot <= state.free_processes.highest; ++slot) {
     const ProcessRecord& process = state.processes[slot];
     if (process.slot.life == Life::kFree) continue;
@@ -378,14 +444,15 @@ Answer<DeviceUsage> Machine::Usage(int index) {
          context = state.contexts[context].in_process.next) {
       if (state.contexts[context].device != static_cast<uint32_t>(index)) continue;
       here = true;
-      entry.used_bytes += config_.devices[index].context_bytes +
-                          state.contexts[context].slabs * config_.devices[index].slab_bytes;
+      entry.used_bytes += config.context_bytes + state.contexts[context].slabs * config.slab_bytes;
     }
-    if (!here) continue;
-    entry.pid = op.PidOf(slot);
+    entry.used_bytes += process.block_slabs[index] * config.slab_bytes;
+    if (!here && process.block_slabs[index] == 0) continue;
+    entry.pid = PidOf(slot);
+    if (entry.pid < 0) return false;
     usage.processes.push_back(entry);
   }
-  return usage;
+  return true;
 }
 
 }  // namespace prorata::simgpu

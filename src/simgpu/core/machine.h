@@ -77,9 +77,52 @@ class Machine {
   // Exactly extents (or slab-aligned parts of them) that the context owns; else kInvalidValue and
   // nothing changed. Unmap them before: their pages are punched out of the file.
   Code FreeSlabs(Handle context, std::span<const Extent> extents);
+  // Another context of the same process and device owns them from now on; else kInvalidValue.
+  Code MoveSlabs(Handle from, Handle to, std::span<const Extent> extents);
   // All slabs the context owns.
   Code FreeAllSlabs(Handle context);
   Answer<MemoryInfo> MemInfo(int device);
+
+  // --- Memory and events of several processes (machine_shared.cc) ------------------------------
+  // The extents, all of one AllocSlabs, become memory that others may hold, too. The context holds
+  // it until it drops the share (which takes FreeSlabs's place) or goes. It is on the account of
+  // the process that has held it longest, and lives until nobody holds it.
+  Answer<SharedMemory> ShareSlabs(Handle context, std::span<const Extent> extents);
+  // Unmap it before.
+  Code DropShare(Handle share);
+  // It goes with that context of the same process from now on.
+  Code PassShare(Handle share, Handle context);
+  // A name for a piece of it, good until it is withdrawn or the maker of the memory drops it; only
+  // the maker's share can be named, else kInvalidValue. With a pool: a name that needs the pool's,
+  // too.
+  Answer<ShareName> ExportAddress(Handle share, uint64_t offset_bytes, uint64_t length_bytes,
+                                  const ShareName& pool = {});
+  Code WithdrawExport(const ShareName& name);
+  // Holds the memory until the share is dropped, or the context (0: the process) goes.
+  // kInvalidValue when the name is no longer good, kOwn when this process made it.
+  Answer<SharedMemory> Import(const ShareName& name, Handle process, Handle context,
+                              const ShareName& pool = {});
+
+  // A file descriptor, the caller's to close, that names the memory and itself holds it until its
+  // last duplicate is closed. Only on a shared machine.
+  Answer<int> ExportDescriptor(Handle share);
+  // kInvalidValue when it is none of those. The process itself may, too.
+  Answer<SharedMemory> ImportDescriptor(int fd, Handle process);
+  // A pool of memory: a name for ExportAddress, and a descriptor that says it to others.
+  struct PoolExport {
+    ShareName name;
+    int fd = -1;
+    int device = 0;
+  };
+  Answer<PoolExport> ExportPool(Handle process, int device);
+  Answer<PoolExport> ImportPool(int fd, Handle process);  // kOwn
+
+  // An event by the same means. Whoever opened it may record it in the context's streams. It lives
+  // until its maker has destroyed it and all have closed it; its handle stays the same.
+  Answer<ShareName> ExportEvent(Handle event);
+  Answer<Handle> OpenEvent(const ShareName& name, Handle context);
+  Code CloseEvent(Handle event, Handle share);
+
   // The file (tmpfs, sparse) whose offsets the extents are; owned by the machine. -1 when local.
   int memory_fd(int device) const;
 
@@ -102,7 +145,8 @@ class Machine {
   // What follows is about what the host may know: work is finished when the device is past it and
   // the actions of all kernels that ended before it are complete (those of this process).
   //
-  // kOk or kNotReady. A stream handle that is gone is kInvalidHandle.
+  // kOk or kNotReady. A stream handle that is gone is kInvalidHandle; that of a destroyed stream
+  // can still be asked about one entry until the stream has drained.
   Code QueryStream(Handle stream, uint64_t sequence);
   Code QueryStream(Handle stream);    // everything submitted
   Code QueryEvent(Handle event);      // kOk too when it was never recorded
@@ -131,6 +175,18 @@ class Machine {
   // Ends all NextAction calls of this object, now and later, with kShutdown (false: undoes that).
   void WakeExecutor(bool shutdown);
 
+  // --- Faults ----------------------------------------------------------------------------------
+  // What was submitted to the context is gone; waits for it end. For a context in error.
+  Code DropWork(Handle context);
+  // The device is off the bus until the machine is made anew: its work is gone, and what would
+  // take memory or engines of it answers kDeviceLost.
+  Code LoseDevice(int device);
+  bool Lost(int device);
+  // Nothing makes progress on the device for so long, in model time.
+  Code StallDevice(int device, int64_t for_ns);
+  // Which of the processes that fault number `fault` of the configuration met this is: 1, 2, ...
+  uint32_t MeetFault(size_t fault);
+
   // --- Looking ---------------------------------------------------------------------------------
   // Reaps the dead first, so a killed process is never seen.
   Answer<DeviceUsage> Usage(int device);
@@ -153,6 +209,7 @@ class Machine {
   Code Query(const Target& target);
   Code Wait(const Target& target, int64_t deadline_ns);
   void FreeAll(uint32_t context);
+  void DropSharesOf(uint32_t context);
   void FinishFree(int device, uint32_t process, std::span<const Extent> extents);
 
   MachineConfig config_;

@@ -24,8 +24,13 @@ struct Operation {
   Operation& operator=(const Operation&) = delete;
 
   void Reap();
+  void ReapDescriptors();
   Wipe wipe();
-  int PidOf(Index slot) const;
+  int PidOf(Index slot) const;  // 0: not visible from here; -1: dead
+  bool Look(int device, DeviceUsage* out) const;
+  bool DeviceIsLost(Index context) const {
+    return model.Lost(static_cast<int>(model.state().contexts[context].device));
+  }
   Code Resolve(const Target& target, Condition* condition) const;
   // Real time to sleep until a model time, bounded.
   int64_t RealSleepNs(int64_t wake_ns) const;

@@ -314,6 +314,26 @@ TEST_F(MachineTest, ADestroyedContextLeavesTheEngineToTheOther) {
   EXPECT_EQ(clock_.NowNs(), 11 * kNsPerMs);
 }
 
+TEST_F(MachineTest, SlabsMoveBetweenContextsOfOneProcess) {
+  Make();
+  const Program a = Add(1);
+  const Program stranger = Add(2);
+  const Handle heir = machine_->CreateContext(a.process, 0).value();
+  const uint64_t before = machine_->MemInfo(0)->free_bytes;
+  const auto slabs = *machine_->AllocSlabs(a.context, 10 * kMiB);
+  const auto others = *machine_->AllocSlabs(stranger.context, 2 * kMiB);
+  EXPECT_EQ(machine_->MoveSlabs(a.context, stranger.context, slabs), Code::kInvalidValue);
+  std::vector<Extent> mixed = slabs;
+  mixed.push_back(others[0]);
+  EXPECT_EQ(machine_->MoveSlabs(a.context, heir, mixed), Code::kInvalidValue);  // and none moved
+  EXPECT_EQ(machine_->FreeSlabs(stranger.context, others), Code::kOk);
+  EXPECT_EQ(machine_->MoveSlabs(a.context, heir, slabs), Code::kOk);
+  EXPECT_EQ(machine_->FreeSlabs(a.context, slabs), Code::kInvalidValue);
+  EXPECT_EQ(machine_->CheckInvariants(), "");
+  EXPECT_EQ(machine_->FreeSlabs(heir, slabs), Code::kOk);
+  EXPECT_EQ(machine_->MemInfo(0)->free_bytes, before);
+}
+
 TEST_F(MachineTest, MemoryIsCountedToTheSlab) {
   context_bytes_ = 2 * kMiB;
   Make();
@@ -400,6 +420,26 @@ TEST_F(MachineTest, TheSameCallsGiveTheSameHistory) {
     return std::pair(Busy(a), Busy(b));
   };
   EXPECT_EQ(run(), run());
+}
+
+TEST_F(MachineTest, AStreamWaitsForAnotherStreamsEntryYetToCome) {
+  Make();
+  const Program a = Add(1);
+  const Handle other = *machine_->CreateStream(a.context, StreamKind::kNonBlocking);
+  const Handle gone = *machine_->CreateStream(a.context, StreamKind::kNonBlocking);
+  ASSERT_TRUE(Submit(gone, Work::Kernel(7 * kNsPerMs, 1)));
+  ASSERT_TRUE(Submit(other, Work::WaitForStream(a.stream, 2)));
+  ASSERT_TRUE(Submit(other, Work::WaitForStream(gone, 1)));
+  ASSERT_TRUE(Submit(other, Work::WaitForStream(12345, 1)));  // never existed: nothing to wait for
+  ASSERT_EQ(machine_->DestroyStream(gone), Code::kOk);
+  ASSERT_TRUE(Submit(a.stream, Work::Kernel(kNsPerMs, 1)));
+  clock_.AdvanceTo(5 * kNsPerMs);
+  EXPECT_EQ(machine_->QueryStream(other), Code::kNotReady);
+  ASSERT_TRUE(Submit(a.stream, Work::Kernel(kNsPerMs, 1)));
+  EXPECT_EQ(machine_->QueryStream(gone, 1), Code::kNotReady);  // destroyed, and still at work
+  EXPECT_EQ(machine_->WaitStream(other), Code::kOk);
+  EXPECT_EQ(clock_.NowNs(), 7 * kNsPerMs);
+  EXPECT_EQ(machine_->QueryStream(gone, 1), Code::kInvalidHandle);
 }
 
 }  // namespace

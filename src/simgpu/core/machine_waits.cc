@@ -73,7 +73,8 @@ Code Operation::Resolve(const Target& target, Condition* condition) const {
   const State& state = model.state();
   switch (target.kind) {
     case Target::Kind::kStream: {
-      const Index index = model.Find(Kind::kStream, target.handle);
+      const bool one_entry = target.sequence != UINT64_MAX;
+      const Index index = model.Find(Kind::kStream, target.handle, /*also_ending=*/one_entry);
       if (index == 0) return Code::kInvalidHandle;
       const StreamRecord& stream = state.streams[index];
       const uint64_t limit = std::min(target.sequence, stream.submitted);
@@ -102,7 +103,9 @@ Code Operation::Resolve(const Target& target, Condition* condition) const {
         condition->reached = true;
         condition->visible_ticket = event.visible_ticket;
       }
-      OwnedBy(event.context, condition);
+      // Its tickets are the recorder's, and so is the word that is bumped when they are reached.
+      condition->process = event.recorder;
+      condition->process_generation = event.recorder_generation;
       return Code::kOk;
     }
     case Target::Kind::kContext:

@@ -90,7 +90,26 @@ class Model {
   Answer<Index> AddStream(Index context, StreamKind kind, int priority);
   void EndStream(Index stream);  // when drained
   Answer<Index> AddEvent(Index context);
-  void RemoveEvent(Index event);
+  void RemoveEvent(Index event);  // those who have opened it keep it
+
+  // --- Sharing between processes (model_shared.cc) -----------------------------------------------
+  // The slabs, which must be the context's, become a block that it holds. kInvalidValue leaves a
+  // torn transaction that the caller must roll back.
+  Answer<Index> AddBlock(Index context, std::span<const Extent> extents);
+  // `context` 0: until the process lets go.
+  Answer<Index> AddShare(Index block, Index process, Index context);
+  // Gives what is now the share's process's to wipe: the whole block, if nobody else holds it.
+  std::vector<Extent> DropShare(Index share);
+  Answer<Index> AddExport(ExportKind kind, Index share, const Extent& piece, uint64_t pool,
+                          uint64_t cookie);
+  Answer<Index> AddPoolExport(Index process, int device, uint64_t cookie);
+  void DropExport(Index index);
+  // A descriptor that nobody has any more; commits in steps.
+  void DropDescriptor(Index index, const Wipe& wipe);
+  Answer<Index> AddEventShare(Index event, Index context);
+  void DropEventShare(Index share);
+  // The process on whose account the block is; 0 when only descriptors hold it.
+  Index PayerOf(Index block) const;
 
   // --- Memory (model_memory.cc) ----------------------------------------------------------------
   MemoryInfo Memory(int device) const;
@@ -99,7 +118,10 @@ class Model {
   // The context's slabs become `process`'s to wipe; kInvalidValue leaves a torn transaction that
   // the caller must roll back.
   Code BeginFree(Index context, Index process, std::span<const Extent> extents);
+  // Another context of the process and device owns them from now on. kInvalidValue is as above.
+  Code MoveSlabs(Index from, Index to, std::span<const Extent> extents);
   void EndFree(int device, Index process, std::span<const Extent> extents);
+  // In the order of their offsets, as they were given out.
   std::vector<Extent> OwnedSlabs(int device, uint32_t owner) const;
   // Wipes and frees all of an owner (a context, or kScrubbing | process); commits in steps.
   void ReleaseOwner(int device, uint32_t owner, const Wipe& wipe);
@@ -119,8 +141,16 @@ class Model {
   Code DeferAction(const Action& action);
   int64_t EarliestActionNs(Index process) const;  // model_waits.cc
 
+  // --- Faults (model_faults.cc) ----------------------------------------------------------------
+  // All that was submitted to the context is gone, and counts as done. Commits in steps.
+  void DropWork(Index context);
+  // Nothing runs on the device again. Commits in steps.
+  void LoseDevice(int device);
+  void StallDevice(int device, int64_t for_ns);
+  bool Lost(int device) const { return state().devices[device].lost; }
+
   // --- Handles ---------------------------------------------------------------------------------
-  enum class Kind : uint8_t { kProcess = 1, kContext, kStream, kEvent };
+  enum class Kind : uint8_t { kProcess = 1, kContext, kStream, kEvent, kBlock, kShare, kExport };
   static Handle MakeHandle(Kind kind, Index index, uint32_t generation) {
     return uint64_t{generation} << 32 | uint64_t(kind) << 28 | index;
   }
@@ -166,9 +196,14 @@ class Model {
   void Delay(Index stream, int64_t not_before_ns);
   void EnqueueKernel(Index stream);
   Index Blocker(Index stream, const ItemRecord& item) const;
+  bool HeldUp(Index item);
+  void WakeTicketWaiters(Index process);
+  void Unblock(Index waiter, Index process);
+  bool MayRecord(Index event, Index context) const;
   bool StreamPassed(Index stream, uint32_t generation, uint64_t sequence) const;
   Index UnlinkHead(Index stream);
   void ReleaseItem(Index process, Index item);
+  void LinkItem(const StreamRecord& stream, Index item);
   void FillItem(ItemRecord* item, Index stream, uint64_t sequence, const Work& work);
   bool ValidWork(Index stream, const Work& work) const;
   int64_t RemainingNs(Index stream) const;  // of its head
@@ -183,6 +218,12 @@ class Model {
   void RemoveAction(Index process, Index item);
   Index TakenItem(const Action& action, Index* stream) const;
 
+  // model_faults.cc
+  void DropQueue(Index stream);
+  void DropLost();
+  int64_t NextFaultNs() const;
+  void FaultsDue();
+
   // model_objects.cc
   Index Take(const FreeList& list, Index limit, Kind kind);
   void GiveBack(const FreeList& list, Kind kind, Index index);
@@ -190,6 +231,10 @@ class Model {
   void DismantleStream(Index stream);
   void FreeStream(Index stream);
   void WakeEverybody();
+  void EndContextShares(Index context);
+  void FreeSlabRun(int device, const Extent& extent);
+  void Charge(Index process, Index block, bool pays);
+  std::vector<Extent> FreeBlock(Index block, Index wiper);
 
   const DeviceConfig& device_config(int device) const { return config_->devices[device]; }
   int64_t now() const { return state().now_ns; }

@@ -83,6 +83,7 @@ void Model::RemoveAction(Index process, Index item) {
   if (changed.wanted_ticket != 0 && changed.ran_tickets >= changed.wanted_ticket) {
     changed.wanted_ticket = 0;
     wake_waiters_.push_back(process);
+    WakeTicketWaiters(process);
   }
 }
 

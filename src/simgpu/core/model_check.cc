@@ -1,3 +1,4 @@
+#include <array>
 #include <sstream>
 
 #include "simgpu/core/model.h"
@@ -9,17 +10,26 @@ namespace prorata::simgpu {
 
 namespace {
 
+// The words of a complaint, put together only when there is one: the checks run after every kill.
 template <typename... Parts>
-std::string Text(const Parts&... parts) {
-  std::ostringstream out;
-  ((out << parts << ' '), ...);
-  return out.str();
+auto Text(const Parts&... parts) {
+  return [=] {
+    std::ostringstream out;
+    ((out << parts << ' '), ...);
+    return out.str();
+  };
 }
 
 struct Counts {
   std::string broken;
-  void Expect(bool condition, std::string what) {
-    if (!condition && broken.empty()) broken = std::move(what);
+  template <typename What>
+  void Expect(bool condition, const What& what) {
+    if (condition || !broken.empty()) return;
+    if constexpr (std::is_invocable_v<What>) {
+      broken = what();
+    } else {
+      broken = what;
+    }
   }
 };
 
@@ -46,12 +56,16 @@ void CheckSlabs(const Model& model, int index, Counts* counts) {
   uint32_t used = 0;
   uint32_t scrubbing = 0;
   std::vector<uint32_t> per_context(kMaxContexts + 1);
+  std::vector<uint32_t> per_block(kMaxBlocks + 1);
   for (uint32_t slab = 0; slab < device.slab_count; ++slab) {
     const uint32_t owner = model.owners(index)[slab];
     const bool bit = model.used_bits(index)[slab / 64] >> (slab % 64) & 1;
     counts->Expect(bit == (owner != 0), Text("slab", slab, "owner", owner, "bit", bit));
     if ((owner & kScrubbing) != 0) {
       ++scrubbing;
+    } else if ((owner & kOfBlock) != 0) {
+      ++used;
+      ++per_block[owner & ~kOfBlock];
     } else if (owner != 0) {
       ++used;
       ++per_context[owner];
@@ -67,6 +81,90 @@ void CheckSlabs(const Model& model, int index, Counts* counts) {
                    Text("context", context, ":", per_context[context], "slabs owned,", record.slabs,
                         "counted"));
   }
+  for (Index block = 1; block <= state.free_blocks.highest; ++block) {
+    const BlockRecord& record = state.blocks[block];
+    const bool here = record.slot.life != Life::kFree && record.device == uint32_t(index);
+    counts->Expect(
+        per_block[block] == (here ? record.slabs : 0),
+        Text("block", block, ":", per_block[block], "slabs owned,", record.slabs, "counted"));
+  }
+}
+
+// Records in use of a table that has a free list.
+template <typename Record>
+uint32_t Live(const Record* records, const FreeList& list) {
+  uint32_t live = 0;
+  for (Index index = 1; index <= list.highest; ++index) {
+    if (records[index].slot.life != Life::kFree) ++live;
+  }
+  return live;
+}
+
+// Blocks, who holds them and on whose account they are; opened events.
+void CheckShares(const Model& model, Counts* counts) {
+  const State& state = model.state();
+  std::vector<std::array<uint32_t, kMaxDevices>> paid(kMaxProcesses + 1);
+  uint32_t held = 0;
+  uint32_t exports = 0;
+  uint32_t descriptors = 0;
+  for (Index index = 1; index <= state.free_blocks.highest; ++index) {
+    const BlockRecord& block = state.blocks[index];
+    if (block.slot.life == Life::kFree) continue;
+    held += Length<BlockShares>(state, block.shares, counts, [&](Index share) {
+      counts->Expect(state.shares[share].target == index && !state.shares[share].of_event,
+                     Text("block", index, ": held by a share of something else"));
+    });
+    uint32_t found = 0;
+    exports += Length<ExportList>(state, block.exports, counts, [&](Index at) {
+      counts->Expect(state.exports[at].block == index, "export in the wrong list");
+      if (state.exports[at].kind == ExportKind::kDescriptor) ++found;
+    });
+    counts->Expect(found == block.descriptors, Text("block", index, ": descriptors"));
+    counts->Expect(block.shares.head != 0 || found != 0, Text("block", index, "is nobody's"));
+    descriptors += found;
+    paid[model.PayerOf(index)][block.device] += block.slabs;
+  }
+  for (Index index = 1; index <= state.free_events.highest; ++index) {
+    const EventRecord& event = state.events[index];
+    if (event.slot.life == Life::kFree) continue;
+    held += Length<EventShares>(state, event.shares, counts, [&](Index share) {
+      counts->Expect(state.shares[share].target == index && state.shares[share].of_event,
+                     Text("event", index, ": opened by a share of something else"));
+    });
+  }
+  counts->Expect(held == Live(state.shares, state.free_shares), "a share that holds nothing");
+  for (Index index = 1; index <= kMaxProcesses; ++index) {
+    const ProcessRecord& process = state.processes[index];
+    exports += Length<ExportList>(state, process.exports, counts, [&](Index at) {
+      counts->Expect(state.exports[at].process == index, "pool's export in the wrong list");
+    });
+    if (process.slot.life == Life::kFree) {
+      counts->Expect(
+          process.shares.head == 0 && process.exports.head == 0 && process.ticket_waiters.head == 0,
+          Text("process", index, "is gone and holds something"));
+    }
+    for (uint32_t device = 0; device < kMaxDevices; ++device) {
+      counts->Expect(process.block_slabs[device] == paid[index][device],
+                     Text("process", index, "pays for", process.block_slabs[device],
+                          "slabs and has", paid[index][device]));
+    }
+    held -= Length<ProcessShares>(state, process.shares, counts, [&](Index share) {
+      const ShareRecord& record = state.shares[share];
+      counts->Expect(record.process == index, "share in the wrong list");
+      counts->Expect(record.context == 0 || state.contexts[record.context].process == index,
+                     "share of another process's context");
+    });
+    Length<TicketWaiters>(state, process.ticket_waiters, counts, [&](Index stream) {
+      counts->Expect(state.streams[stream].place == Place::kHeldUp &&
+                         state.streams[stream].blocked_on == index,
+                     Text("stream", stream, "waits for tickets without its place"));
+    });
+  }
+  counts->Expect(held == 0, "a share in one list only");
+  counts->Expect(exports == Live(state.exports, state.free_exports), "an export of nothing");
+  counts->Expect(
+      Length<DescriptorList>(state, state.descriptors, counts, [](Index) {}) == descriptors,
+      "descriptors miscounted");
 }
 
 // The kernels that a stream has left behind.
@@ -147,7 +245,8 @@ uint32_t CheckStream(const State& state, Index index, Counts* counts) {
                      stream.submitted - stream.completed == items,
                  Text("stream", index, ":", stream.submitted, "submitted,", stream.completed,
                       "completed,", items, "queued"));
-  counts->Expect((stream.place == Place::kBlocked) == (stream.blocked_on != 0),
+  counts->Expect((stream.place == Place::kBlocked || stream.place == Place::kHeldUp) ==
+                     (stream.blocked_on != 0),
                  Text("stream", index, ": blocked on", stream.blocked_on));
   return items;
 }
@@ -178,7 +277,9 @@ std::string Model::CheckInvariants() const {
         }
       });
       Length<ContextEvents>(s, context.events, &counts, [&](Index event) {
-        counts.Expect(s.events[event].visible_ticket <= record.left_tickets,
+        const ProcessRecord& recorder = s.processes[s.events[event].recorder];
+        counts.Expect(s.events[event].visible_ticket <= recorder.left_tickets ||
+                          recorder.slot.generation != s.events[event].recorder_generation,
                       Text("event", event, ": waits for kernels that never were"));
       });
       uint32_t ppm = 0;
@@ -198,6 +299,7 @@ std::string Model::CheckInvariants() const {
         Text("process", process, ":", actions, "actions,", record.pending_actions, "counted"));
     CheckActions(s, record, kernels, &counts);
   }
+  CheckShares(*this, &counts);
   counts.Expect(items == s.items_in_use, Text(items, "entries queued,", s.items_in_use, "counted"));
   Length<DirtyList>(s, s.dirty, &counts,
                     [&](Index stream) { counts.Expect(s.streams[stream].dirty, "not dirty"); });

@@ -6,6 +6,10 @@
 namespace prorata::simgpu {
 
 void Model::AdvanceTo(int64_t now_ns) {
+  if (!config_->faults.empty()) {
+    if (state().made_ns == 0) tx_.Mut(state().made_ns) = std::max<int64_t>(now_ns, 1);
+    DropLost();
+  }
   for (;;) {
     Settle();
     const int64_t next = NextEventNs();
@@ -36,6 +40,7 @@ int64_t Model::NextEventNs() const {
   int64_t next = kForever;
   // A delayed head's time is kept in finish_ns while it is delayed.
   if (const Index stream = state().delayed.head) next = state().streams[stream].finish_ns;
+  if (!config_->faults.empty()) next = std::min(next, NextFaultNs());
   for (size_t device = 0; device < config_->devices.size(); ++device) {
     next = std::min(next, NextDeviceEventNs(static_cast<int>(device)));
   }
@@ -114,6 +119,7 @@ uint32_t Model::UtilizationPpm(int index) const {
 
 // Everything that is due at this instant, in the order of model.h.
 void Model::ProcessDue() {
+  if (!config_->faults.empty()) FaultsDue();
   while (const Index stream = state().delayed.head) {
     if (state().streams[stream].finish_ns > now()) break;
     Unplace(stream);
@@ -167,7 +173,8 @@ void Model::StartCopy(int device, int which) {
   const CopyEngine& engine = state().devices[device].copy[which];
   if (engine.queue.head == 0) return;
   const Index item = state().streams[engine.queue.head].items.head;
-  tx_.Mut(engine.finish_ns) = now() + state().items[item].duration_ns;
+  const int64_t stalled_ns = std::max<int64_t>(state().devices[device].stalled_until_ns - now(), 0);
+  tx_.Mut(engine.finish_ns) = now() + stalled_ns + state().items[item].duration_ns;
   tx_.Mut(state().streams[engine.queue.head].started_ns) = now();
 }
 
@@ -188,7 +195,8 @@ void Model::PutOnEngine(int index) {
   device.current = device.ring.head;
   const bool loaded = device.last_context == 0 || device.last_context == device.current;
   device.last_context = device.current;
-  const int64_t cost = loaded ? 0 : device_config(index).switch_cost_ns;
+  const int64_t stalled_ns = std::max<int64_t>(device.stalled_until_ns - now(), 0);
+  const int64_t cost = stalled_ns + (loaded ? 0 : device_config(index).switch_cost_ns);
   device.phase = cost == 0 ? EnginePhase::kRunning : EnginePhase::kSwitching;
   device.phase_end_ns = now() + cost;
   device.slice_end_ns = now() + cost + device_config(index).time_slice_ns;

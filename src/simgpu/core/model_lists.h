@@ -54,6 +54,12 @@ using ContextStreams = ListIn<&State::streams, &StreamRecord::in_context>;
 using ContextEvents = ListIn<&State::events, &EventRecord::in_context>;
 using ProcessContexts = ListIn<&State::contexts, &ContextRecord::in_process>;
 using ActionList = ListIn<&State::items, &ItemRecord::in_actions>;
+using TicketWaiters = WaiterList;  // through the same link: a stream waits for one thing
+using BlockShares = ListIn<&State::shares, &ShareRecord::in_target>;
+using EventShares = BlockShares;
+using ProcessShares = ListIn<&State::shares, &ShareRecord::in_process>;
+using ExportList = ListIn<&State::exports, &ExportRecord::in_list>;
+using DescriptorList = ListIn<&State::exports, &ExportRecord::in_descriptors>;
 using Ring = ListIn<&State::contexts, &ContextRecord::in_ring>;
 
 }  // namespace prorata::simgpu

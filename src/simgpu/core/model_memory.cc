@@ -3,8 +3,9 @@
 
 #include "simgpu/core/model.h"
 
-// Device memory in slabs. Per device there is an owner for each slab (a context; or who is wiping
-// it; 0 when free) and a bit for each that is not free, so that a search skips 64 at a time.
+// Device memory in slabs. Per device there is an owner for each slab (a context; a block that
+// several may hold; or who is wiping it; 0 when free) and a bit for each that is not free, so that
+// a search skips 64 at a time.
 
 namespace prorata::simgpu {
 
@@ -120,6 +121,30 @@ Answer<std::vector<Extent>> Model::AllocSlabs(Index index, uint64_t bytes) {
   return extents;
 }
 
+Code Model::MoveSlabs(Index from, Index to, std::span<const Extent> extents) {
+  const ContextRecord& source = state().contexts[from];
+  const ContextRecord& target = state().contexts[to];
+  const auto device_index = static_cast<int>(source.device);
+  if (source.device != target.device || source.process != target.process) {
+    return Code::kInvalidValue;
+  }
+  const uint64_t slab_bytes = device_config(device_index).slab_bytes;
+  const uint64_t slab_count = state().devices[device_index].slab_count;
+  for (const Extent& extent : extents) {
+    const uint64_t first = extent.offset_bytes / slab_bytes;
+    const uint64_t count = extent.length_bytes / slab_bytes;
+    if (first > slab_count || count > slab_count - first) return Code::kInvalidValue;
+    const uint32_t* owner = owners(device_index) + first;
+    if (std::any_of(owner, owner + count, [&](uint32_t other) { return other != from; })) {
+      return Code::kInvalidValue;
+    }
+    std::fill_n(tx_.MutRange(owner, count), count, to);
+    tx_.Mut(source.slabs) -= static_cast<uint32_t>(count);
+    tx_.Mut(target.slabs) += static_cast<uint32_t>(count);
+  }
+  return Code::kOk;
+}
+
 Code Model::BeginFree(Index index, Index process, std::span<const Extent> extents) {
   const ContextRecord& context = state().contexts[index];
   const auto device_index = static_cast<int>(context.device);
@@ -149,18 +174,26 @@ Code Model::BeginFree(Index index, Index process, std::span<const Extent> extent
 void Model::EndFree(int device_index, Index process, std::span<const Extent> extents) {
   const DeviceRecord& device = state().devices[device_index];
   const uint64_t slab_bytes = device_config(device_index).slab_bytes;
-  const uint64_t* used = used_bits(device_index);
   for (const Extent& extent : extents) {
     const Run run{static_cast<uint32_t>(extent.offset_bytes / slab_bytes),
                   static_cast<uint32_t>(extent.length_bytes / slab_bytes)};
     if (run.count == 0) continue;
-    std::fill_n(tx_.MutRange(owners(device_index) + run.first, run.count), run.count, 0u);
-    const uint32_t first_word = run.first / 64;
-    tx_.MutRange(used + first_word, (run.first + run.count - 1) / 64 - first_word + 1);
-    SetBits(const_cast<uint64_t*>(used), run, false);
+    FreeSlabRun(device_index, extent);
     tx_.Mut(device.scrubbing_slabs) -= run.count;
     tx_.Mut(state().processes[process].scrubbing) -= run.count;
   }
+}
+
+// Nobody's any more, whoever's they were: wiped, and not yet uncounted.
+void Model::FreeSlabRun(int device, const Extent& extent) {
+  const uint64_t slab_bytes = device_config(device).slab_bytes;
+  const Run run{static_cast<uint32_t>(extent.offset_bytes / slab_bytes),
+                static_cast<uint32_t>(extent.length_bytes / slab_bytes)};
+  std::fill_n(tx_.MutRange(owners(device) + run.first, run.count), run.count, 0u);
+  const uint64_t* used = used_bits(device);
+  const uint32_t first_word = run.first / 64;
+  tx_.MutRange(used + first_word, (run.first + run.count - 1) / 64 - first_word + 1);
+  SetBits(const_cast<uint64_t*>(used), run, false);
 }
 
 std::vector<Extent> Model::OwnedSlabs(int device_index, uint32_t owner) const {

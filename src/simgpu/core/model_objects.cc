@@ -18,25 +18,33 @@ const Slot& Model::SlotOf(Kind kind, Index index) const {
     case Kind::kStream:
       return state().streams[index].slot;
     case Kind::kEvent:
+      return state().events[index].slot;
+    case Kind::kBlock:
+      return state().blocks[index].slot;
+    case Kind::kShare:
+      return state().shares[index].slot;
+    case Kind::kExport:
       break;
   }
-  return state().events[index].slot;
+  return state().exports[index].slot;
 }
 
 Index Model::Find(Kind kind, Handle handle, bool also_ending) const {
   const auto index = static_cast<Index>(handle & 0x0fffffff);
-  const Index limit = kind == Kind::kProcess   ? kMaxProcesses
-                      : kind == Kind::kContext ? kMaxContexts
-                      : kind == Kind::kStream  ? kMaxStreams
-                                               : kMaxEvents;
+  constexpr Index kLimits[] = {0,          kMaxProcesses, kMaxContexts, kMaxStreams,
+                               kMaxEvents, kMaxBlocks,    kMaxShares,   kMaxExports};
+  const Index limit = kLimits[static_cast<size_t>(kind)];
   if ((handle >> 28 & 0xf) != static_cast<uint64_t>(kind) || index == 0 || index > limit) return 0;
   const Slot& slot = SlotOf(kind, index);
   if (slot.generation != handle >> 32 || slot.life == Life::kFree) return 0;
   if (slot.life == Life::kEnding && !also_ending) return 0;
-  // Streams and events of a context that is being taken apart are gone.
-  const Index context = kind == Kind::kStream  ? state().streams[index].context
-                        : kind == Kind::kEvent ? state().events[index].context
-                                               : 0;
+  // Streams and events of a context that is being taken apart are gone, but for events that others
+  // have opened: one of those will get it, and none may miss it until then.
+  Index context = 0;
+  if (kind == Kind::kStream) context = state().streams[index].context;
+  if (kind == Kind::kEvent && state().events[index].shares.head == 0) {
+    context = state().events[index].context;
+  }
   if (context != 0 && state().contexts[context].slot.life != Life::kLive) return 0;
   return index;
 }
@@ -93,6 +101,14 @@ void Model::EndProcess(Index index, const Wipe& wipe) {
     tx_.Commit();
     EndContext(context, wipe);
   }
+  while (const Index share = process.shares.head) {
+    DropShare(share);
+    tx_.Commit();
+  }
+  while (const Index made = process.exports.head) {
+    DropExport(made);
+    tx_.Commit();
+  }
   for (size_t device = 0; process.scrubbing != 0 && device < config_->devices.size(); ++device) {
     ReleaseOwner(static_cast<int>(device), kScrubbing | index, wipe);
   }
@@ -140,6 +156,7 @@ void Model::WakeEverybody() {
 void Model::EndContext(Index index, const Wipe& wipe) {
   const ContextRecord& context = state().contexts[index];
   while (const Index stream = context.streams.head) DismantleStream(stream);
+  EndContextShares(index);
   while (const Index event = context.events.head) {
     RemoveEvent(event);
     tx_.Commit();
@@ -151,6 +168,22 @@ void Model::EndContext(Index index, const Wipe& wipe) {
   GiveBack(state().free_contexts, Kind::kContext, index);
   tx_.Commit();
   WakeEverybody();
+}
+
+// What it holds together with others; of a process that lives, with nothing left to wipe.
+void Model::EndContextShares(Index context) {
+  const Index process = state().contexts[context].process;
+  Index next = 0;
+  for (Index share = state().processes[process].shares.head; share != 0; share = next) {
+    next = ProcessShares::Next(state(), share);
+    if (state().shares[share].context != context) continue;
+    if (state().shares[share].of_event) {
+      DropEventShare(share);
+    } else {
+      DropShare(share);
+    }
+    tx_.Commit();
+  }
 }
 
 Answer<Index> Model::AddStream(Index context, StreamKind kind, int priority) {
@@ -224,7 +257,16 @@ Answer<Index> Model::AddEvent(Index context) {
 }
 
 void Model::RemoveEvent(Index index) {
-  ContextEvents::Remove(tx_, state().contexts[state().events[index].context].events, index);
+  const EventRecord& event = state().events[index];
+  ContextEvents::Remove(tx_, state().contexts[event.context].events, index);
+  if (const Index share = event.shares.head) {
+    // Its handle stays what it was.
+    const Index heir = state().shares[share].context;
+    DropEventShare(share);
+    tx_.Mut(event.context) = heir;
+    ContextEvents::Append(tx_, state().contexts[heir].events, index);
+    return;
+  }
   GiveBack(state().free_events, Kind::kEvent, index);
 }
 

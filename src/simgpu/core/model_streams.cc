@@ -14,7 +14,8 @@ bool UsesEngine(WorkKind kind) {
   return kind == WorkKind::kKernel || kind == WorkKind::kCopyOnDevice;
 }
 bool UsesCopyEngine(WorkKind kind) {
-  return kind == WorkKind::kCopyToDevice || kind == WorkKind::kCopyToHost;
+  return kind == WorkKind::kCopyToDevice || kind == WorkKind::kCopyToHost ||
+         kind == WorkKind::kCopyToPeer;
 }
 
 int64_t TransferNs(uint64_t bytes, uint64_t bytes_per_s) {
@@ -35,12 +36,20 @@ bool Model::ValidWork(Index stream, const Work& work) const {
     case WorkKind::kCopyToHost:
     case WorkKind::kCopyOnDevice:
       return work.bytes < uint64_t{1} << 50;
+    case WorkKind::kCopyToPeer: {
+      const auto known = [&](int device) {
+        return device >= 0 && device < static_cast<int>(config_->devices.size());
+      };
+      return work.bytes < uint64_t{1} << 50 && known(work.from_device) && known(work.to_device) &&
+             work.from_device != work.to_device;
+    }
     case WorkKind::kHost:
+    case WorkKind::kStreamWait:
       return true;
     case WorkKind::kEventRecord: {
-      // As in CUDA, an event is recorded in streams of its own context.
+      // As in CUDA, an event is recorded in streams of its own context, or of one that opened it.
       const Index event = Find(Kind::kEvent, work.event);
-      return event != 0 && state().events[event].context == state().streams[stream].context;
+      return event != 0 && MayRecord(event, state().streams[stream].context);
     }
     case WorkKind::kEventWait:
       return Find(Kind::kEvent, work.event) != 0;
@@ -73,12 +82,7 @@ Answer<uint64_t> Model::Submit(Index index, std::span<const Work> work) {
     record = {};
     FillItem(&record, index, ++sequence, entry);
     if (entry.token != 0) ++actions;
-    if (stream.items.tail != 0) {
-      tx_.Mut(state().items[stream.items.tail].next) = item;
-    } else {
-      tx_.Mut(stream.items.head) = item;
-    }
-    tx_.Mut(stream.items.tail) = item;
+    LinkItem(stream, item);
   }
   tx_.Mut(state().items_in_use) += static_cast<uint32_t>(work.size());
   StreamRecord& changed = tx_.Mut(stream);
@@ -94,6 +98,23 @@ Answer<uint64_t> Model::Submit(Index index, std::span<const Work> work) {
   return sequence;
 }
 
+// Puts the item at the end of the stream.
+void Model::LinkItem(const StreamRecord& stream, Index item) {
+  if (stream.items.head != 0 && config_->Broken(Rule::kStreamInOrder)) {
+    // Behind the head, which may have begun, and before all others.
+    tx_.Mut(state().items[item].next) = state().items[stream.items.head].next;
+    tx_.Mut(state().items[stream.items.head].next) = item;
+    if (stream.items.tail == stream.items.head) tx_.Mut(stream.items.tail) = item;
+    return;
+  }
+  if (stream.items.tail != 0) {
+    tx_.Mut(state().items[stream.items.tail].next) = item;
+  } else {
+    tx_.Mut(stream.items.head) = item;
+  }
+  tx_.Mut(stream.items.tail) = item;
+}
+
 void Model::FillItem(ItemRecord* item, Index index, uint64_t sequence, const Work& work) {
   const StreamRecord& stream = state().streams[index];
   const ContextRecord& context = state().contexts[stream.context];
@@ -104,10 +125,20 @@ void Model::FillItem(ItemRecord* item, Index index, uint64_t sequence, const Wor
   item->not_before_ns = now() + device.launch_latency_ns;
   item->sm_ppm = work.sm_ppm;
   item->duration_ns = work.kind == WorkKind::kKernel ? work.duration_ns : 0;
+  item->copy_device = static_cast<uint8_t>(context.device);
   if (work.kind == WorkKind::kCopyToDevice) {
     item->duration_ns = TransferNs(work.bytes, device.h2d_bytes_per_s);
   } else if (work.kind == WorkKind::kCopyToHost) {
     item->duration_ns = TransferNs(work.bytes, device.d2h_bytes_per_s);
+    item->copy_engine = 1;
+  } else if (work.kind == WorkKind::kCopyToPeer) {
+    // Over PCIe it takes the way that also leads to the host, and what that carries meanwhile
+    // waits.
+    const LinkConfig& link = config_->LinkBetween(work.from_device, work.to_device);
+    item->duration_ns =
+        TransferNs(work.bytes, config_->BytesPerSecond(work.from_device, work.to_device));
+    item->copy_device = static_cast<uint8_t>(work.from_device);
+    item->copy_engine = link.type == LinkType::kNvlink ? 2 : 1;
   } else if (work.kind == WorkKind::kCopyOnDevice) {
     item->duration_ns = TransferNs(work.bytes, device.d2d_bytes_per_s);
     item->sm_ppm = 1'000'000;  // bound by memory, so nothing gains from running beside it
@@ -115,18 +146,33 @@ void Model::FillItem(ItemRecord* item, Index index, uint64_t sequence, const Wor
     item->event = Find(Kind::kEvent, work.event);
     EventRecord& event = tx_.Mut(state().events[item->event]);
     item->event_generation = event.slot.generation;
+    if (event.records != 0 && config_->Broken(Rule::kNewRecordReplaces)) return;
     item->record = ++event.records;
     event.complete = false;
     event.stream = index;
     event.stream_generation = stream.slot.generation;
     event.sequence = sequence;
+    event.visible_ticket = 0;  // that of the last record was another process's, perhaps
+    event.recorder = context.process;
+    event.recorder_generation = state().processes[context.process].slot.generation;
   } else if (work.kind == WorkKind::kEventWait) {
-    const EventRecord& event = state().events[Find(Kind::kEvent, work.event)];
-    if (event.records != 0 && !event.complete) {
+    item->event = Find(Kind::kEvent, work.event);
+    const EventRecord& event = state().events[item->event];
+    item->event_generation = event.slot.generation;
+    if (event.records != 0 && !event.complete && !config_->Broken(Rule::kEventWaitHolds)) {
       item->after_stream = event.stream;
       item->after_generation = event.stream_generation;
       item->after_sequence = event.sequence;
     }
+    if (event.records != 0 && event.recorder != context.process) {
+      item->after_process = event.recorder;
+      item->after_process_generation = event.recorder_generation;
+      item->after_ticket = event.complete ? event.visible_ticket : 0;
+    }
+  } else if (work.kind == WorkKind::kStreamWait) {
+    item->after_stream = Find(Kind::kStream, work.stream, /*also_ending=*/true);
+    item->after_generation = state().streams[item->after_stream].slot.generation;
+    item->after_sequence = work.sequence;
   }
 }
 
@@ -153,28 +199,40 @@ bool Model::StreamPassed(Index index, uint32_t generation, uint64_t sequence) co
 }
 
 // A stream that the head must wait for, 0 when it may go.
-//   A: an event wait: the stream of the record, until it has passed it.
+//   A: a wait for an event or a stream: the stream of the record, until it has passed it.
 //   B: in the legacy stream: any blocking stream of the context with older work.
 //   C: in a blocking stream: the legacy stream, while it has older work.
 Index Model::Blocker(Index index, const ItemRecord& item) const {
-  if (item.kind == WorkKind::kEventWait && item.after_stream != 0 &&
+  if (item.after_process != 0 && config_->Broken(Rule::kIpcEventOrders)) return 0;
+  if (item.after_stream != 0 &&
       !StreamPassed(item.after_stream, item.after_generation, item.after_sequence)) {
     return item.after_stream;
   }
+  if (item.kind == WorkKind::kEventWait && config_->Broken(Rule::kWaitUsesItsRecord)) {
+    const EventRecord& event = state().events[item.event];
+    const bool waits = event.slot.generation == item.event_generation && event.records != 0 &&
+                       !StreamPassed(event.stream, event.stream_generation, event.sequence);
+    if (waits) return event.stream;
+  }
   const StreamRecord& stream = state().streams[index];
   const ContextRecord& context = state().contexts[stream.context];
+  // What the legacy stream and it wait for.
+  const auto ordered = [&](const StreamRecord& other) {
+    return other.kind == StreamKind::kBlocking ||
+           (other.kind == StreamKind::kNonBlocking && config_->Broken(Rule::kNonBlockingIsFree));
+  };
   const auto has_older = [&](Index other) {
     const Index head = state().streams[other].items.head;
     return head != 0 && state().items[head].ticket < item.ticket;
   };
-  if (stream.kind == StreamKind::kBlocking) {
+  if (ordered(stream) && !config_->Broken(Rule::kBlockingWaitsForLegacy)) {
     const Index legacy = context.legacy_stream;
     return legacy != 0 && has_older(legacy) ? legacy : 0;
   }
-  if (stream.kind == StreamKind::kLegacy) {
+  if (stream.kind == StreamKind::kLegacy && !config_->Broken(Rule::kLegacyWaitsForBlocking)) {
     for (Index other = context.streams.head; other != 0;
          other = ContextStreams::Next(state(), other)) {
-      if (state().streams[other].kind == StreamKind::kBlocking && has_older(other)) return other;
+      if (ordered(state().streams[other]) && has_older(other)) return other;
     }
   }
   return 0;
@@ -195,6 +253,14 @@ void Model::Pump(Index index) {
     Delay(index, item.not_before_ns);
   } else if (const Index blocker = Blocker(index, item)) {
     Block(index, blocker);
+  } else if (HeldUp(head)) {
+    TicketWaiters::Append(tx_, state().processes[item.after_process].ticket_waiters, index);
+    StreamRecord& held = tx_.Mut(stream);
+    held.place = Place::kHeldUp;
+    held.blocked_on = item.after_process;
+    // Its process is to say when they have run.
+    const uint64_t& wanted = state().processes[item.after_process].wanted_ticket;
+    if (wanted == 0 || wanted > item.after_ticket) tx_.Mut(wanted) = item.after_ticket;
   } else {
     Start(index, item);
   }
@@ -204,12 +270,13 @@ void Model::Start(Index index, const ItemRecord& item) {
   if (UsesEngine(item.kind)) {
     EnqueueKernel(index);
   } else if (UsesCopyEngine(item.kind)) {
-    const int which = item.kind == WorkKind::kCopyToDevice ? 0 : 1;
-    const auto device = static_cast<int>(state().contexts[state().streams[index].context].device);
+    const int which = item.copy_engine;
+    const int device = item.copy_device;
     const CopyEngine& engine = state().devices[device].copy[which];
     StreamRecord& stream = tx_.Mut(state().streams[index]);
     stream.place = Place::kCopying;
-    stream.copy_engine = static_cast<uint8_t>(which);
+    stream.copy_device = item.copy_device;
+    stream.copy_engine = item.copy_engine;
     PlaceList::Append(tx_, engine.queue, index);
     if (engine.queue.head == index) StartCopy(device, which);
   } else {
@@ -223,7 +290,8 @@ void Model::EnqueueKernel(Index index) {
   const ContextRecord& context = state().contexts[stream.context];
   Index before = 0;
   for (Index other = context.ready.tail;
-       other != 0 && state().streams[other].priority > stream.priority;
+       other != 0 && state().streams[other].priority > stream.priority &&
+       !config_->Broken(Rule::kPriorityGoesFirst);
        other = PlaceList::Prev(state(), other)) {
     before = other;
   }
@@ -253,9 +321,37 @@ void Model::Block(Index index, Index on) {
 }
 
 void Model::WakeWaiters(Index index) {
-  while (const Index waiter = state().streams[index].waiters.head) {
-    Unplace(waiter);
-    MarkDirty(waiter);
+  const Index process = state().contexts[state().streams[index].context].process;
+  while (const Index waiter = state().streams[index].waiters.head) Unblock(waiter, process);
+}
+
+// Whoever sleeps over the waiter in another process could not foresee what `process` has done.
+void Model::Unblock(Index waiter, Index process) {
+  Unplace(waiter);
+  MarkDirty(waiter);
+  const Index sleeper = state().contexts[state().streams[waiter].context].process;
+  if (sleeper == process) return;
+  wake_waiters_.push_back(sleeper);
+  wake_executors_.push_back(sleeper);
+}
+
+// An event wait whose record another process made, and has been passed on the device: what the
+// functions of that process's kernels write is there only once its executor has run them. Within
+// one process the order of its actions sees to this.
+bool Model::HeldUp(Index head) {
+  const ItemRecord& item = state().items[head];
+  if (item.kind != WorkKind::kEventWait || item.after_process == 0) return false;
+  if (config_->Broken(Rule::kIpcEventOrders)) return false;
+  const ProcessRecord& process = state().processes[item.after_process];
+  if (process.slot.generation != item.after_process_generation) return false;
+  if (item.after_ticket == 0) tx_.Mut(item.after_ticket) = process.left_tickets;
+  return process.ran_tickets < item.after_ticket;
+}
+
+// All of them, since they want different tickets: those that came too early wait again.
+void Model::WakeTicketWaiters(Index process) {
+  while (const Index waiter = state().processes[process].ticket_waiters.head) {
+    Unblock(waiter, process);
   }
 }
 
@@ -273,6 +369,10 @@ void Model::Unplace(Index index) {
       WaiterList::Remove(tx_, state().streams[stream.blocked_on].waiters, index);
       tx_.Mut(stream.blocked_on) = 0;
       break;
+    case Place::kHeldUp:
+      TicketWaiters::Remove(tx_, state().processes[stream.blocked_on].ticket_waiters, index);
+      tx_.Mut(stream.blocked_on) = 0;
+      break;
     case Place::kReady:
       PlaceList::Remove(tx_, context.ready, index);
       break;
@@ -281,10 +381,10 @@ void Model::Unplace(Index index) {
       tx_.Mut(context.running_ppm) -= state().items[stream.items.head].sm_ppm;
       break;
     case Place::kCopying: {
-      const CopyEngine& engine = state().devices[context.device].copy[stream.copy_engine];
+      const CopyEngine& engine = state().devices[stream.copy_device].copy[stream.copy_engine];
       const bool in_progress = engine.queue.head == index;
       PlaceList::Remove(tx_, engine.queue, index);
-      if (in_progress) StartCopy(static_cast<int>(context.device), stream.copy_engine);
+      if (in_progress) StartCopy(stream.copy_device, stream.copy_engine);
       break;
     }
     case Place::kAction:
@@ -302,12 +402,12 @@ void Model::Unplace(Index index) {
 
 void Model::CompleteEvent(const ItemRecord& item) {
   const EventRecord& event = state().events[item.event];
-  if (event.slot.generation != item.event_generation || event.records != item.record) return;
+  if (event.slot.generation != item.event_generation) return;
+  if (event.records != item.record && !config_->Broken(Rule::kOldRecordIsOver)) return;
   EventRecord& changed = tx_.Mut(event);
   changed.complete = true;
   changed.time_ns = now();
-  const Index process = state().contexts[event.context].process;
-  changed.visible_ticket = state().processes[process].left_tickets;
+  changed.visible_ticket = state().processes[event.recorder].left_tickets;
 }
 
 void Model::Complete(Index index) {

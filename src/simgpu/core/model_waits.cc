@@ -100,7 +100,7 @@ int64_t Model::RemainingNs(Index index) const {
     case Place::kRunning:
       return std::max<int64_t>(stream.finish_ns - context.engine_ns, 0);
     case Place::kCopying: {
-      const CopyEngine& engine = state().devices[context.device].copy[stream.copy_engine];
+      const CopyEngine& engine = state().devices[stream.copy_device].copy[stream.copy_engine];
       if (engine.queue.head == index) return std::max<int64_t>(engine.finish_ns - now(), 0);
       return item.duration_ns;
     }

@@ -9,11 +9,12 @@
 namespace prorata::simgpu {
 
 // Which process this is, among all that may share a machine: pids repeat in different pid
-// namespaces, and after an exec a process has the same pid but holds nothing any more.
+// namespaces and come round, and after an exec a process has the same pid but holds nothing any
+// more. All copies of this code in a process find the same.
 struct Identity {
   int32_t pid = 0;
   uint64_t pid_namespace = 0;
-  uint64_t image = 0;  // random, new with every exec, inherited by fork
+  uint64_t image = 0;  // another one after every exec and fork
 
   static Identity Self();
   bool operator==(const Identity&) const = default;

@@ -24,17 +24,22 @@ namespace prorata::simgpu {
 using Index = uint32_t;
 
 inline constexpr uint64_t kStateMagic = 0x75706773'7472706dULL;
-inline constexpr uint32_t kStateLayout = 3;  // raise with every change of the structs below
+inline constexpr uint32_t kStateLayout = 4;  // raise with every change of the structs below
 inline constexpr uint32_t kMaxProcesses = 256;
 inline constexpr uint32_t kMaxContexts = 1024;
 inline constexpr uint32_t kMaxStreams = 16384;
 inline constexpr uint32_t kMaxEvents = 262144;
 inline constexpr uint32_t kMaxItems = 131072;
+inline constexpr uint32_t kMaxBlocks = 16384;
+inline constexpr uint32_t kMaxShares = 65536;
+inline constexpr uint32_t kMaxExports = 16384;
 inline constexpr uint32_t kLogBytes = 4u << 20;
-inline constexpr uint32_t kConfigTextBytes = 16384;
+inline constexpr uint32_t kConfigTextBytes = 32768;
 // A slab whose owner has this bit is free but not yet wiped; the other bits are the process that
 // is wiping it.
 inline constexpr uint32_t kScrubbing = 0x80000000u;
+// A slab whose owner has this bit belongs to the block in the other bits.
+inline constexpr uint32_t kOfBlock = 0x40000000u;
 
 struct List {
   Index head = 0;
@@ -76,6 +81,11 @@ struct ProcessRecord {
   uint64_t ran_tickets = 0;
   uint64_t wanted_ticket = 0;
   uint32_t scrubbing = 0;  // slabs it is wiping
+  List shares;             // ShareRecord::in_process
+  List exports;            // of kind kPool
+  // Streams, also of other processes, that wait until its kernels up to some ticket have run.
+  List ticket_waiters;
+  uint32_t block_slabs[kMaxDevices] = {};  // of blocks it pays for
   int64_t busy_ns[kMaxDevices] = {};
 };
 
@@ -102,6 +112,7 @@ enum class Place : uint8_t {
   kNone = 0,    // to be looked at (dirty), or empty
   kDelayed,     // its head may not start yet
   kBlocked,     // its head waits for another stream
+  kHeldUp,      // its head waits for functions of another process's kernels
   kReady,       // kernel waiting for SMs or for the context's turn
   kRunning,     // kernel in progress
   kCopying,     // in the queue of a copy engine
@@ -114,6 +125,7 @@ struct StreamRecord {
   StreamKind kind = StreamKind::kBlocking;
   Place place = Place::kNone;
   bool dirty = false;
+  uint8_t copy_device = 0;  // whose copy engine
   uint8_t copy_engine = 0;
   int32_t priority = 0;
   Index context = 0;
@@ -132,19 +144,26 @@ struct StreamRecord {
   int64_t started_ns = 0;  // of the head: when an engine began it
   List waiters;            // streams blocked on this one
   Link as_waiter;
-  Index blocked_on = 0;
+  Index blocked_on = 0;  // a stream; kHeldUp: a process
   Link in_dirty;
 };
 
 struct ItemRecord {
   Index next = 0;  // also the free list
   WorkKind kind = WorkKind::kKernel;
+  uint8_t copy_device = 0;  // copies: the engine
+  uint8_t copy_engine = 0;
   uint32_t sm_ppm = 0;
   Index event = 0;
   uint32_t event_generation = 0;
-  Index after_stream = 0;  // kEventWait: this stream must have completed after_sequence
+  Index after_stream = 0;  // of a wait: this stream must have completed after_sequence
   uint32_t after_generation = 0;
   uint64_t after_sequence = 0;
+  // The record was another process's: its kernels up to this ticket must have run. The ticket is 0
+  // until the record is complete.
+  Index after_process = 0;
+  uint32_t after_process_generation = 0;
+  uint64_t after_ticket = 0;
   uint64_t record = 0;  // kEventRecord: which record of the event this is
   int64_t duration_ns = 0;
   int64_t not_before_ns = 0;
@@ -166,10 +185,61 @@ struct EventRecord {
   uint64_t records = 0;  // how often it was recorded
   bool complete = false;
   int64_t time_ns = 0;
-  uint64_t visible_ticket = 0;  // when complete; as in StreamRecord
-  Index stream = 0;             // of the latest record
+  uint64_t visible_ticket = 0;  // when complete; as in StreamRecord, of `recorder`
+  Index recorder = 0;           // the process of the latest record
+  uint32_t recorder_generation = 0;
+  uint64_t cookie = 0;  // not 0: has a handle for other processes
+  List shares;          // contexts of other processes that have opened it
+  Index stream = 0;     // of the latest record
   uint32_t stream_generation = 0;
   uint64_t sequence = 0;
+};
+
+// Device memory that several processes may hold: what its maker allocated, once it has a name for
+// others. It lives as long as somebody holds it, and is on the account of whoever has held it
+// longest: of its maker first.
+struct BlockRecord {
+  Slot slot;
+  uint32_t device = 0;
+  uint32_t slabs = 0;
+  uint32_t descriptors = 0;  // exports that hold it
+  List shares;               // who holds it, oldest first
+  List exports;
+};
+
+// That a process holds a block, or has opened an event.
+struct ShareRecord {
+  Slot slot;
+  bool of_event = false;
+  bool maker = false;  // the block was made of its slabs
+  Index target = 0;    // block or event
+  Index process = 0;
+  Index context = 0;  // it goes with this context; 0: with the process
+  Link in_target;
+  Link in_process;
+};
+
+enum class ExportKind : uint8_t {
+  kAddress,     // a piece of a block; goes with the maker's share, or before
+  kDescriptor,  // a file descriptor, which itself holds the block
+  kPool,        // what pieces of blocks may belong to
+};
+
+// A name by which other processes come to hold a block. The cookie makes it one that only those
+// know who were told.
+struct ExportRecord {
+  Slot slot;
+  ExportKind kind = ExportKind::kAddress;
+  Index block = 0;
+  Index process = 0;  // that made it
+  uint32_t process_generation = 0;
+  uint32_t device = 0;
+  uint64_t cookie = 0;
+  uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;
+  uint64_t pool = 0;  // kAddress: a handle of the pool's export, or 0
+  Link in_list;       // of its block; kPool: of its process
+  Link in_descriptors;
 };
 
 enum class EnginePhase : uint8_t { kIdle = 0, kSwitching, kRunning };
@@ -201,7 +271,9 @@ struct DeviceRecord {
   uint64_t context_bytes = 0;
   int64_t busy_ns = 0;
   int64_t switching_ns = 0;
-  CopyEngine copy[2];
+  bool lost = false;  // off the bus: nothing runs on it any more
+  int64_t stalled_until_ns = 0;
+  CopyEngine copy[3];    // from the host, to the host, to peers over NVLink
   uint32_t samples = 0;  // ever taken
   UsageSample sample[kUsageSamples];
 };
@@ -226,6 +298,8 @@ struct State {
   std::atomic<uint32_t> waiter_word[kMaxProcesses + 1] = {};
   std::atomic<uint32_t> executor_word[kMaxProcesses + 1] = {};
   std::atomic<int64_t> last_reap_ns = 0;  // real clock
+  // How many processes each fault of the configuration has met; they carry no other state.
+  std::atomic<uint32_t> fault_processes[kMaxFaults] = {};
 
   // The undo log; see transaction.h.
   uint64_t log_used = 0;
@@ -233,20 +307,29 @@ struct State {
 
   // The model.
   int64_t now_ns = 0;
+  int64_t made_ns = 0;       // when it was first advanced; 0 before
+  uint32_t faults_done = 0;  // a bit for each timed one
   FreeList free_processes;
   FreeList free_contexts;
   FreeList free_streams;
   FreeList free_events;
   FreeList free_items;
+  FreeList free_blocks;
+  FreeList free_shares;
+  FreeList free_exports;
   uint32_t items_in_use = 0;
-  List dirty;    // streams whose head may be able to move, oldest first
-  List delayed;  // streams whose head may not start yet, soonest first
+  List dirty;        // streams whose head may be able to move, oldest first
+  List delayed;      // streams whose head may not start yet, soonest first
+  List descriptors;  // exports whose descriptors somebody has to look after
   DeviceRecord devices[kMaxDevices];
   ProcessRecord processes[kMaxProcesses + 1];
   ContextRecord contexts[kMaxContexts + 1];
   StreamRecord streams[kMaxStreams + 1];
   EventRecord events[kMaxEvents + 1];
   ItemRecord items[kMaxItems + 1];
+  BlockRecord blocks[kMaxBlocks + 1];
+  ShareRecord shares[kMaxShares + 1];
+  ExportRecord exports[kMaxExports + 1];
 };
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free);

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -39,6 +41,15 @@ inline MachineConfig SmallMachine() {
   return config;
 }
 
+inline MachineConfig TwoDevices() {
+  MachineConfig config = SmallMachine();
+  config.devices.push_back(config.devices[0]);
+  config.devices[1].memory_bytes = 128 * kMiB;
+  config.devices[1].uuid = "GPU-2";
+  config.devices[1].pci_bus_id = "00000000:02:00.0";
+  return config;
+}
+
 inline std::unique_ptr<Machine> AttachOrFail(const MachineConfig& config,
                                              const std::string& folder) {
   auto machine = Machine::Attach(config, folder);
@@ -53,7 +64,12 @@ inline pid_t Spawn(const std::function<void()>& body) {
   const pid_t pid = fork();
   if (pid != 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  body();
+  try {
+    body();
+  } catch (const std::exception& error) {
+    fprintf(stderr, "a spawned process: %s\n", error.what());
+    _exit(98);
+  }
   _exit(0);
 }
 

@@ -1,10 +1,11 @@
 #include "simgpu/core/transaction.h"
 
 #include "base/check.h"
+#include "simgpu/core/steps.h"
 
 namespace prorata::simgpu {
 
-void (*g_transaction_step)() = nullptr;
+void (*g_step)(Step) = nullptr;
 
 namespace {
 
@@ -21,17 +22,10 @@ void StoreUsed(uint64_t* used, uint64_t value) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-void Step() {
-  if (g_transaction_step != nullptr) [[unlikely]] {
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    g_transaction_step();
-  }
-}
-
 }  // namespace
 
 void Transaction::Remember(const void* bytes, size_t size) {
-  Step();
+  At(Step::kBeforeLogged);
   const auto offset = static_cast<size_t>(static_cast<const unsigned char*>(bytes) - base_);
   PRORATA_CHECK(offset + size <= state_->size_bytes);
   const uint64_t used = state_->log_used;
@@ -40,16 +34,16 @@ void Transaction::Remember(const void* bytes, size_t size) {
   std::memcpy(entry, bytes, size);
   const Footer footer{static_cast<uint32_t>(offset), static_cast<uint32_t>(size)};
   std::memcpy(entry + Padded(size), &footer, sizeof footer);
-  Step();
+  At(Step::kLogged);
   StoreUsed(&state_->log_used, used + Padded(size) + sizeof footer);
-  Step();
+  At(Step::kCounted);
 }
 
 void Transaction::Commit() {
   if (empty()) return;
-  Step();
+  At(Step::kBeforeCommit);
   StoreUsed(&state_->log_used, 0);
-  Step();
+  At(Step::kCommitted);
 }
 
 void Transaction::Rollback() {
@@ -58,9 +52,11 @@ void Transaction::Rollback() {
     Footer footer;
     std::memcpy(&footer, state_->log + used - sizeof footer, sizeof footer);
     const uint64_t start = used - sizeof footer - Padded(footer.size);
+    At(Step::kBeforeRestored);
     std::memcpy(base_ + footer.offset, state_->log + start, footer.size);
-    Step();
+    At(Step::kRestored);
     StoreUsed(&state_->log_used, start);
+    At(Step::kUncounted);
   }
 }
 

@@ -11,11 +11,6 @@
 
 namespace prorata::simgpu {
 
-// Called at every step of every transaction when set: before an old value is logged, after it is
-// logged but not yet counted, after it is counted, before and after a commit. For tests that kill
-// their process at step N.
-extern void (*g_transaction_step)();
-
 // All writing to a State. The rules, given that the process may be killed between any two
 // instructions and that the next holder of the lock sees its stores in program order:
 //
@@ -25,7 +20,7 @@ extern void (*g_transaction_step)();
 //
 // So a log that is not empty when the lock is taken belongs to a dead owner, and Rollback restores
 // the state of the last commit. Rollback restores an entry before uncounting it, hence may itself
-// be killed and begun again.
+// be killed and begun again. steps.h has the places where tests are killed.
 //
 // An entry in the log:  old bytes, padded to 8 | uint32 offset in State | uint32 size
 class Transaction {

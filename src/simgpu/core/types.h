@@ -25,7 +25,9 @@ enum class Code {
   kFull,            // the stream's queue is full: WaitForRoom, then submit again
   kTimedOut,        // the deadline passed
   kStuck,           // on a virtual clock: no event will ever end this wait
+  kDeviceLost,      // the device is off the bus
   kShutdown,        // NextAction: WakeExecutor(true) was called
+  kOwn,             // this process itself made what it wants to import
 };
 
 template <typename T>
@@ -34,6 +36,22 @@ using Answer = std::expected<T, Code>;
 // A piece of a device's memory file. Offsets and lengths are multiples of the slab size.
 struct Extent {
   uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;
+};
+
+// What one process tells another, so that this can hold its memory or wait for its event.
+struct ShareName {
+  Handle handle = 0;
+  uint64_t cookie = 0;
+};
+
+// Memory that a process holds together with others.
+struct SharedMemory {
+  Handle share = 0;  // to be dropped
+  Handle block = 0;  // the same for all who hold it
+  int device = 0;
+  std::vector<Extent> extents;
+  uint64_t offset_bytes = 0;  // what the name was given for, inside the extents
   uint64_t length_bytes = 0;
 };
 
@@ -54,10 +72,12 @@ enum class WorkKind : uint8_t {
   kKernel,        // compute engine: duration_ns, sm_ppm
   kCopyToDevice,  // host-to-device copy engine: bytes
   kCopyToHost,    // device-to-host copy engine: bytes
+  kCopyToPeer,    // from one device to another, over their link: bytes, from_device, to_device
   kCopyOnDevice,  // compute engine, all SMs: bytes at the device's own bandwidth
   kHost,          // nothing but the action; for host functions, and for free waits
   kEventRecord,   // event
   kEventWait,     // event: as it was last recorded when this is submitted
+  kStreamWait,    // stream, sequence: until that stream, of any context, is past its entry
 };
 
 // One entry of a stream. If `token` is not 0, then after the engine's time is over the executor of
@@ -69,8 +89,12 @@ struct Work {
   uint32_t sm_ppm = 1'000'000;  // share of the SMs that the kernel occupies, 1 to 1,000,000
   int64_t duration_ns = 0;      // kernels: at full speed, engine time
   uint64_t bytes = 0;           // copies
-  Handle event = 0;             // kEventRecord, kEventWait
-  uint64_t token = 0;           // not 0: the action
+  int from_device = 0;          // kCopyToPeer
+  int to_device = 0;
+  Handle event = 0;       // kEventRecord, kEventWait
+  uint64_t token = 0;     // not 0: the action
+  Handle stream = 0;      // kStreamWait; one that is gone is past everything
+  uint64_t sequence = 0;  // kStreamWait; may be an entry that is yet to be submitted
 
   static Work Kernel(int64_t duration_ns, uint32_t sm_ppm = 1'000'000, uint64_t token = 0) {
     return {
@@ -79,9 +103,19 @@ struct Work {
   static Work Copy(WorkKind kind, uint64_t bytes, uint64_t token = 0) {
     return {.kind = kind, .bytes = bytes, .token = token};
   }
+  static Work PeerCopy(int from_device, int to_device, uint64_t bytes, uint64_t token = 0) {
+    return {.kind = WorkKind::kCopyToPeer,
+            .bytes = bytes,
+            .from_device = from_device,
+            .to_device = to_device,
+            .token = token};
+  }
   static Work Host(uint64_t token) { return {.kind = WorkKind::kHost, .token = token}; }
   static Work Record(Handle event) { return {.kind = WorkKind::kEventRecord, .event = event}; }
   static Work WaitFor(Handle event) { return {.kind = WorkKind::kEventWait, .event = event}; }
+  static Work WaitForStream(Handle stream, uint64_t sequence) {
+    return {.kind = WorkKind::kStreamWait, .stream = stream, .sequence = sequence};
+  }
 };
 
 // What the executor thread is to run: the token of a Work; answer with CompleteAction.

@@ -77,6 +77,37 @@ using namespace prorata::simgpu::driver;
 
 namespace {
 
+// Largest extents, as cuDeviceGetAttribute says (MAXIMUM_TEXTURE...).
+struct Extents {
+  size_t width, height, depth;
+};
+constexpr Extents kMost1D = {131072, 0, 0};
+constexpr Extents kMost2D = {131072, 65536, 0};
+constexpr Extents kMost3D = {16384, 16384, 16384};
+constexpr Extents kMost3DAlternate = {8192, 8192, 32768};
+constexpr Extents kMost1DLayered = {32768, 0, 2048};
+constexpr Extents kMost2DLayered = {32768, 32768, 2048};
+constexpr Extents kMostCube = {32768, 32768, 6};
+constexpr Extents kMostCubeLayered = {32768, 32768, 2046};
+
+bool Fits(const CUDA_ARRAY3D_DESCRIPTOR& shape, const Extents& most) {
+  return shape.Width <= most.width && shape.Height <= most.height && shape.Depth <= most.depth;
+}
+
+bool ExtentsAreValid(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+  const bool layered = shape.Flags & CUDA_ARRAY3D_LAYERED;
+  if ((shape.Flags & CUDA_ARRAY3D_CUBEMAP) && !Broken(Rule::kCubesAreCubes)) {
+    const bool faces = layered ? shape.Depth > 0 && shape.Depth % 6 == 0 : shape.Depth == 6;
+    return faces && shape.Width == shape.Height &&
+           Fits(shape, layered ? kMostCubeLayered : kMostCube);
+  }
+  if (layered) {
+    return shape.Depth > 0 && Fits(shape, shape.Height ? kMost2DLayered : kMost1DLayered);
+  }
+  if (shape.Depth > 0) return Fits(shape, kMost3D) || Fits(shape, kMost3DAlternate);
+  return Fits(shape, shape.Height > 0 ? kMost2D : kMost1D);
+}
+
 // The shape of an array, or of a level of a mipmapped one; no memory yet.
 CUresult Shape(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, Array* array) {
   const unsigned element = ElementBytes(descriptor.Format, descriptor.NumChannels);
@@ -85,9 +116,7 @@ CUresult Shape(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, Array* array) {
       !(descriptor.Flags & CUDA_ARRAY3D_LAYERED)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (descriptor.Width > 131072 || descriptor.Height > 65536 || descriptor.Depth > 32768) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!ExtentsAreValid(descriptor)) return CUDA_ERROR_INVALID_VALUE;
   array->descriptor = descriptor;
   array->pitch = descriptor.Width * element;
   array->rows = std::max<size_t>(descriptor.Height, 1);
@@ -207,7 +236,8 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   if (CUresult result = CheckCaptureSafe()) return result;
-  if (!pHandle || !pMipmappedArrayDesc || numMipmapLevels == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!pHandle || !pMipmappedArrayDesc) return CUDA_ERROR_INVALID_VALUE;
+  numMipmapLevels = std::max(numMipmapLevels, 1u);
   auto mipmap = std::make_unique<Mipmap>();
   mipmap->ctx = ctx;
   CUDA_ARRAY3D_DESCRIPTOR descriptor = *pMipmappedArrayDesc;

@@ -29,6 +29,10 @@ struct Capture {
 // D().mutex not held.
 CUresult CaptureOperation(const StreamRef& stream, StreamOp* operation, bool* captured);
 
+// The same for a graph that is launched: it becomes a child graph of the capture's. `graph` is read
+// under D().mutex.
+CUresult CaptureGraph(const StreamRef& stream, const std::shared_ptr<Graph>& graph, bool* captured);
+
 // What calls that could disturb a capture check (cuMemAlloc, cuEventQuery, ...): refused with
 // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the captures in question become invalid, if
 //   A. the calling thread began a capture that is not relaxed, or
@@ -41,9 +45,20 @@ CUresult CheckCaptureSafe();
 // capture is invalid, when it is capturing; CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy
 // stream beside a capturing one. D().mutex held.
 CUresult CheckNotCapturing(Stream* stream);
+// For calls that ask the stream about captures, which the legacy stream cannot answer beside that
+// of a blocking stream: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, and no capture is invalidated by it.
+CUresult CheckLegacyUsable(const Stream& stream);
+// For calls that ask or wait for an event: one whose last record was captured stands for a place in
+// a graph, not in time. CUDA_ERROR_CAPTURED_EVENT then, and its capture is invalid.
+CUresult CheckNotCaptured(Event* event);
+// Takes all its streams out of it. D().mutex held.
+void EndCapture(const std::shared_ptr<Capture>& capture);
 // For calls that wait for a whole context.
 CUresult CheckContextNotCapturing(Context* ctx);
 
+// The event is to be recorded: what is known of its last record is not true of the next. D().mutex
+// held.
+void ForgetOrder(Event* event);
 // Event record and wait, captured or not. D().mutex not held.
 CUresult RecordEvent(const StreamRef& stream, const EventRef& event, unsigned flags);
 CUresult WaitForEvent(const StreamRef& stream, const EventRef& event, unsigned flags);

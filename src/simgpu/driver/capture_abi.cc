@@ -20,16 +20,18 @@ CUresult Begin(CUstream handle, CUstreamCaptureMode mode, bool per_thread,
   StreamRef stream;
   if (CUresult result = FindStream(handle, per_thread, ctx, &stream)) return result;
   if (stream->kind == StreamKind::kLegacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
+  if (stream->capture) {
+    return Broken(Rule::kBeginNeedsNoCapture) ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+  }
   auto capture = std::make_shared<Capture>();
-  capture->id = D().next_id++;
+  capture->id = Broken(Rule::kCaptureIdIsUnique) ? 1 : D().next_id++;
   capture->mode = mode;
   capture->thread = Self().id;
   capture->origin = stream.get();
   capture->graph_is_callers = graph != nullptr;
   capture->graph = graph ? std::move(graph) : NewGraph();
   capture->streams.insert(stream.get());
-  stream->captured = std::move(dependencies);
+  if (!Broken(Rule::kToGraphDependsOnItsNodes)) stream->captured = std::move(dependencies);
   stream->capture = capture;
   D().captures.insert(std::move(capture));
   return CUDA_SUCCESS;
@@ -75,14 +77,6 @@ bool Unjoined(const Capture& capture) {
   return false;
 }
 
-void Leave(Capture* capture) {
-  for (Stream* stream : capture->streams) {
-    stream->capture = nullptr;
-    stream->captured.clear();
-  }
-  capture->streams.clear();
-}
-
 CUresult End(CUstream handle, CUgraph* out, bool per_thread) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
@@ -93,21 +87,22 @@ CUresult End(CUstream handle, CUgraph* out, bool per_thread) {
   if (!stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
   std::shared_ptr<Capture> capture = stream->capture;
   if (capture->origin != stream.get()) {
+    if (Broken(Rule::kOnlyTheOriginEnds)) return CUDA_SUCCESS;
     capture->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
-  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != Self().id) {
+  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != Self().id &&
+      !Broken(Rule::kOnlyItsThreadEnds)) {
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   }
   CUresult result = CUDA_SUCCESS;
   if (capture->invalidated) {
     result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  } else if (Unjoined(*capture)) {
+  } else if (!Broken(Rule::kJoinedIsJoinedBack) && Unjoined(*capture)) {
     result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
   }
-  Leave(capture.get());
-  D().captures.erase(capture);
-  *out = nullptr;
+  EndCapture(capture);
+  if (!Broken(Rule::kInvalidHasNoGraph)) *out = nullptr;
   if (result != CUDA_SUCCESS) {
     capture->invalidated = true;  // for events that still name it
     if (!capture->graph_is_callers) ForgetNodes(capture->graph.get());
@@ -132,10 +127,7 @@ CUresult Look(CUstream handle, bool per_thread, Info* info) {
   std::lock_guard lock(D().mutex);
   StreamRef stream;
   if (CUresult result = FindStream(handle, per_thread, ctx, &stream)) return result;
-  if (stream->kind == StreamKind::kLegacy) {
-    // Asking it is a use of it: not allowed beside a capture of a blocking stream.
-    if (CUresult result = CheckNotCapturing(stream.get())) return result;
-  }
+  if (CUresult result = CheckLegacyUsable(*stream)) return result;
   if (!stream->capture) return CUDA_SUCCESS;
   const Capture& capture = *stream->capture;
   info->id = capture.id;
@@ -180,7 +172,8 @@ CUresult Update(CUstream handle, CUgraphNode* dependencies, size_t count, unsign
   if (CUresult result = FindStream(handle, per_thread, ctx, &stream)) return result;
   if (!stream->capture || stream->capture->invalidated) return CUDA_ERROR_ILLEGAL_STATE;
   std::vector<GraphNode*> nodes;
-  if (flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES) nodes = stream->captured;
+  if (flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES || Broken(Rule::kSetReplacesDependencies))
+    nodes = stream->captured;
   for (size_t i = 0; i < count; ++i) {
     GraphNode* node;
     Graph* graph;

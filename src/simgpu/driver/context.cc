@@ -5,7 +5,10 @@
 #include "simgpu/driver/array.h"
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/executor.h"
+#include "simgpu/driver/faults.h"
 #include "simgpu/driver/function.h"
+#include "simgpu/driver/graph_memory.h"
+#include "simgpu/driver/ipc.h"
 #include "simgpu/driver/pool.h"
 #include "simgpu/driver/vmm.h"
 
@@ -39,6 +42,7 @@ void ForgetObjects(Context* ctx) {
 }  // namespace
 
 CUresult NewStream(Context* ctx, StreamKind kind, unsigned flags, int priority, StreamRef* out) {
+  const int asked = priority;
   if (priority > kLowestPriority) priority = kLowestPriority;
   if (priority < kHighestPriority) priority = kHighestPriority;
   auto handle = D().machine->CreateStream(ctx->handle, kind, priority);
@@ -48,7 +52,7 @@ CUresult NewStream(Context* ctx, StreamKind kind, unsigned flags, int priority, 
   stream->handle = *handle;
   stream->kind = kind;
   stream->flags = flags;
-  stream->priority = priority;
+  stream->priority = Broken(Rule::kPriorityIsClamped) ? asked : priority;
   stream->id = D().next_id++;
   *out = std::move(stream);
   return CUDA_SUCCESS;
@@ -56,6 +60,7 @@ CUresult NewStream(Context* ctx, StreamKind kind, unsigned flags, int priority, 
 
 CUresult OpenContext(Context* ctx) {
   Driver& driver = D();
+  if (CUresult result = ErrorOfProcess()) return result;
   if (driver.process == 0) {
     auto process = driver.machine->RegisterProcess();
     if (!process) return FromCode(process.error());
@@ -90,14 +95,31 @@ void CloseContext(Context* ctx, Lock* lock) {
   if (!ctx->alive || ctx->handle != handle) return;  // somebody else closed it meanwhile
   ctx->alive = false;
   DropCaptures(ctx);
+  if (Context* heir = HolderFor(ctx->device)) {
+    PassPoolChunks(ctx, heir);
+    PassMappings(ctx, heir);
+  }
   DropPoolChunks(ctx);
+  DropGraphMemory(ctx);
   DropMappings(ctx);
+  DropIpcMemory(ctx);
   ForgetObjects(ctx);
+  ctx->peers.clear();
+  for (Context* other : D().contexts) other->peers.erase(ctx);
   ctx->legacy.reset();
   ctx->per_thread.clear();
   ctx->heap.Close();
   D().machine->DestroyContext(handle);
   ctx->handle = 0;
+}
+
+Context* HolderFor(int device) {
+  Context& primary = D().device(device).primary;
+  if (primary.alive) return &primary;
+  for (Context* ctx : D().contexts) {
+    if (ctx->alive && ctx->device == device) return ctx;
+  }
+  return nullptr;
 }
 
 CUresult LiveContext(CUcontext handle, Context** out) {

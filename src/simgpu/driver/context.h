@@ -30,4 +30,14 @@ CUresult NewStream(Context* ctx, StreamKind kind, unsigned flags, int priority, 
 inline constexpr int kLowestPriority = 0;
 inline constexpr int kHighestPriority = -5;  // H100: cuCtxGetStreamPriorityRange gives 0 to -5
 
+// Flags that a context may have: known ones, and one way of waiting at most.
+inline bool ContextFlagsAreValid(unsigned flags) {
+  const unsigned wait = flags & CU_CTX_SCHED_MASK;
+  return (flags & ~unsigned{CU_CTX_FLAGS_MASK}) == 0 && (wait & (wait - 1)) == 0;
+}
+
+// A live context of this process on the device, the primary one if it lives; null when there is
+// none. Memory that belongs to no context is held by it. D().mutex held.
+Context* HolderFor(int device);
+
 }  // namespace prorata::simgpu::driver

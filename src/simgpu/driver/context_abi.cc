@@ -5,6 +5,7 @@
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/context.h"
+#include "simgpu/driver/faults.h"
 #include "simgpu/driver/pool.h"
 
 using namespace prorata::simgpu;
@@ -15,7 +16,7 @@ namespace {
 CUresult Create(CUcontext* pctx, unsigned flags, CUdevice dev, unsigned api_version) {
   if (!pctx) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = EnterDevice(dev)) return result;
-  if (flags & ~unsigned{CU_CTX_FLAGS_MASK}) return CUDA_ERROR_INVALID_VALUE;
+  if (!ContextFlagsAreValid(flags)) return CUDA_ERROR_INVALID_VALUE;
   Lock lock(D().mutex);
   auto* ctx = new Context;
   ctx->device = dev;
@@ -27,7 +28,7 @@ CUresult Create(CUcontext* pctx, unsigned flags, CUdevice dev, unsigned api_vers
     return result;
   }
   D().contexts.insert(ctx);
-  Self().stack.push_back(ctx);
+  if (!Broken(Rule::kNewContextIsCurrent)) Self().stack.push_back(ctx);
   *pctx = HandleOf(ctx);
   return CUDA_SUCCESS;
 }
@@ -42,7 +43,8 @@ CUresult Destroy(CUcontext handle) {
   CloseContext(ctx, &lock);
   // Popped from the calling thread if it is on top; other threads find it destroyed.
   auto& stack = Self().stack;
-  if (!stack.empty() && stack.back() == ctx) stack.pop_back();
+  const bool pops = !Broken(Rule::kDestroyPops);
+  if (pops && !stack.empty() && stack.back() == ctx) stack.pop_back();
   return CUDA_SUCCESS;
 }
 
@@ -74,7 +76,12 @@ CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, uns
 
 CUresult cuCtxDestroy_v2(CUcontext ctx) { return Destroy(ctx); }
 CUresult cuCtxDestroy(CUcontext ctx) { return Destroy(ctx); }
-CUresult cuCtxDetach(CUcontext ctx) { return Destroy(ctx); }
+CUresult cuCtxDetach(CUcontext ctx) {
+  if (CUresult result = EnterCall()) return result;
+  const auto& stack = Self().stack;
+  if (!ctx || stack.empty() || HandleOf(stack.back()) != ctx) return CUDA_ERROR_INVALID_CONTEXT;
+  return Destroy(ctx);
+}
 
 CUresult cuCtxPushCurrent_v2(CUcontext ctx) {
   if (CUresult result = EnterCall()) return result;
@@ -147,7 +154,7 @@ CUresult cuCtxGetFlags(unsigned int* flags) {
 CUresult cuCtxSetFlags(unsigned int flags) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
-  if (flags & ~unsigned{CU_CTX_FLAGS_MASK}) return CUDA_ERROR_INVALID_VALUE;
+  if (!ContextFlagsAreValid(flags)) return CUDA_ERROR_INVALID_VALUE;
   ctx->flags = flags;
   return CUDA_SUCCESS;
 }
@@ -179,11 +186,14 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) {
   {
     std::lock_guard lock(D().mutex);
     if (CUresult result = LiveContext(ctx, &found)) return result;
+    if (CUresult result = ErrorOf(*found)) return result;
     if (CUresult result = CheckContextNotCapturing(found)) return result;
     handle = found->handle;
   }
   if (CUresult result = CheckCaptureSafe()) return result;
+  if (Broken(Rule::kContextSynchronizeWaits)) return CUDA_SUCCESS;
   if (CUresult result = FromCode(D().machine->WaitContext(handle))) return result;
+  if (CUresult result = ErrorOf(*found)) return result;
   AfterSynchronize(found);
   return CUDA_SUCCESS;
 }

@@ -48,8 +48,11 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
   if (limit == CU_LIMIT_STACK_SIZE && value > (size_t{512} << 10)) return CUDA_ERROR_INVALID_VALUE;
   if (limit >= CU_LIMIT_SHMEM_SIZE) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH && D().config(ctx->device).compute_major >= 9) {
+    return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  }
   std::lock_guard lock(D().mutex);
-  ctx->limits[limit] = value;
+  if (!Broken(Rule::kLimitsStay)) ctx->limits[limit] = value;
   return CUDA_SUCCESS;
 }
 
@@ -64,6 +67,9 @@ CUresult cuCtxGetCacheConfig(CUfunc_cache* pconfig) {
 CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
+  if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   ctx->cache_config = config;
   return CUDA_SUCCESS;
 }
@@ -96,21 +102,4 @@ CUresult cuCtxGetExecAffinity(CUexecAffinityParam* pExecAffinity, CUexecAffinity
   pExecAffinity->type = type;
   pExecAffinity->param.smCount.val = D().config(ctx->device).sm_count;
   return CUDA_SUCCESS;
-}
-
-CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
-  Context* ctx;
-  if (CUresult result = EnterContext(&ctx)) return result;
-  if (Flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(D().mutex);
-  Context* peer;
-  if (CUresult result = LiveContext(peerContext, &peer)) return result;
-  if (peer == ctx) return CUDA_ERROR_INVALID_DEVICE;
-  return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-}
-
-CUresult cuCtxDisablePeerAccess(CUcontext) {
-  Context* ctx;
-  if (CUresult result = EnterContext(&ctx)) return result;
-  return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }

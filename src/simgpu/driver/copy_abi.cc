@@ -53,10 +53,6 @@ PRORATA_BLOCKING(cuMemcpyDtoH_v2, _ptds, (void* dstHost, CUdeviceptr srcDevice, 
 PRORATA_BLOCKING(cuMemcpyDtoD_v2, _ptds,
                  (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount), dstDevice,
                  Side::kDevice, srcDevice, Side::kDevice)
-PRORATA_BLOCKING(cuMemcpyPeer, _ptds,
-                 (CUdeviceptr dstDevice, CUcontext, CUdeviceptr srcDevice, CUcontext,
-                  size_t ByteCount),
-                 dstDevice, Side::kDevice, srcDevice, Side::kDevice)
 PRORATA_ASYNC(cuMemcpyAsync, _ptsz,
               (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream), dst,
               Side::kAny, src, Side::kAny)
@@ -68,10 +64,6 @@ PRORATA_ASYNC(cuMemcpyDtoHAsync_v2, _ptsz,
               Side::kHost, srcDevice, Side::kDevice)
 PRORATA_ASYNC(cuMemcpyDtoDAsync_v2, _ptsz,
               (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream),
-              dstDevice, Side::kDevice, srcDevice, Side::kDevice)
-PRORATA_ASYNC(cuMemcpyPeerAsync, _ptsz,
-              (CUdeviceptr dstDevice, CUcontext, CUdeviceptr srcDevice, CUcontext, size_t ByteCount,
-               CUstream hStream),
               dstDevice, Side::kDevice, srcDevice, Side::kDevice)
 
 #undef PRORATA_BLOCKING

@@ -114,24 +114,6 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-CUresult cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDev) {
-  if (CUresult result = EnterDevice(dev)) return result;
-  if (CUresult result = EnterDevice(peerDev)) return result;
-  if (!canAccessPeer) return CUDA_ERROR_INVALID_VALUE;
-  *canAccessPeer = 0;  // no links are modelled
-  return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
-                                 CUdevice dstDevice) {
-  if (CUresult result = EnterDevice(srcDevice)) return result;
-  if (CUresult result = EnterDevice(dstDevice)) return result;
-  if (!value || srcDevice == dstDevice) return CUDA_ERROR_INVALID_VALUE;
-  if (attrib < CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK) return CUDA_ERROR_INVALID_VALUE;
-  *value = 0;
-  return CUDA_SUCCESS;
-}
-
 CUresult cuDeviceGetExecAffinitySupport(int* pi, CUexecAffinityType type, CUdevice dev) {
   if (CUresult result = EnterDevice(dev)) return result;
   if (!pi || type < 0 || type >= CU_EXEC_AFFINITY_TYPE_MAX) return CUDA_ERROR_INVALID_VALUE;

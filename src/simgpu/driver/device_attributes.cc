@@ -1,5 +1,7 @@
 #include "simgpu/driver/device_attributes.h"
 
+#include "simgpu/driver/from_c.h"
+
 #include <algorithm>
 
 namespace prorata::simgpu::driver {
@@ -95,10 +97,13 @@ constexpr Known kKnown[] = {
     {A(COMPUTE_PREEMPTION_SUPPORTED), 1},
     {A(CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM), 1},
     {A(COOPERATIVE_LAUNCH), 1},
+    {A(COOPERATIVE_MULTI_DEVICE_LAUNCH), 1},
     {A(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN), 232448},
     {A(CAN_FLUSH_REMOTE_WRITES), 1},
     {A(HOST_REGISTER_SUPPORTED), 1},
     {A(VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), 1},
+    {A(HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED), 1},
+    {A(MEMPOOL_SUPPORTED_HANDLE_TYPES), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR},
     {A(MAX_BLOCKS_PER_MULTIPROCESSOR), 32},
     {A(MAX_PERSISTING_L2_CACHE_SIZE), 39321600},
     {A(MAX_ACCESS_POLICY_WINDOW_SIZE), 134213632},
@@ -122,8 +127,8 @@ constexpr Known kKnown[] = {
 
 }  // namespace
 
-bool DeviceAttribute(const Device& device, const DeviceConfig& config, CUdevice_attribute attribute,
-                     int* value) {
+PRORATA_ENUMS_FROM_C bool DeviceAttribute(const Device& device, const DeviceConfig& config,
+                                          CUdevice_attribute attribute, int* value) {
   if (attribute < CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK ||
       attribute >= CU_DEVICE_ATTRIBUTE_MAX) {
     return false;

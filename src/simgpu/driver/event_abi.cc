@@ -3,6 +3,7 @@
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/context.h"
+#include "simgpu/driver/faults.h"
 #include "simgpu/driver/operation.h"
 #include "simgpu/driver/pool.h"
 
@@ -14,14 +15,14 @@ namespace {
 CUresult Lookup(CUevent handle, EventRef* event) {
   if (CUresult result = EnterCall()) return result;
   std::lock_guard lock(D().mutex);
-  return FindEvent(handle, event);
+  if (CUresult result = FindEvent(handle, event)) return result;
+  return ErrorOf(*(*event)->ctx);
 }
 
-// An event whose last record was captured stands for a place in a graph, not in time.
 CUresult LookupOutsideCapture(CUevent handle, EventRef* event) {
   if (CUresult result = Lookup(handle, event)) return result;
   std::lock_guard lock(D().mutex);
-  return (*event)->capture ? CUDA_ERROR_CAPTURED_EVENT : CUDA_SUCCESS;
+  return CheckNotCaptured(event->get());
 }
 
 CUresult Record(CUevent handle, CUstream stream_handle, unsigned flags, bool per_thread) {
@@ -34,7 +35,8 @@ CUresult Record(CUevent handle, CUstream stream_handle, unsigned flags, bool per
     std::lock_guard lock(D().mutex);
     if (CUresult result = FindEvent(handle, &event)) return result;
     if (CUresult result = FindStream(stream_handle, per_thread, ctx, &stream)) return result;
-    if (event->ctx != stream->ctx) return CUDA_ERROR_INVALID_HANDLE;
+    if (event->ctx != stream->ctx && !Broken(Rule::kRecordIsOfItsContext))
+      return CUDA_ERROR_INVALID_HANDLE;
   }
   return RecordEvent(stream, event, flags);
 }
@@ -68,6 +70,7 @@ CUresult cuEventDestroy_v2(CUevent hEvent) {
   EventRef event;
   if (CUresult result = FindEvent(hEvent, &event)) return result;
   D().events.erase(hEvent);
+  if (event->share != 0) return FromCode(D().machine->CloseEvent(event->handle, event->share));
   return FromCode(D().machine->DestroyEvent(event->handle));
 }
 CUresult cuEventDestroy(CUevent hEvent) { return cuEventDestroy_v2(hEvent); }
@@ -89,14 +92,19 @@ CUresult cuEventQuery(CUevent hEvent) {
   EventRef event;
   if (CUresult result = CheckCaptureSafe()) return result;
   if (CUresult result = LookupOutsideCapture(hEvent, &event)) return result;
-  return FromCode(D().machine->QueryEvent(event->handle));
+  if (Broken(Rule::kEventQueryTellsPending)) return CUDA_SUCCESS;
+  if (Broken(Rule::kUnrecordedIsComplete) && !event->recorded) return CUDA_ERROR_NOT_READY;
+  if (CUresult result = FromCode(D().machine->QueryEvent(event->handle))) return result;
+  return ErrorOf(*event->ctx);
 }
 
 CUresult cuEventSynchronize(CUevent hEvent) {
   EventRef event;
   if (CUresult result = CheckCaptureSafe()) return result;
   if (CUresult result = LookupOutsideCapture(hEvent, &event)) return result;
+  if (Broken(Rule::kEventSynchronizeWaits)) return CUDA_SUCCESS;
   if (CUresult result = FromCode(D().machine->WaitEvent(event->handle))) return result;
+  if (CUresult result = ErrorOf(*event->ctx)) return result;
   AfterSynchronize(event->ctx);
   return CUDA_SUCCESS;
 }
@@ -108,9 +116,11 @@ CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEn
   if (CUresult result = Lookup(hEnd, &end)) return result;
   if (!pMilliseconds) return CUDA_ERROR_INVALID_VALUE;
   if (start->capture || end->capture) return CUDA_ERROR_CAPTURED_EVENT;
-  const bool timed = !((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING);
+  const bool timed =
+      Broken(Rule::kElapsedNeedsTiming) || !((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING);
   if (!timed || !start->recorded || !end->recorded) return CUDA_ERROR_INVALID_HANDLE;
   auto elapsed = D().machine->ElapsedNs(start->handle, end->handle);
+  if (!elapsed && Broken(Rule::kElapsedNeedsCompletion)) return *pMilliseconds = 0, CUDA_SUCCESS;
   if (!elapsed) return FromCode(elapsed.error());
   *pMilliseconds = static_cast<float>(static_cast<double>(*elapsed) / 1e6);
   return CUDA_SUCCESS;

@@ -124,6 +124,20 @@ void DropAction(uint64_t token) {
   X().entries.erase(entry);
 }
 
+void RunOutActions(Context* ctx) {
+  Executor& executor = X();
+  std::vector<ActionFunction> last;
+  {
+    std::lock_guard lock(executor.mutex);
+    for (auto& [token, entry] : executor.entries) {
+      // The one that is running has no function here.
+      if (entry.ctx == ctx && entry.function) last.push_back(std::move(entry.function));
+    }
+    std::erase_if(executor.entries, [&](const auto& entry) { return entry.second.ctx == ctx; });
+  }
+  for (ActionFunction& function : last) function(Action{});
+}
+
 void DropActions(Context* ctx) {
   Executor& executor = X();
   std::unique_lock lock(executor.mutex);

@@ -22,6 +22,9 @@ using ActionFunction = std::function<bool(const Action&)>;
 uint64_t AddAction(Context* ctx, ActionFunction function);
 // Forgets an action that was not submitted.
 void DropAction(uint64_t token);
+// On the executor's thread: forgets all actions of a context in error, those not submitted yet,
+// too. Each is called a last time, so that who must hear of the error does.
+void RunOutActions(Context* ctx);
 // Forgets all actions of a context whose work the machine dropped; returns when none is running.
 void DropActions(Context* ctx);
 

@@ -25,6 +25,10 @@ struct Function {
   Module* module = nullptr;
   std::vector<ImageKernel::Parameter> parameters;
   bool parameters_known = false;
+  int registers = 32;  // a host kernel has none: a plausible small kernel's
+  int shared_bytes = 0;
+  int local_bytes = 0;
+  int max_threads = 1024;
   HostKernelFunction host_kernel = nullptr;  // null: computes nothing
   HostDurationFunction host_duration = nullptr;
   HostSmFunction host_sm = nullptr;
@@ -60,6 +64,9 @@ struct KernelCost {
 //   the device, at most all of it, and runs in waves: each wave is 3 us, on top of 2 us.
 KernelCost CostOf(const KernelCall& call, const DeviceConfig& device);
 
+// How many blocks of so many threads, each with so much dynamic shared memory, an SM holds at once.
+int BlocksPerSm(const Function& function, int block_threads, size_t dynamic_shared);
+
 // Runs the host kernel; on the executor.
 void RunHostKernel(const KernelCall& call, unsigned sm_count, const Action& action);
 
@@ -69,8 +76,8 @@ CUresult FindFunction(Module* module, const std::string& name, std::shared_ptr<F
 CUresult FindFunction(CUfunction function, std::shared_ptr<Function>* out);
 CUresult FindModule(CUmodule module, std::shared_ptr<Module>* out);
 
-// Loads an image from memory; D().mutex not held.
-CUresult LoadModule(const void* data, std::shared_ptr<Module>* out);
+// Loads what an image in memory has for the device; D().mutex not held.
+CUresult LoadModule(const void* data, CUdevice device, std::shared_ptr<Module>* out);
 CUresult ReadWholeFile(const char* path, std::vector<char>* out);
 // The address of a global in the context; memory is taken for it at the first call.
 CUresult FindGlobal(Module* module, Context* ctx, const char* name, uint64_t* address,

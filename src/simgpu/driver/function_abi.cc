@@ -18,6 +18,7 @@ using FunctionRef = std::shared_ptr<Function>;
 constexpr int kMaxOptInShared = 232448;
 constexpr int kSharedPerSm = 233472;
 constexpr int kReservedShared = 1024;
+constexpr int kRegistersPerSm = 65536;
 constexpr int kThreadsPerSm = 2048;
 constexpr int kBlocksPerSm = 32;
 
@@ -35,10 +36,16 @@ CUresult GetAttribute(int* out, CUfunction_attribute attribute, const void* hand
   const DeviceConfig& config = D().config(device);
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-      *out = 1024;
+      *out = function->max_threads;
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+      *out = function->shared_bytes;
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+      *out = function->local_bytes;
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_NUM_REGS:
-      *out = 32;  // nothing is compiled: a plausible small kernel
+      *out = function->registers;
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
@@ -65,8 +72,10 @@ CUresult SetAttribute(CUfunction_attribute attribute, int value, const void* han
   if (CUresult result = Lookup(handle, &function)) return result;
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-      if (value < 0 || value > kMaxOptInShared) return CUDA_ERROR_INVALID_VALUE;
-      function->max_dynamic_shared_bytes = value;
+      if (value < 0 || value > kMaxOptInShared - function->shared_bytes) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      if (!Broken(Rule::kAttributesAreKept)) function->max_dynamic_shared_bytes = value;
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
       if (value < -1 || value > 100) return CUDA_ERROR_INVALID_VALUE;
@@ -103,12 +112,46 @@ CUresult Name(const char** name, const void* handle) {
   return CUDA_SUCCESS;
 }
 
-int BlocksPerSm(int block, size_t shared) {
-  const int warps = (block + 31) / 32 * 32;
-  int blocks = std::min(kThreadsPerSm / warps, kBlocksPerSm);
-  const size_t per_block = shared + kReservedShared;
-  return std::min<int>(blocks, static_cast<int>(kSharedPerSm / per_block));
+// Registers are given to warps by 256, and an SM's four quarters have as many each.
+int WarpsByRegisters(const Function& function) {
+  const int per_warp = (function.registers * 32 + 255) / 256 * 256;
+  return kRegistersPerSm / std::max(per_warp, 256) / 4 * 4;
 }
+
+// A cluster runs within one GPC: up to 9 pairs of SMs each (the H100 white paper), as even as they
+// can be. cuDNN 8.9 learns the GPCs of a device from the answers for all cluster sizes, and fails
+// where no division into GPCs would give them.
+unsigned ClustersAtOnce(unsigned sm_count, unsigned blocks_per_sm, unsigned cluster) {
+  constexpr unsigned kPairsPerGpc = 9;
+  const unsigned pairs = (sm_count + 1) / 2;
+  const unsigned gpcs = (pairs + kPairsPerGpc - 1) / kPairsPerGpc;
+  unsigned clusters = 0;
+  unsigned left = sm_count;
+  for (unsigned gpc = 0; gpc < gpcs; ++gpc) {
+    const unsigned sms = std::min(left, 2 * (pairs / gpcs + (gpc < pairs % gpcs ? 1 : 0)));
+    clusters += sms * blocks_per_sm / cluster;
+    left -= sms;
+  }
+  return clusters;
+}
+
+}  // namespace
+
+namespace prorata::simgpu::driver {
+
+int BlocksPerSm(const Function& function, int block, size_t dynamic_shared) {
+  if (block > function.max_threads) return 0;
+  const int warps = (block + 31) / 32;
+  const int by_threads = std::min(kThreadsPerSm / 32 / warps, kBlocksPerSm);
+  const int by_registers = WarpsByRegisters(function) / warps;
+  const size_t shared =
+      static_cast<size_t>(function.shared_bytes) + dynamic_shared + kReservedShared;
+  return std::min({by_threads, by_registers, static_cast<int>(kSharedPerSm / shared)});
+}
+
+}  // namespace prorata::simgpu::driver
+
+namespace {
 
 CUresult MaxBlocks(int* out, CUfunction func, int block, size_t shared) {
   Context* ctx;
@@ -116,7 +159,7 @@ CUresult MaxBlocks(int* out, CUfunction func, int block, size_t shared) {
   FunctionRef function;
   if (CUresult result = Lookup(func, &function)) return result;
   if (!out || block <= 0) return CUDA_ERROR_INVALID_VALUE;
-  *out = block > 1024 ? 0 : BlocksPerSm(block, shared);
+  *out = BlocksPerSm(*function, block, shared);
   return CUDA_SUCCESS;
 }
 
@@ -132,7 +175,7 @@ CUresult PotentialBlock(int* grid, int* block, CUfunction func, CUoccupancyB2DSi
   int best_blocks = 0;
   const int largest = limit > 0 ? std::min(limit, 1024) : 1024;
   for (int size = largest / 32 * 32; size > 0; size -= 32) {
-    const int blocks = BlocksPerSm(size, to_shared ? to_shared(size) : shared);
+    const int blocks = BlocksPerSm(*function, size, to_shared ? to_shared(size) : shared);
     if (blocks * size <= best_threads) continue;
     best = size;
     best_threads = blocks * size;
@@ -258,7 +301,7 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunc
   FunctionRef function;
   if (CUresult result = Lookup(func, &function)) return result;
   if (!dynamicSmemSize || numBlocks <= 0 || blockSize <= 0) return CUDA_ERROR_INVALID_VALUE;
-  const int each = kSharedPerSm / numBlocks - kReservedShared;
+  const int each = kSharedPerSm / numBlocks - kReservedShared - function->shared_bytes;
   *dynamicSmemSize = static_cast<size_t>(std::clamp(each, 0, kMaxOptInShared));
   return CUDA_SUCCESS;
 }
@@ -278,10 +321,10 @@ CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
   }
   const unsigned block = config->blockDimX * config->blockDimY * config->blockDimZ;
   if (block == 0 || block > 1024) return CUDA_ERROR_INVALID_VALUE;
-  const unsigned blocks =
-      static_cast<unsigned>(BlocksPerSm(static_cast<int>(block), config->sharedMemBytes)) *
-      D().config(ctx->device).sm_count;
-  *numClusters = static_cast<int>(blocks / cluster);
+  const auto per_sm = static_cast<unsigned>(
+      BlocksPerSm(*function, static_cast<int>(block), config->sharedMemBytes));
+  *numClusters =
+      static_cast<int>(ClustersAtOnce(D().config(ctx->device).sm_count, per_sm, cluster));
   return CUDA_SUCCESS;
 }
 CUresult cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func,

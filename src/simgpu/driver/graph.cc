@@ -3,18 +3,12 @@
 #include <algorithm>
 #include <map>
 
-#include "simgpu/driver/pool.h"
+#include "simgpu/driver/graph_memory.h"
 
 namespace prorata::simgpu::driver {
 
-Graph::~Graph() {
-  // Runs under the Driver's lock, or as the process ends.
-  for (uint64_t address : allocations) {
-    if (Memory* memory = FindMemory(address); memory && memory->pool) {
-      PoolFree(memory->pool, address, 0, 0);
-    }
-  }
-}
+// Runs under the Driver's lock, or as the process ends.
+Graph::~Graph() { DisownGraphMemory(this, allocations); }
 
 CUgraphNodeType NodeTypeOf(const StreamOp& operation) {
   struct Visitor {
@@ -25,7 +19,7 @@ CUgraphNodeType NodeTypeOf(const StreamOp& operation) {
     CUgraphNodeType operator()(const HostCall&) const { return CU_GRAPH_NODE_TYPE_HOST; }
     CUgraphNodeType operator()(const RecordCall&) const { return CU_GRAPH_NODE_TYPE_EVENT_RECORD; }
     CUgraphNodeType operator()(const WaitCall&) const { return CU_GRAPH_NODE_TYPE_WAIT_EVENT; }
-    CUgraphNodeType operator()(const ValueCall&) const { return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP; }
+    CUgraphNodeType operator()(const BatchCall&) const { return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP; }
     CUgraphNodeType operator()(const GraphAllocCall&) const { return CU_GRAPH_NODE_TYPE_MEM_ALLOC; }
     CUgraphNodeType operator()(const GraphFreeCall&) const { return CU_GRAPH_NODE_TYPE_MEM_FREE; }
   };
@@ -44,6 +38,10 @@ GraphNode* AddNode(Graph* graph, CUgraphNodeType type, StreamOp operation, Conte
   node->order = graph->next_order++;
   if (const auto* alloc = std::get_if<GraphAllocCall>(&node->operation)) {
     graph->allocations.push_back(alloc->address);
+    if (GraphAllocation* allocation = FindGraphMemory(alloc->address)) allocation->owner = graph;
+  } else if (const auto* free = std::get_if<GraphFreeCall>(&node->operation)) {
+    GraphAllocation* allocation = FindGraphMemory(free->address);
+    if (allocation) allocation->freed_by = graph;
   }
   D().nodes[node.get()] = graph;
   graph->nodes.push_back(std::move(node));
@@ -54,20 +52,26 @@ std::shared_ptr<Graph> CloneGraph(const Graph& graph) {
   auto copy = NewGraph();
   std::map<const GraphNode*, GraphNode*> copies;
   for (const auto& node : graph.nodes) {
-    GraphNode* made = AddNode(copy.get(), node->type, node->operation, node->ctx, {});
+    // Without its operation: what that allocates and frees stays the original's.
+    GraphNode* made = AddNode(copy.get(), node->type, EmptyCall{}, node->ctx, {});
     const uint64_t order = made->order;
     *made = *node;
     made->order = order;
     made->kernel_pointers.clear();
     made->cloned_from = reinterpret_cast<CUgraphNode>(node.get());
-    if (node->child) made->child = CloneGraph(*node->child);
+    if (node->child) SetChild(made, CloneGraph(*node->child));
     copies[node.get()] = made;
   }
   for (const auto& node : copy->nodes) {
     for (GraphNode*& dependency : node->dependencies) dependency = copies[dependency];
   }
-  copy->allocations.clear();  // the memory stays the original's
   return copy;
+}
+
+void SetChild(GraphNode* node, std::shared_ptr<Graph> child) {
+  child->owned_by_node = true;
+  D().graphs[child.get()] = child;
+  node->child = std::move(child);
 }
 
 CUresult FindGraph(CUgraph handle, std::shared_ptr<Graph>* out) {
@@ -85,10 +89,29 @@ CUresult FindNode(CUgraphNode handle, GraphNode** out, Graph** graph) {
   return CUDA_SUCCESS;
 }
 
+std::map<CUgraphNode, GraphNode*> NodesByOriginal(const Graph& copy) {
+  std::map<CUgraphNode, GraphNode*> out;
+  for (const auto& node : copy.nodes) {
+    out[node->cloned_from] = node.get();
+    if (node->child) out.merge(NodesByOriginal(*node->child));
+  }
+  return out;
+}
+
+bool HasMemoryNodes(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const auto& node) {
+    return node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+           node->type == CU_GRAPH_NODE_TYPE_MEM_FREE ||
+           (node->child && HasMemoryNodes(*node->child));
+  });
+}
+
 void ForgetNodes(Graph* graph) {
   for (const auto& node : graph->nodes) {
     D().nodes.erase(node.get());
-    if (node->child) ForgetNodes(node->child.get());
+    if (!node->child) continue;
+    ForgetNodes(node->child.get());
+    D().graphs.erase(node->child.get());
   }
 }
 

@@ -30,24 +30,10 @@ struct GraphNode {
 struct Graph {
   std::vector<std::unique_ptr<GraphNode>> nodes;
   uint64_t next_order = 1;
-  // Device memory of allocation nodes, given back with the last owner of the graph.
-  std::vector<uint64_t> allocations;
-  Context* allocation_ctx = nullptr;
-  bool owned_by_node = false;  // a child graph: cannot be destroyed by itself
+  std::vector<uint64_t> allocations;  // addresses of its allocation nodes
+  std::weak_ptr<GraphExec> instance;  // of a graph with memory nodes: the only one there may be
+  bool owned_by_node = false;         // a child graph: cannot be destroyed by itself
   ~Graph();
-};
-
-// An instantiated graph: the nodes' operations in an order that respects the edges.
-struct GraphExec {
-  struct Step {
-    CUgraphNode node = nullptr;  // of the graph it was made from, for the Exec...SetParams calls
-    GraphNode* copy = nullptr;
-  };
-  std::shared_ptr<Graph> graph;     // a private copy of the program's graph
-  std::shared_ptr<Graph> original;  // holds the memory of allocation nodes
-  std::vector<Step> steps;
-  Context* ctx = nullptr;
-  cuuint64_t flags = 0;
 };
 
 // D().mutex held for all of these.
@@ -57,8 +43,15 @@ GraphNode* AddNode(Graph* graph, CUgraphNodeType type, StreamOp operation, Conte
                    std::vector<GraphNode*> dependencies);
 std::shared_ptr<Graph> NewGraph();
 std::shared_ptr<Graph> CloneGraph(const Graph& graph);
+// Makes `child` the graph of a child graph node.
+void SetChild(GraphNode* node, std::shared_ptr<Graph> child);
 CUresult FindGraph(CUgraph graph, std::shared_ptr<Graph>* out);
 CUresult FindNode(CUgraphNode node, GraphNode** out, Graph** graph = nullptr);
+// The nodes of a copy by the handles of the nodes that they are copies of, child graphs' included.
+std::map<CUgraphNode, GraphNode*> NodesByOriginal(const Graph& copy);
+// Graphs with memory nodes cannot be cloned, be the child of another, lose nodes or edges, or have
+// two instances at a time (cuGraphAddMemAllocNode).
+bool HasMemoryNodes(const Graph& graph);
 // Takes the nodes out of the Driver's table; the handles are invalid from then on.
 void ForgetNodes(Graph* graph);
 // The node's type for an operation.

@@ -69,6 +69,7 @@ CUresult ChangeEdges(CUgraph handle, const CUgraphNode* from, const CUgraphNode*
   std::lock_guard lock(D().mutex);
   std::shared_ptr<Graph> graph;
   if (CUresult result = FindGraph(handle, &graph)) return result;
+  if (!add && HasMemoryNodes(*graph)) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
     GraphNode* source;
     GraphNode* target;
@@ -76,11 +77,13 @@ CUresult ChangeEdges(CUgraph handle, const CUgraphNode* from, const CUgraphNode*
     Graph* target_graph;
     if (CUresult result = FindNode(from[i], &source, &source_graph)) return result;
     if (CUresult result = FindNode(to[i], &target, &target_graph)) return result;
-    if (source_graph != graph.get() || target_graph != graph.get() || source == target) {
+    const bool mine = source_graph == graph.get() && target_graph == graph.get();
+    if ((!mine && !Broken(Rule::kGraphNodesKeepTheirGraph)) || source == target) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     auto& list = target->dependencies;
     const bool there = std::find(list.begin(), list.end(), source) != list.end();
+    if (there == add && Broken(Rule::kGraphEdgesAreOnce)) continue;
     if (there == add) return CUDA_ERROR_INVALID_VALUE;
     if (add) {
       list.push_back(source);
@@ -151,6 +154,7 @@ CUresult cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) {
   std::lock_guard lock(D().mutex);
   std::shared_ptr<Graph> graph;
   if (CUresult result = FindGraph(originalGraph, &graph)) return result;
+  if (HasMemoryNodes(*graph)) return CUDA_ERROR_INVALID_VALUE;
   auto copy = CloneGraph(*graph);
   *phGraphClone = reinterpret_cast<CUgraph>(copy.get());
   D().graphs[copy.get()] = std::move(copy);
@@ -178,9 +182,13 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode) {
   GraphNode* node;
   Graph* graph;
   if (CUresult result = FindNode(hNode, &node, &graph)) return result;
+  if (HasMemoryNodes(*graph)) return CUDA_ERROR_INVALID_VALUE;
   for (const auto& other : graph->nodes) std::erase(other->dependencies, node);
   D().nodes.erase(node);
-  if (node->child) ForgetNodes(node->child.get());
+  if (node->child) {
+    ForgetNodes(node->child.get());
+    D().graphs.erase(node->child.get());
+  }
   std::erase_if(graph->nodes, [&](const auto& entry) { return entry.get() == node; });
   return CUDA_SUCCESS;
 }

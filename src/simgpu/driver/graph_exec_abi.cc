@@ -1,57 +1,26 @@
-// Executable graphs: instantiate, launch, update. Nodes run one after the other on the launching
-// stream, in an order that respects the edges; branches do not overlap.
+// Executable graphs: instantiate, update, destroy.
 
 #include "simgpu/driver/graph_exec.h"
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "generated/cuda_abi.h"
-#include "simgpu/driver/capture.h"
 #include "simgpu/driver/context.h"
 
 namespace prorata::simgpu::driver {
 
-bool TopologicalOrder(const Graph& graph, std::vector<GraphNode*>* out) {
-  std::map<const GraphNode*, size_t> waiting;
-  std::map<const GraphNode*, std::vector<GraphNode*>> dependents;
-  auto earlier = [](const GraphNode* a, const GraphNode* b) { return a->order < b->order; };
-  std::set<GraphNode*, decltype(earlier)> ready(earlier);
-  for (const auto& node : graph.nodes) {
-    waiting[node.get()] = node->dependencies.size();
-    for (GraphNode* dependency : node->dependencies) dependents[dependency].push_back(node.get());
-    if (node->dependencies.empty()) ready.insert(node.get());
-  }
-  size_t placed = 0;
-  while (!ready.empty()) {
-    GraphNode* node = *ready.begin();
-    ready.erase(ready.begin());
-    ++placed;
-    if (node->child) {
-      if (!TopologicalOrder(*node->child, out)) return false;
-    } else {
-      out->push_back(node);
-    }
-    for (GraphNode* dependent : dependents[node]) {
-      if (--waiting[dependent] == 0) ready.insert(dependent);
-    }
-  }
-  return placed == graph.nodes.size();
-}
-
 CUresult Instantiate(const std::shared_ptr<Graph>& graph, Context* ctx, cuuint64_t flags,
                      CUgraphExec* out) {
   auto exec = std::make_shared<GraphExec>();
+  GraphPlan plan;
+  if (!MakePlan(*graph, {ctx, 0}, false, &plan)) return CUDA_ERROR_INVALID_VALUE;
   exec->graph = CloneGraph(*graph);
   exec->original = graph;
   exec->ctx = ctx;
   exec->flags = flags;
-  std::vector<GraphNode*> order;
-  if (!TopologicalOrder(*exec->graph, &order)) {
-    ForgetNodes(exec->graph.get());
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  for (GraphNode* node : order) exec->steps.push_back({node->cloned_from, node});
+  exec->nodes = NodesByOriginal(*exec->graph);
   // The copies are reachable through the executable graph only.
   ForgetNodes(exec->graph.get());
   *out = reinterpret_cast<CUgraphExec>(exec.get());
@@ -67,12 +36,10 @@ CUresult FindExec(CUgraphExec handle, std::shared_ptr<GraphExec>* out) {
 }
 
 CUresult FindExecNode(GraphExec* exec, CUgraphNode node, GraphNode** out) {
-  for (const GraphExec::Step& step : exec->steps) {
-    if (step.node != node) continue;
-    *out = step.copy;
-    return CUDA_SUCCESS;
-  }
-  return CUDA_ERROR_INVALID_VALUE;
+  auto found = exec->nodes.find(node);
+  if (found == exec->nodes.end()) return CUDA_ERROR_INVALID_VALUE;
+  *out = found->second;
+  return CUDA_SUCCESS;
 }
 
 }  // namespace prorata::simgpu::driver
@@ -86,11 +53,19 @@ CUresult MakeExec(CUgraphExec* out, CUgraph handle, cuuint64_t flags) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
+  constexpr cuuint64_t kKnown =
+      CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
+      CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+  if (flags & ~kKnown) return CUDA_ERROR_INVALID_VALUE;
   if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) return CUDA_ERROR_NOT_SUPPORTED;
   std::lock_guard lock(D().mutex);
   std::shared_ptr<Graph> graph;
   if (CUresult result = FindGraph(handle, &graph)) return result;
-  return Instantiate(graph, ctx, flags, out);
+  const bool has_memory = HasMemoryNodes(*graph);
+  if (has_memory && !graph->instance.expired()) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = Instantiate(graph, ctx, flags, out)) return result;
+  if (has_memory) graph->instance = D().execs[*out];
+  return CUDA_SUCCESS;
 }
 
 CUresult MakeExecOld(CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log,
@@ -100,6 +75,27 @@ CUresult MakeExecOld(CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, c
   return MakeExec(out, graph, 0);
 }
 
+// A node that can never be reached, because it depends on itself by some way; null when there is
+// none.
+CUgraphNode NodeOfCircle(const Graph& graph) {
+  std::set<const GraphNode*> reached;
+  bool more = true;
+  while (more) {
+    more = false;
+    for (const auto& node : graph.nodes) {
+      const auto& before = node->dependencies;
+      const bool ready = std::all_of(before.begin(), before.end(), [&](const GraphNode* other) {
+        return reached.contains(other);
+      });
+      if (ready && reached.insert(node.get()).second) more = true;
+    }
+  }
+  for (const auto& node : graph.nodes) {
+    if (!reached.contains(node.get())) return reinterpret_cast<CUgraphNode>(node.get());
+  }
+  return nullptr;
+}
+
 CUresult MakeExecWithParams(CUgraphExec* out, CUgraph graph,
                             CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
@@ -107,51 +103,19 @@ CUresult MakeExecWithParams(CUgraphExec* out, CUgraph graph,
   params->hErrNode_out = nullptr;
   params->result_out =
       result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
-  return result;
-}
-
-CUresult Launch(CUgraphExec handle, CUstream stream_handle, bool per_thread) {
-  Context* ctx;
-  if (CUresult result = EnterContext(&ctx)) return result;
-  StreamRef stream;
-  std::shared_ptr<GraphExec> exec;
-  std::shared_ptr<Graph> graph;  // keeps the nodes while an update replaces them
-  std::vector<GraphExec::Step> steps;
-  {
-    std::lock_guard lock(D().mutex);
-    if (CUresult result = FindExec(handle, &exec)) return result;
-    if (CUresult result = FindStream(stream_handle, per_thread, ctx, &stream)) return result;
-    graph = exec->graph;
-    steps = exec->steps;
-  }
-  std::vector<Work> work;
-  for (const GraphExec::Step& step : steps) {
-    if (!step.copy->enabled) continue;
-    StreamOp operation = step.copy->operation;
-    bool captured = false;
-    // Launched into a capturing stream, its nodes become nodes of that capture.
-    if (CUresult result = CaptureOperation(stream, &operation, &captured)) return result;
-    if (captured) continue;
-    if (CUresult result = MakeWork(stream->ctx, operation, &work)) return result;
-    if (auto* record = std::get_if<RecordCall>(&operation)) record->event->recorded = true;
-  }
-  return SubmitWork(stream, work);
-}
-
-CUresult Upload(CUgraphExec handle, CUstream stream_handle, bool per_thread) {
-  Context* ctx;
-  if (CUresult result = EnterContext(&ctx)) return result;
+  if (result != CUDA_ERROR_INVALID_VALUE) return result;
   std::lock_guard lock(D().mutex);
-  std::shared_ptr<GraphExec> exec;
-  if (CUresult result = FindExec(handle, &exec)) return result;
-  StreamRef stream;
-  return FindStream(stream_handle, per_thread, ctx, &stream);
+  std::shared_ptr<Graph> found;
+  if (FindGraph(graph, &found) != CUDA_SUCCESS) return result;
+  params->hErrNode_out = NodeOfCircle(*found);
+  if (params->hErrNode_out) params->result_out = CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE;
+  return result;
 }
 
 // Whether two graphs are alike in everything but their nodes' parameters; the order of creation
 // says which node is which, as it does for graphs captured from the same code.
-bool SameShape(const Graph& a, const Graph& b, CUgraphExecUpdateResult* why) {
-  *why = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+bool SameShape(const Graph& a, const Graph& b, CUgraphExecUpdateResultInfo* why) {
+  why->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
   if (a.nodes.size() != b.nodes.size()) return false;
   std::map<const GraphNode*, size_t> place_a;
   std::map<const GraphNode*, size_t> place_b;
@@ -162,8 +126,9 @@ bool SameShape(const Graph& a, const Graph& b, CUgraphExecUpdateResult* why) {
   for (size_t i = 0; i < a.nodes.size(); ++i) {
     const GraphNode& x = *a.nodes[i];
     const GraphNode& y = *b.nodes[i];
+    why->errorNode = reinterpret_cast<CUgraphNode>(b.nodes[i].get());
     if (x.type != y.type) {
-      *why = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+      why->result = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
       return false;
     }
     std::set<size_t> from_a;
@@ -173,11 +138,12 @@ bool SameShape(const Graph& a, const Graph& b, CUgraphExecUpdateResult* why) {
     if (from_a != from_b) return false;
     if (x.child && y.child && !SameShape(*x.child, *y.child, why)) return false;
   }
-  *why = CU_GRAPH_EXEC_UPDATE_SUCCESS;
+  why->result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
+  why->errorNode = nullptr;
   return true;
 }
 
-CUresult Update(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResult* why) {
+CUresult Update(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResultInfo* why) {
   if (CUresult result = EnterCall()) return result;
   std::lock_guard lock(D().mutex);
   std::shared_ptr<GraphExec> exec;
@@ -192,8 +158,9 @@ CUresult Update(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResul
   D().execs.erase(fresh);
   // A launch in progress elsewhere keeps the old object; the handle names the new content.
   exec->graph.swap(updated->graph);
-  exec->steps.swap(updated->steps);
+  exec->nodes.swap(updated->nodes);
   exec->original.swap(updated->original);
+  exec->planned = false;
   return CUDA_SUCCESS;
 }
 
@@ -220,19 +187,6 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* phGraphExec, CUgraph hGr
   return MakeExecWithParams(phGraphExec, hGraph, instantiateParams);
 }
 
-CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
-  return Launch(hGraph, hStream, false);
-}
-CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
-  return Launch(hGraphExec, hStream, true);
-}
-CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
-  return Upload(hGraph, hStream, false);
-}
-CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
-  return Upload(hGraphExec, hStream, true);
-}
-
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
   if (CUresult result = EnterCall()) return result;
   std::lock_guard lock(D().mutex);
@@ -253,12 +207,15 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
                               CUgraphExecUpdateResultInfo* resultInfo) {
   if (!resultInfo) return CUDA_ERROR_INVALID_VALUE;
   *resultInfo = {};
-  return Update(hGraphExec, hGraph, &resultInfo->result);
+  return Update(hGraphExec, hGraph, resultInfo);
 }
 
 CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* hErrorNode_out,
                            CUgraphExecUpdateResult* updateResult_out) {
   if (!updateResult_out) return CUDA_ERROR_INVALID_VALUE;
-  if (hErrorNode_out) *hErrorNode_out = nullptr;
-  return Update(hGraphExec, hGraph, updateResult_out);
+  CUgraphExecUpdateResultInfo info{};
+  const CUresult result = Update(hGraphExec, hGraph, &info);
+  if (hErrorNode_out) *hErrorNode_out = info.errorNode;
+  *updateResult_out = info.result;
+  return result;
 }

@@ -5,24 +5,16 @@
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/context.h"
 #include "simgpu/driver/copy.h"
+#include "simgpu/driver/graph_draft.h"
 #include "simgpu/driver/graph_exec.h"
+#include "simgpu/driver/graph_memory.h"
 #include "simgpu/driver/launch.h"
-#include "simgpu/driver/pool.h"
+#include "simgpu/driver/stream_value.h"
 
 using namespace prorata::simgpu;
 using namespace prorata::simgpu::driver;
 
 namespace {
-
-// Everything that makes a node, checked: what it does, and what the program said.
-struct Draft {
-  StreamOp operation;
-  Context* ctx = nullptr;
-  CUDA_KERNEL_NODE_PARAMS kernel_params{};
-  CUDA_MEMCPY3D copy_params{};
-  CUDA_MEMSET_NODE_PARAMS fill_params{};
-  std::shared_ptr<Graph> child;
-};
 
 CUresult ContextFor(CUcontext handle, Context** out) { return LiveContext(handle, out); }
 
@@ -106,9 +98,8 @@ CUresult DraftEvent(CUevent handle, bool record, Draft* draft) {
 CUresult DraftChild(CUgraph handle, Draft* draft) {
   std::shared_ptr<Graph> graph;
   if (CUresult result = FindGraph(handle, &graph)) return result;
+  if (HasMemoryNodes(*graph)) return CUDA_ERROR_NOT_SUPPORTED;
   draft->child = CloneGraph(*graph);
-  draft->child->owned_by_node = true;
-  D().graphs[draft->child.get()] = draft->child;
   return CUDA_SUCCESS;
 }
 
@@ -118,24 +109,32 @@ CUresult DraftAlloc(CUDA_MEM_ALLOC_NODE_PARAMS* params, Draft* draft) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (CUresult result = ContextFor(nullptr, &draft->ctx)) return result;
-  uint64_t address;
-  Pool* pool = GraphPool(params->poolProps.location.id);
-  if (CUresult result = PoolAllocate(pool, draft->ctx, nullptr, params->bytesize, &address)) {
-    return result;
-  }
-  params->dptr = address;
-  draft->operation = GraphAllocCall{address, params->bytesize};
+  if (CUresult result = ReserveGraphMemory(draft->ctx, params)) return result;
+  draft->operation = GraphAllocCall{params->dptr, params->bytesize};
+  return CUDA_SUCCESS;
+}
+
+CUresult DraftBatch(const CUDA_BATCH_MEM_OP_NODE_PARAMS& params, Draft* draft) {
+  if (params.flags != 0 || params.count == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = ContextFor(params.ctx, &draft->ctx)) return result;
+  BatchCall batch;
+  if (CUresult result = MakeBatch(params.paramArray, params.count, &batch)) return result;
+  draft->operation = std::move(batch);
   return CUDA_SUCCESS;
 }
 
 CUresult DraftFree(CUdeviceptr address, Draft* draft) {
-  if (!D().memory.contains(address)) return CUDA_ERROR_INVALID_VALUE;
+  if (!FindGraphMemory(address)) return CUDA_ERROR_INVALID_VALUE;
   draft->operation = GraphFreeCall{address};
   return CUDA_SUCCESS;
 }
 
-CUresult Place(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependencies,
-               size_t count, Draft draft) {
+}  // namespace
+
+namespace prorata::simgpu::driver {
+
+CUresult PlaceNode(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependencies,
+                   size_t count, Draft draft) {
   if (!out || (count > 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Graph> graph;
   if (CUresult result = FindGraph(graph_handle, &graph)) return result;
@@ -148,16 +147,35 @@ CUresult Place(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* depend
     if (owner != graph.get() || twice) return CUDA_ERROR_INVALID_VALUE;
     nodes.push_back(node);
   }
+  if (const auto* free = std::get_if<GraphFreeCall>(&draft.operation)) {
+    if (CUresult result = CheckFreeNode(graph.get(), free->address)) return result;
+  }
   const CUgraphNodeType type = draft.child ? CU_GRAPH_NODE_TYPE_GRAPH : NodeTypeOf(draft.operation);
   GraphNode* node =
       AddNode(graph.get(), type, std::move(draft.operation), draft.ctx, std::move(nodes));
   node->kernel_params = draft.kernel_params;
   node->copy_params = draft.copy_params;
   node->fill_params = draft.fill_params;
-  node->child = std::move(draft.child);
+  if (draft.child) SetChild(node, std::move(draft.child));
   *out = reinterpret_cast<CUgraphNode>(node);
   return CUDA_SUCCESS;
 }
+
+CUresult FindNodeOfType(CUgraphExec exec_handle, CUgraphNode handle, CUgraphNodeType type,
+                        GraphNode** out) {
+  if (exec_handle) {
+    std::shared_ptr<GraphExec> exec;
+    if (CUresult result = FindExec(exec_handle, &exec)) return result;
+    if (CUresult result = FindExecNode(exec.get(), handle, out)) return result;
+  } else if (CUresult result = FindNode(handle, out)) {
+    return result;
+  }
+  return (*out)->type == type ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace prorata::simgpu::driver
+
+namespace {
 
 // Runs `make` (which fills a Draft) and places the node.
 template <typename Make>
@@ -167,7 +185,7 @@ CUresult Add(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, s
   std::lock_guard lock(D().mutex);
   Draft draft;
   if (CUresult result = make(&draft)) return result;
-  return Place(out, graph, dependencies, count, std::move(draft));
+  return PlaceNode(out, graph, dependencies, count, std::move(draft));
 }
 
 void Apply(Draft draft, GraphNode* node) {
@@ -184,50 +202,28 @@ CUresult Set(CUgraphExec exec_handle, CUgraphNode handle, CUgraphNodeType type, 
   if (CUresult result = EnterCall()) return result;
   std::lock_guard lock(D().mutex);
   GraphNode* node;
-  if (exec_handle) {
-    std::shared_ptr<GraphExec> exec;
-    if (CUresult result = FindExec(exec_handle, &exec)) return result;
-    if (CUresult result = FindExecNode(exec.get(), handle, &node)) return result;
-  } else if (CUresult result = FindNode(handle, &node)) {
-    return result;
-  }
-  if (node->type != type) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = FindNodeOfType(exec_handle, handle, type, &node)) return result;
   Draft draft;
   if (CUresult result = make(&draft)) return result;
   Apply(std::move(draft), node);
   return CUDA_SUCCESS;
 }
 
-CUresult Get(CUgraphNode handle, CUgraphNodeType type, GraphNode** node) {
-  if (CUresult result = EnterCall()) return result;
-  if (CUresult result = FindNode(handle, node)) return result;
-  return (*node)->type == type ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-// The parameters as they are now, also of captured nodes. kernelParams points into the node.
-CUDA_KERNEL_NODE_PARAMS KernelParams(GraphNode* node) {
-  auto& call = std::get<KernelCall>(node->operation);
-  CUDA_KERNEL_NODE_PARAMS params = node->kernel_params;
-  params.func = reinterpret_cast<CUfunction>(call.function.get());
-  params.gridDimX = call.grid[0];
-  params.gridDimY = call.grid[1];
-  params.gridDimZ = call.grid[2];
-  params.blockDimX = call.block[0];
-  params.blockDimY = call.block[1];
-  params.blockDimZ = call.block[2];
-  params.sharedMemBytes = call.shared_bytes;
-  params.extra = nullptr;
-  params.ctx = node->ctx ? HandleOf(node->ctx) : nullptr;
-  node->kernel_pointers.clear();
-  auto* bytes = reinterpret_cast<char*>(call.parameter_bytes.data());
-  for (uint32_t offset : call.parameter_offsets) node->kernel_pointers.push_back(bytes + offset);
-  params.kernelParams = node->kernel_pointers.empty() ? nullptr : node->kernel_pointers.data();
-  return params;
-}
-
 template <typename Params, typename Make>
 CUresult Checked(const Params* params, Draft* draft, Make make) {
   return params ? make(*params, draft) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult AllocOf(CUgraphNodeParams* params, Draft* draft) {
+  CUDA_MEM_ALLOC_NODE_PARAMS_v2& given = params->alloc;
+  CUDA_MEM_ALLOC_NODE_PARAMS alloc{};
+  alloc.poolProps = given.poolProps;
+  alloc.accessDescs = given.accessDescs;
+  alloc.accessDescCount = given.accessDescCount;
+  alloc.bytesize = given.bytesize;
+  const CUresult result = DraftAlloc(&alloc, draft);
+  given.dptr = alloc.dptr;
+  return result;
 }
 
 CUresult DraftOf(CUgraphNodeParams* params, Draft* draft) {
@@ -255,6 +251,12 @@ CUresult DraftOf(CUgraphNodeParams* params, Draft* draft) {
       return DraftEvent(params->eventWait.event, false, draft);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
       return DraftEvent(params->eventRecord.event, true, draft);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
+      const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& b = params->memOp;
+      return DraftBatch({b.ctx, b.count, b.paramArray, b.flags}, draft);
+    }
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+      return AllocOf(params, draft);
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
       return DraftFree(params->free.dptr, draft);
     default:
@@ -288,6 +290,8 @@ PRORATA_ADD(cuGraphAddEventRecordNode, (CUevent event), DraftEvent(event, true, 
 PRORATA_ADD(cuGraphAddEventWaitNode, (CUevent event), DraftEvent(event, false, draft))
 PRORATA_ADD(cuGraphAddMemAllocNode, (CUDA_MEM_ALLOC_NODE_PARAMS * nodeParams),
             DraftAlloc(nodeParams, draft))
+PRORATA_ADD(cuGraphAddBatchMemOpNode, (const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams),
+            Checked(nodeParams, draft, DraftBatch))
 PRORATA_ADD(cuGraphAddMemFreeNode, (CUdeviceptr dptr), DraftFree(dptr, draft))
 PRORATA_ADD(cuGraphAddNode, (CUgraphNodeParams * nodeParams), DraftOf(nodeParams, draft))
 
@@ -369,88 +373,14 @@ CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
              [&](Draft* draft) { return Checked(nodeParams, draft, DraftHost); });
 }
 
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS* nodeParams) {
-  if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(D().mutex);
-  GraphNode* node;
-  if (CUresult result = Get(hNode, CU_GRAPH_NODE_TYPE_KERNEL, &node)) return result;
-  *nodeParams = KernelParams(node);
-  return CUDA_SUCCESS;
+CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode,
+                                        const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  return Set(nullptr, hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+             [&](Draft* draft) { return Checked(nodeParams, draft, DraftBatch); });
 }
-CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
-  if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
-  CUDA_KERNEL_NODE_PARAMS wide;
-  if (CUresult result = cuGraphKernelNodeGetParams_v2(hNode, &wide)) return result;
-  *nodeParams = {wide.func,         wide.gridDimX,  wide.gridDimY,  wide.gridDimZ,
-                 wide.blockDimX,    wide.blockDimY, wide.blockDimZ, wide.sharedMemBytes,
-                 wide.kernelParams, wide.extra};
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D* nodeParams) {
-  if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(D().mutex);
-  GraphNode* node;
-  if (CUresult result = Get(hNode, CU_GRAPH_NODE_TYPE_MEMCPY, &node)) return result;
-  *nodeParams = node->copy_params;
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS* nodeParams) {
-  if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(D().mutex);
-  GraphNode* node;
-  if (CUresult result = Get(hNode, CU_GRAPH_NODE_TYPE_MEMSET, &node)) return result;
-  const auto& fill = std::get<FillCall>(node->operation);
-  *nodeParams = {fill.dst, fill.pitch, fill.value, fill.element_bytes, fill.width, fill.height};
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS* nodeParams) {
-  if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(D().mutex);
-  GraphNode* node;
-  if (CUresult result = Get(hNode, CU_GRAPH_NODE_TYPE_HOST, &node)) return result;
-  const auto& call = std::get<HostCall>(node->operation);
-  *nodeParams = {call.function, call.user_data};
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph* phGraph) {
-  if (!phGraph) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(D().mutex);
-  GraphNode* node;
-  if (CUresult result = Get(hNode, CU_GRAPH_NODE_TYPE_GRAPH, &node)) return result;
-  *phGraph = reinterpret_cast<CUgraph>(node->child.get());
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr* dptr_out) {
-  if (!dptr_out) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(D().mutex);
-  GraphNode* node;
-  if (CUresult result = Get(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE, &node)) return result;
-  *dptr_out = std::get<GraphFreeCall>(node->operation).address;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled) {
-  if (CUresult result = EnterCall()) return result;
-  std::lock_guard lock(D().mutex);
-  std::shared_ptr<GraphExec> exec;
-  if (CUresult result = FindExec(hGraphExec, &exec)) return result;
-  GraphNode* node;
-  if (CUresult result = FindExecNode(exec.get(), hNode, &node)) return result;
-  const bool can = node->type == CU_GRAPH_NODE_TYPE_KERNEL ||
-                   node->type == CU_GRAPH_NODE_TYPE_MEMCPY ||
-                   node->type == CU_GRAPH_NODE_TYPE_MEMSET;
-  if (!can) return CUDA_ERROR_INVALID_VALUE;
-  node->enabled = isEnabled != 0;
-  return CUDA_SUCCESS;
-}
-CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int* isEnabled) {
-  if (CUresult result = EnterCall()) return result;
-  if (!isEnabled) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(D().mutex);
-  std::shared_ptr<GraphExec> exec;
-  if (CUresult result = FindExec(hGraphExec, &exec)) return result;
-  GraphNode* node;
-  if (CUresult result = FindExecNode(exec.get(), hNode, &node)) return result;
-  *isEnabled = node->enabled ? 1 : 0;
-  return CUDA_SUCCESS;
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  if (!hGraphExec) return CUDA_ERROR_INVALID_VALUE;
+  return Set(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+             [&](Draft* draft) { return Checked(nodeParams, draft, DraftBatch); });
 }

@@ -31,7 +31,11 @@ void Heap::DropRange(std::map<uint64_t, Range>::iterator range) {
   // Unmapped first: the pages are punched out of the file when the slabs are freed, and a mapping
   // left over would show the next owner's bytes.
   arena_->Unmap(range->first, range->second.bytes);
-  machine_->FreeSlabs(context_, range->second.extents);
+  if (range->second.share != 0) {
+    machine_->DropShare(range->second.share);
+  } else {
+    machine_->FreeSlabs(context_, range->second.extents);
+  }
   arena_->Give(range->first, range->second.bytes);
   ranges_.erase(range);
 }
@@ -89,6 +93,36 @@ bool Heap::Free(uint64_t address) {
   auto range = ranges_.find(address);
   if (range == ranges_.end() || slabs_.contains(address)) return false;
   DropRange(range);
+  return true;
+}
+
+// Those who open it get all of the range, as they do on a real device: the slab is the smallest
+// thing that can be mapped.
+Code Heap::Export(uint64_t address, uint64_t bytes, const ShareName& pool, ShareName* name) {
+  const auto after = ranges_.upper_bound(address);
+  if (after == ranges_.begin()) return Code::kInvalidValue;
+  auto& [base, range] = *std::prev(after);
+  if (address - base >= range.bytes) return Code::kInvalidValue;
+  if (range.share == 0) {
+    const auto shared = machine_->ShareSlabs(context_, range.extents);
+    if (!shared) return shared.error();
+    range.share = shared->share;
+  }
+  const auto made = machine_->ExportAddress(range.share, address - base, bytes, pool);
+  if (!made) return made.error();
+  *name = *made;
+  return Code::kOk;
+}
+
+bool Heap::Move(uint64_t address, Heap* to) {
+  auto range = ranges_.find(address);
+  if (range == ranges_.end()) return false;
+  const Code code = range->second.share != 0
+                        ? machine_->PassShare(range->second.share, to->context_)
+                        : machine_->MoveSlabs(context_, to->context_, range->second.extents);
+  if (code != Code::kOk) return false;
+  to->ranges_[address] = std::move(range->second);
+  ranges_.erase(range);
   return true;
 }
 

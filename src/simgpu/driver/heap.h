@@ -38,6 +38,11 @@ class Heap {
   Code AllocateSlabs(uint64_t bytes, uint64_t* address);
   // `address` must come from this heap. False when it does not.
   bool Free(uint64_t address);
+  // A name by which other processes may hold the slabs that `address` is in.
+  Code Export(uint64_t address, uint64_t bytes, const ShareName& pool, ShareName* name);
+  // What AllocateSlabs gave becomes another heap's of the same device; addresses and bytes stay.
+  // False, and nothing changed, when other processes may hold it.
+  bool Move(uint64_t address, Heap* to);
   // Unmaps everything; the slabs themselves go with the machine's context.
   void Close();
 
@@ -47,6 +52,7 @@ class Heap {
   struct Range {
     uint64_t bytes = 0;
     std::vector<Extent> extents;
+    Handle share = 0;  // not 0: other processes may hold it, too
   };
   struct Slab {
     std::bitset<kUnits> used;

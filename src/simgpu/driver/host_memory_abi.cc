@@ -85,7 +85,7 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
                               CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
   if (!p || bytesize == 0 || (Flags & ~kKnown)) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(D().mutex);
-  if (OverlapsRecord(AddressOf(p), AddressOf(p) + bytesize)) {
+  if (!Broken(Rule::kRegistersOnce) && OverlapsRecord(AddressOf(p), AddressOf(p) + bytesize)) {
     return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   }
   Memory memory;

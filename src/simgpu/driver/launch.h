@@ -19,4 +19,7 @@ struct LaunchRequest {
 CUresult MakeKernelCall(std::shared_ptr<Function> function, const LaunchRequest& request,
                         const DeviceConfig& device, KernelCall* out);
 
+// Whether all blocks of a cooperative launch can be on the device at once.
+bool FitsAtOnce(const KernelCall& call, const DeviceConfig& device);
+
 }  // namespace prorata::simgpu::driver

@@ -14,10 +14,10 @@ namespace {
 // The limits that cuDeviceGetAttribute reports.
 constexpr unsigned kMaxBlockDim[3] = {1024, 1024, 64};
 constexpr unsigned kMaxGridDim[3] = {2147483647, 65535, 65535};
-constexpr uint64_t kMaxThreadsPerBlock = 1024;
 
 CUresult CopyParameters(const Function& function, const LaunchRequest& request, KernelCall* out) {
-  if (request.params && request.extra) return CUDA_ERROR_INVALID_VALUE;
+  if (request.params && request.extra && !Broken(Rule::kParametersComeOneWay))
+    return CUDA_ERROR_INVALID_VALUE;
   if (!function.parameters_known || function.parameters.empty()) return CUDA_SUCCESS;
   const char* buffer = nullptr;
   size_t buffer_bytes = 0;
@@ -38,7 +38,7 @@ CUresult CopyParameters(const Function& function, const LaunchRequest& request, 
     const auto& [offset, size] = function.parameters[i];
     const char* from = buffer ? buffer + offset : static_cast<const char*>(request.params[i]);
     if (!from || (buffer && size_t{offset} + size > buffer_bytes)) return CUDA_ERROR_INVALID_VALUE;
-    std::memcpy(bytes + offset, from, size);
+    if (!Broken(Rule::kParametersAreCopied)) std::memcpy(bytes + offset, from, size);
     out->parameter_offsets.push_back(offset);
   }
   return CUDA_SUCCESS;
@@ -59,8 +59,11 @@ CUresult MakeKernelCall(std::shared_ptr<Function> function, const LaunchRequest&
     out->grid[i] = request.grid[i];
     out->block[i] = request.block[i];
   }
-  if (threads > kMaxThreadsPerBlock) return CUDA_ERROR_INVALID_VALUE;
-  if (request.shared_bytes > static_cast<unsigned>(function->max_dynamic_shared_bytes)) {
+  if (threads > static_cast<uint64_t>(function->max_threads) && !Broken(Rule::kBlocksHaveLimits)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (request.shared_bytes > static_cast<unsigned>(function->max_dynamic_shared_bytes) &&
+      !Broken(Rule::kSharedMemoryHasLimits)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   out->shared_bytes = request.shared_bytes;
@@ -70,6 +73,13 @@ CUresult MakeKernelCall(std::shared_ptr<Function> function, const LaunchRequest&
   function->loaded = true;
   out->function = std::move(function);
   return CUDA_SUCCESS;
+}
+
+bool FitsAtOnce(const KernelCall& call, const DeviceConfig& device) {
+  const uint64_t threads = uint64_t{call.block[0]} * call.block[1] * call.block[2];
+  const uint64_t blocks = uint64_t{call.grid[0]} * call.grid[1] * call.grid[2];
+  const int per_sm = BlocksPerSm(*call.function, static_cast<int>(threads), call.shared_bytes);
+  return blocks <= uint64_t{static_cast<unsigned>(per_sm)} * device.sm_count;
 }
 
 }  // namespace prorata::simgpu::driver
@@ -97,12 +107,8 @@ CUresult Launch(CUfunction handle, const LaunchRequest& request, CUstream stream
   const DeviceConfig& device = D().config(ctx->device);
   if (CUresult result = MakeKernelCall(std::move(function), request, device, &call)) return result;
   call.cooperative = cooperative;
-  if (cooperative) {
-    // All blocks must be on the device at once.
-    const uint64_t threads = uint64_t{call.block[0]} * call.block[1] * call.block[2];
-    const uint64_t blocks = uint64_t{call.grid[0]} * call.grid[1] * call.grid[2];
-    const uint64_t per_sm = std::min<uint64_t>(2048 / ((threads + 31) / 32 * 32), 32);
-    if (blocks > per_sm * device.sm_count) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  if (cooperative && !FitsAtOnce(call, device) && !Broken(Rule::kCooperativeFits)) {
+    return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   }
   return Enqueue(stream, std::move(call));
 }

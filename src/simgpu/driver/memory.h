@@ -14,6 +14,10 @@ CUresult ReleaseDevice(uint64_t address);
 // Adds a record for memory that is not of a heap. D().mutex held.
 Memory& AddMemory(Memory memory);
 
+// Whether synchronous operations on this memory wait for the device even where others do not
+// (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, CU_CTX_SYNC_MEMOPS). D().mutex held.
+bool SynchronousMemops(const Context& ctx, uint64_t address);
+
 inline uint64_t AddressOf(CUdeviceptr address) { return address; }
 inline uint64_t AddressOf(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 

@@ -1,21 +1,33 @@
 // Plain device memory: cuMemAlloc and its relatives, cuMemFree, cuMemGetInfo.
 
+#include "simgpu/driver/graph_memory.h"
 #include "simgpu/driver/memory.h"
 
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/context.h"
+#include "simgpu/driver/faults.h"
 #include "simgpu/driver/pool.h"
 
 namespace prorata::simgpu::driver {
 
 Memory& AddMemory(Memory memory) {
-  memory.buffer_id = D().next_id++;
+  memory.buffer_id = Broken(Rule::kBufferIdsAreUnique) ? memory.base : D().next_id++;
   return D().memory[memory.base] = memory;
+}
+
+bool SynchronousMemops(const Context& ctx, uint64_t address) {
+  if (ctx.flags & CU_CTX_SYNC_MEMOPS) return true;
+  const Memory* memory = FindMemory(address);
+  return memory && memory->sync_memops;
 }
 
 CUresult AllocateDevice(Context* ctx, uint64_t bytes, Memory::Kind kind, uint64_t* address,
                         unsigned flags) {
+  // What a module needs for its globals is not an allocation of the program.
+  if (kind != Memory::Kind::kGlobal && RefusesAllocation(ctx->device, bytes)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   Code code = ctx->heap.Allocate(bytes, address);
   if (code == Code::kOutOfMemory) {
     TrimPools(ctx->device, true);
@@ -37,6 +49,7 @@ CUresult ReleaseDevice(uint64_t address) {
   auto record = D().memory.find(address);
   if (record == D().memory.end()) return CUDA_ERROR_INVALID_VALUE;
   Context* ctx = record->second.ctx;
+  if (record->second.name.handle != 0) D().machine->WithdrawExport(record->second.name);
   D().memory.erase(record);
   if (ctx->alive) ctx->heap.Free(address);
   return CUDA_SUCCESS;
@@ -55,6 +68,7 @@ CUresult Allocate(CUdeviceptr* dptr, size_t bytesize, Memory::Kind kind, unsigne
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   if (CUresult result = CheckCaptureSafe()) return result;
+  if (bytesize == 0 && Broken(Rule::kAllocatesNothing)) return CUDA_SUCCESS;
   if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   if (bytesize > D().config(ctx->device).memory_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   std::lock_guard lock(D().mutex);
@@ -113,7 +127,9 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
   {
     std::lock_guard lock(D().mutex);
     auto record = D().memory.find(dptr);
-    if (record == D().memory.end()) return CUDA_ERROR_INVALID_VALUE;
+    if (record == D().memory.end()) {
+      return Broken(Rule::kFreesOnce) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
     const Memory& memory = record->second;
     if (memory.kind != Memory::Kind::kDevice && memory.kind != Memory::Kind::kManaged &&
         memory.kind != Memory::Kind::kPool) {
@@ -121,10 +137,12 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
     }
     handle = memory.ctx->handle;
   }
-  D().machine->WaitContext(handle);
+  if (!Broken(Rule::kFreeWaits)) D().machine->WaitContext(handle);
   std::lock_guard lock(D().mutex);
   auto record = D().memory.find(dptr);
   if (record == D().memory.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = ErrorOf(*record->second.ctx)) return result;
+  if (GraphAllocation* allocation = FindGraphMemory(dptr)) return FreeGraphMemory(allocation, 0, 0);
   if (record->second.kind == Memory::Kind::kPool) {
     PoolFree(record->second.pool, dptr, 0, 0);
     return CUDA_SUCCESS;
@@ -140,7 +158,7 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
   auto info = D().machine->MemInfo(D().machine_index[ctx->device]);
   if (!info) return FromCode(info.error());
-  *free = info->free_bytes;
+  *free = Broken(Rule::kMemInfoFollows) ? info->total_bytes : info->free_bytes;
   *total = info->total_bytes;
   return CUDA_SUCCESS;
 }

@@ -1,8 +1,10 @@
-// Fills. Like the driver's, they do not wait for the device, except over host memory.
+// Fills. Like the driver's, they do not wait for the device, except over host and managed memory.
 
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/capture.h"
+#include "simgpu/driver/memory.h"
 #include "simgpu/driver/operation.h"
+#include "simgpu/driver/peer.h"
 
 using namespace prorata::simgpu;
 using namespace prorata::simgpu::driver;
@@ -13,12 +15,13 @@ CUresult Fill(const FillCall& fill, CUstream stream, bool per_thread, bool async
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   StreamRef target;
-  bool on_device = true;
+  bool waits = false;
   {
     std::lock_guard lock(D().mutex);
     if (CUresult result = FindStream(stream, per_thread, ctx, &target)) return result;
     if (fill.bytes() == 0) return CUDA_SUCCESS;
-    if (fill.dst % fill.element_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (fill.dst % fill.element_bytes != 0 && !Broken(Rule::kFillAlignment))
+      return CUDA_ERROR_INVALID_VALUE;
     const uint64_t row = uint64_t{fill.width} * fill.element_bytes;
     if (fill.height > 1 && (fill.pitch < row || fill.pitch % fill.element_bytes != 0)) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -26,11 +29,16 @@ CUresult Fill(const FillCall& fill, CUstream stream, bool per_thread, bool async
     if (!DeviceRangeIsValid(fill.dst, (fill.height - 1) * uint64_t{fill.pitch} + row)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    on_device = FindMemory(fill.dst)->on_device();
+    const Memory* memory = FindMemory(fill.dst);
+    if (!Reaches(target->ctx, *memory, fill.dst)) return CUDA_ERROR_INVALID_VALUE;
+    waits = !memory->on_device() || memory->kind == Memory::Kind::kManaged ||
+            SynchronousMemops(*ctx, fill.dst);
+    if (Broken(Rule::kFillOfHostWaits)) waits = false;
+    if (Broken(Rule::kFillOfDeviceDoesNotWait)) waits = true;
   }
   if (async) return Enqueue(target, fill);
   if (CUresult result = CheckCaptureSafe()) return result;
-  return on_device ? Enqueue(target, fill) : EnqueueAndWait(target, fill);
+  return waits ? EnqueueAndWait(target, fill) : Enqueue(target, fill);
 }
 
 FillCall Row(CUdeviceptr dst, unsigned value, unsigned element_bytes, size_t count) {

@@ -1,5 +1,5 @@
-// Calls that change nothing in the model: advice, prefetching, user objects, attributes of kernel
-// nodes. They check their arguments as the driver does, so that programs go their usual way.
+// Calls that change nothing in the model: user objects, attributes of kernel nodes. They check
+// their arguments as the driver does, so that programs go their usual way.
 
 #include <cstring>
 
@@ -9,58 +9,6 @@
 
 using namespace prorata::simgpu;
 using namespace prorata::simgpu::driver;
-
-namespace {
-
-CUresult Managed(CUdeviceptr address, size_t count) {
-  Context* ctx;
-  if (CUresult result = EnterContext(&ctx)) return result;
-  std::lock_guard lock(D().mutex);
-  const Memory* memory = FindMemory(address);
-  if (count == 0 || !memory || memory->kind != Memory::Kind::kManaged) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  return DeviceRangeIsValid(address, count) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-// In stream order, and at no cost: all managed memory is on the device, and the CPU reaches it.
-CUresult Prefetch(CUdeviceptr address, size_t count, CUstream handle, bool per_thread) {
-  if (CUresult result = Managed(address, count)) return result;
-  Context* ctx;
-  if (CUresult result = EnterContext(&ctx)) return result;
-  StreamRef stream;
-  {
-    std::lock_guard lock(D().mutex);
-    if (CUresult result = FindStream(handle, per_thread, ctx, &stream)) return result;
-  }
-  return Enqueue(stream, EmptyCall{});
-}
-
-}  // namespace
-
-CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation) {
-  if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  return Managed(devPtr, count);
-}
-CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice) {
-  return cuMemAdvise_v2(devPtr, count, advice, {});
-}
-CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice, CUstream hStream) {
-  return Prefetch(devPtr, count, hStream, false);
-}
-CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count, CUdevice, CUstream hStream) {
-  return Prefetch(devPtr, count, hStream, true);
-}
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation, unsigned int,
-                               CUstream hStream) {
-  return Prefetch(devPtr, count, hStream, false);
-}
-CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t count, CUmemLocation, unsigned int,
-                                    CUstream hStream) {
-  return Prefetch(devPtr, count, hStream, true);
-}
 
 namespace {
 

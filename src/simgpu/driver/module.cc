@@ -15,9 +15,6 @@
 namespace prorata::simgpu::driver {
 namespace {
 
-// Bytes given to a global of an image whose contents cannot be listed.
-constexpr uint64_t kOpaqueGlobalBytes = 64 << 10;
-
 // Host objects come as bytes in memory, and dlopen wants a file: one in memory will do.
 CUresult OpenHostObject(const void* data, uint64_t bytes, void** object) {
   UniqueFd fd(memfd_create("prorata-host-image", MFD_CLOEXEC));
@@ -57,14 +54,20 @@ bool FillHostFunction(void* object, const std::string& name, Function* function)
   return true;
 }
 
+// What a block may use in all without opting in to more.
+constexpr int kPortableShared = 49152;
+
 bool FillImageFunction(const Image& image, const std::string& name, Function* function) {
-  for (const ImageKernel& kernel : image.kernels) {
-    if (kernel.name != name) continue;
-    function->parameters = kernel.parameters;
-    function->parameters_known = kernel.parameters_known;
-    return true;
-  }
-  return image.opaque;
+  const ImageKernel* kernel = image.FindKernel(name);
+  if (!kernel) return false;
+  function->parameters = kernel->parameters;
+  function->parameters_known = kernel->parameters_known;
+  function->registers = kernel->registers;
+  function->shared_bytes = kernel->shared_bytes;
+  function->local_bytes = kernel->local_bytes;
+  function->max_threads = kernel->max_threads;
+  function->max_dynamic_shared_bytes = std::max(0, kPortableShared - kernel->shared_bytes);
+  return true;
 }
 
 }  // namespace
@@ -88,9 +91,11 @@ CUresult ReadWholeFile(const char* path, std::vector<char>* out) {
   return CUDA_SUCCESS;
 }
 
-CUresult LoadModule(const void* data, std::shared_ptr<Module>* out) {
+CUresult LoadModule(const void* data, CUdevice device, std::shared_ptr<Module>* out) {
   auto module = std::make_shared<Module>();
-  if (CUresult result = ParseImage(data, &module->image)) return result;
+  const DeviceConfig& config = D().config(device);
+  const int arch = config.compute_major * 10 + config.compute_minor;
+  if (CUresult result = ParseImage(data, arch, &module->image)) return result;
   if (module->image.kind == Image::Kind::kHostElf) {
     if (CUresult result = OpenHostObject(data, module->image.bytes, &module->host_object)) {
       return result;
@@ -113,7 +118,7 @@ CUresult FindFunction(Module* module, const std::string& name, std::shared_ptr<F
   const bool exists = module->host_object
                           ? FillHostFunction(module->host_object, name, function.get())
                           : FillImageFunction(module->image, name, function.get());
-  if (!exists) return CUDA_ERROR_NOT_FOUND;
+  if (!exists && !Broken(Rule::kUnknownNamesAreNotFound)) return CUDA_ERROR_NOT_FOUND;
   module->functions[name] = function;
   D().functions[function.get()] = function;
   *out = std::move(function);
@@ -161,14 +166,14 @@ CUresult FindGlobal(Module* module, Context* ctx, const char* name, uint64_t* ad
     }
     return CUDA_ERROR_NOT_FOUND;
   }
-  uint64_t size = module->image.opaque ? kOpaqueGlobalBytes : 0;
+  uint64_t size = 0;
   for (const ImageGlobal& global : module->image.globals) {
     if (global.name == name) size = std::max<uint64_t>(global.bytes, 1);
   }
   if (size == 0) return CUDA_ERROR_NOT_FOUND;
   *bytes = size;
   auto [entry, added] = module->globals.try_emplace({ctx, name}, 0);
-  if (added) {
+  if (added || Broken(Rule::kGlobalsHaveOneAddress)) {
     const CUresult result = AllocateDevice(ctx, size, Memory::Kind::kGlobal, &entry->second);
     if (result != CUDA_SUCCESS) {
       module->globals.erase(entry);

@@ -16,7 +16,7 @@ CUresult Load(CUmodule* out, const void* image) {
   if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = CheckCaptureSafe()) return result;
   std::shared_ptr<Module> module;
-  if (CUresult result = LoadModule(image, &module)) return result;
+  if (CUresult result = LoadModule(image, ctx->device, &module)) return result;
   module->ctx = ctx;
   std::lock_guard lock(D().mutex);
   *out = reinterpret_cast<CUmodule>(module.get());
@@ -24,7 +24,7 @@ CUresult Load(CUmodule* out, const void* image) {
   return CUDA_SUCCESS;
 }
 
-// Lists what the image names, or of an opaque one what has been asked for.
+// Lists what the image names, or of a host image what has been asked for.
 std::vector<std::shared_ptr<Function>> AllFunctions(Module* module) {
   std::vector<std::shared_ptr<Function>> out;
   for (const ImageKernel& kernel : module->image.kernels) {
@@ -138,7 +138,9 @@ CUresult NewLibrary(CUlibrary* out, const void* code) {
   if (CUresult result = EnterCall()) return result;
   if (!out || !code) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Module> library;
-  if (CUresult result = LoadModule(code, &library)) return result;
+  // A library is read once, for one kind of device: that of the current context, or the first.
+  Context* const ctx = Self().stack.empty() ? nullptr : Self().stack.back();
+  if (CUresult result = LoadModule(code, ctx ? ctx->device : 0, &library)) return result;
   library->is_library = true;
   std::lock_guard lock(D().mutex);
   *out = reinterpret_cast<CUlibrary>(library.get());
@@ -153,13 +155,17 @@ CUresult FindLibrary(CUlibrary handle, std::shared_ptr<Module>* out) {
   return CUDA_SUCCESS;
 }
 
-CUresult LibraryGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary handle, const char* name) {
+CUresult LibraryGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary handle, const char* name,
+                       bool managed_only = false) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   if (!name) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(D().mutex);
   std::shared_ptr<Module> library;
   if (CUresult result = FindLibrary(handle, &library)) return result;
+  for (const ImageGlobal& global : library->image.globals) {
+    if (managed_only && global.name == name && !global.managed) return CUDA_ERROR_NOT_FOUND;
+  }
   uint64_t address;
   size_t size;
   if (CUresult result = FindGlobal(library.get(), ctx, name, &address, &size)) return result;
@@ -232,5 +238,5 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
 
 CUresult cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
                              const char* name) {
-  return LibraryGlobal(dptr, bytes, library, name);
+  return LibraryGlobal(dptr, bytes, library, name, true);
 }

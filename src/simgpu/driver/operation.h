@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -30,7 +31,9 @@ struct KernelCall {
 // A box of bytes from one place to another; 1D copies are one row.
 struct CopyCall {
   WorkKind direction = WorkKind::kHost;  // kHost: between host addresses
-  uint64_t dst = 0;                      // of the first byte
+  int from_device = 0;                   // kCopyToPeer: devices of the machine
+  int to_device = 0;
+  uint64_t dst = 0;  // of the first byte
   uint64_t src = 0;
   size_t dst_pitch = 0;
   size_t src_pitch = 0;
@@ -80,6 +83,12 @@ struct ValueCall {
   unsigned condition = 0;  // CU_STREAM_WAIT_VALUE_*
 };
 
+// Several of them, one behind the other.
+struct BatchCall {
+  std::vector<ValueCall> calls;
+  std::vector<CUstreamBatchMemOpParams> params;  // as the program said it
+};
+
 // A node that only orders others; a child graph is flattened into its nodes.
 struct EmptyCall {};
 
@@ -93,7 +102,7 @@ struct GraphFreeCall {
 };
 
 using StreamOp = std::variant<EmptyCall, KernelCall, CopyCall, FillCall, HostCall, RecordCall,
-                              WaitCall, ValueCall, GraphAllocCall, GraphFreeCall>;
+                              WaitCall, BatchCall, GraphAllocCall, GraphFreeCall>;
 
 // What the machine is to do for the operation, with the action registered that does the rest.
 // Needs D().mutex not held. Fails only when the executor thread cannot be started.
@@ -104,11 +113,18 @@ CUresult MakeWork(Context* ctx, const StreamOp& operation, std::vector<Work>* wo
 CUresult SubmitWork(const StreamRef& stream, const std::vector<Work>& work,
                     uint64_t* sequence = nullptr);
 
+// The same with stream->order held by the caller.
+CUresult SubmitOrdered(const StreamRef& stream, const std::vector<Work>& work, uint64_t* sequence);
+// Forgets the actions of work that is not to be submitted.
+void ForgetWork(std::span<const Work> work);
+
 // Captures the operation if the stream is capturing, else submits it. D().mutex not held.
 CUresult Enqueue(const StreamRef& stream, StreamOp operation, uint64_t* sequence = nullptr);
 // Enqueue, then waits until it is finished. An error while capturing.
 CUresult EnqueueAndWait(const StreamRef& stream, StreamOp operation);
 
+// Calls the program's function; CUDA calls are refused meanwhile. `error`: of the context.
+void RunHostCall(const HostCall& call, CUresult error);
 // Moves the bytes; the executor's part of a copy and a fill.
 void RunCopy(const CopyCall& copy);
 void RunFill(const FillCall& fill);

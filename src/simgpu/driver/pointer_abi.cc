@@ -6,6 +6,7 @@
 #include "simgpu/driver/context.h"
 #include "simgpu/driver/memory.h"
 #include "simgpu/driver/pool.h"
+#include "simgpu/driver/vmm.h"
 
 using namespace prorata::simgpu;
 using namespace prorata::simgpu::driver;
@@ -17,6 +18,18 @@ CUresult Put(void* data, T value) {
   // T is often a pointer, and its own bytes are meant.
   std::memcpy(data, &value, sizeof(T));  // NOLINT(bugprone-sizeof-expression)
   return CUDA_SUCCESS;
+}
+
+struct Range {
+  uint64_t base;
+  uint64_t bytes;
+};
+
+// Of mapped memory, the reservation that it is mapped in.
+Range RangeOf(const Memory& memory, uint64_t address) {
+  Range range = {memory.base, memory.bytes};
+  if (memory.kind == Memory::Kind::kMapped) FindReservation(address, &range.base, &range.bytes);
+  return range;
 }
 
 CUresult Attribute(void* data, CUpointer_attribute attribute, const Memory* memory,
@@ -41,17 +54,21 @@ CUresult Attribute(void* data, CUpointer_attribute attribute, const Memory* memo
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return Put(data, memory->buffer_id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      return Put(data, static_cast<unsigned char>(managed));
+      // Four bytes: cudart 11.8, 12 and 13 read as many, and set none before.
+      return Put(data, static_cast<unsigned>(managed));
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return Put(data, memory->device);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return Put(data, static_cast<unsigned char>(memory->kind == Memory::Kind::kDevice));
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return Put(data, static_cast<unsigned char>(0));
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return Put(data, RangeOf(*memory, ptr).base);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return Put(data, static_cast<size_t>(RangeOf(*memory, ptr).bytes));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       return Put(data, memory->base);
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return Put(data, static_cast<size_t>(memory->bytes));
     case CU_POINTER_ATTRIBUTE_MAPPED:
@@ -78,6 +95,7 @@ CUresult Absent(void* data, CUpointer_attribute attribute) {
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return Put(data, 0);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return Put(data, 0u);
     case CU_POINTER_ATTRIBUTE_MAPPED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:

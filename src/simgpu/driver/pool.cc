@@ -1,7 +1,11 @@
 #include "simgpu/driver/pool.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 
+#include "simgpu/driver/faults.h"
 #include "simgpu/driver/memory.h"
 
 namespace prorata::simgpu::driver {
@@ -11,14 +15,26 @@ constexpr uint64_t kBlockAlignment = 512;
 
 uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
-// Whether a free piece may be used by work submitted to `stream` from now on.
-bool Reusable(const Pool::Free& piece, const StreamRef& stream) {
-  if (piece.stream == 0 || (stream && piece.stream == stream->handle)) return true;
+bool ReachedByDevice(const Pool::Free& piece) {
+  if (piece.stream == 0) return true;
   const Code code = D().machine->QueryStream(piece.stream, piece.sequence);
   return code == Code::kOk || code == Code::kInvalidHandle;  // the latter: stream destroyed
 }
 
-bool ReachedByDevice(const Pool::Free& piece) { return Reusable(piece, nullptr); }
+bool ComesAfter(const Stream& stream, const Pool::Free& piece) {
+  auto known = stream.after.find(piece.stream);
+  return known != stream.after.end() && known->second >= piece.sequence;
+}
+
+// Whether a free piece may be used by work submitted to `stream` from now on.
+bool Reusable(const Pool& pool, const Pool::Free& piece, const StreamRef& stream) {
+  if (Broken(Rule::kReuseIsOrdered)) return true;
+  if (piece.stream == 0 || (stream && piece.stream == stream->handle)) return true;
+  const bool follows = pool.reuse_event || Broken(Rule::kEventReuseIsAsked);
+  if (follows && stream && ComesAfter(*stream, piece)) return true;
+  const bool opportunistic = pool.reuse_opportunistic || Broken(Rule::kOpportunismIsAsked);
+  return opportunistic && ReachedByDevice(piece);
+}
 
 // Joins two neighbours that wait for the same stream, or for nothing any more.
 bool Join(Pool::Chunk* chunk, std::map<uint64_t, Pool::Free>::iterator first) {
@@ -57,15 +73,44 @@ bool WhollyFree(const Pool::Chunk& chunk) {
          chunk.free.begin()->second.stream == 0;
 }
 
-bool TakeFromChunk(Pool::Chunk* chunk, const StreamRef& stream, uint64_t bytes, uint64_t* address) {
-  for (auto& [at, piece] : chunk->free) {
-    if (piece.bytes < bytes || !Reusable(piece, stream)) continue;
-    *address = at;
-    const Pool::Free rest = {piece.bytes - bytes, piece.stream, piece.sequence};
-    const uint64_t rest_at = at + bytes;
-    chunk->free.erase(at);
-    if (rest.bytes > 0) chunk->free[rest_at] = rest;
+// The first bytes of the piece at `at`.
+uint64_t TakeFromPiece(Pool::Chunk* chunk, uint64_t at, uint64_t bytes) {
+  Pool::Free rest = chunk->free[at];
+  rest.bytes -= bytes;
+  chunk->free.erase(at);
+  if (rest.bytes > 0) chunk->free[at + bytes] = rest;
+  return at;
+}
+
+bool TakeFromChunk(const Pool& pool, Pool::Chunk* chunk, const StreamRef& stream, uint64_t bytes,
+                   uint64_t* address) {
+  for (const auto& [at, piece] : chunk->free) {
+    if (piece.bytes < bytes || !Reusable(pool, piece, stream)) continue;
+    *address = TakeFromPiece(chunk, at, bytes);
     return true;
+  }
+  return false;
+}
+
+// Makes everything submitted to the stream from now on wait for the other's last entry so far.
+bool OrderAfter(const StreamRef& stream, Handle other) {
+  auto event = D().machine->CreateEvent(stream->ctx->handle);
+  if (!event) return false;
+  const bool done = D().machine->Submit(other, Work::Record(*event)).has_value() &&
+                    D().machine->Submit(stream->handle, Work::WaitFor(*event)).has_value();
+  D().machine->DestroyEvent(*event);  // the wait keeps the record that it saw
+  return done;
+}
+
+// The first piece that is large enough, whatever it is free behind: the stream waits for that.
+bool TakeAndWait(Pool* pool, const StreamRef& stream, uint64_t bytes, uint64_t* address) {
+  for (auto& [start, chunk] : pool->chunks) {
+    for (const auto& [at, piece] : chunk.free) {
+      if (piece.bytes < bytes || !OrderAfter(stream, piece.stream)) continue;
+      stream->after[piece.stream] = std::max(stream->after[piece.stream], piece.sequence);
+      *address = TakeFromPiece(&chunk, at, bytes);
+      return true;
+    }
   }
   return false;
 }
@@ -123,34 +168,31 @@ Pool* DefaultPool(int device) {
   return d.default_pool;
 }
 
-Pool* GraphPool(int device) {
-  Device& d = D().device(device);
-  if (!d.graph_pool) {
-    d.graph_pool = NewPool(device);
-    d.graph_pool->is_default = true;
-    d.graph_pool->release_threshold = UINT64_MAX;  // until cuDeviceGraphMemTrim
-  }
-  return d.graph_pool;
-}
-
 CUresult PoolAllocate(Pool* pool, Context* ctx, const StreamRef& stream, uint64_t bytes,
                       uint64_t* address) {
+  if (RefusesAllocation(ctx->device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const uint64_t rounded = RoundUp(bytes, kBlockAlignment);
   bool found = false;
   for (auto& [at, chunk] : pool->chunks) {
-    if (TakeFromChunk(&chunk, stream, rounded, address)) {
+    if (TakeFromChunk(*pool, &chunk, stream, rounded, address)) {
       found = true;
       break;
     }
   }
   for (auto chunk = pool->chunks.begin(); !found && chunk != pool->chunks.end(); ++chunk) {
+    if (!pool->reuse_opportunistic) break;
     Settle(&chunk->second);  // pieces that can be joined by now
-    found = TakeFromChunk(&chunk->second, stream, rounded, address);
+    found = TakeFromChunk(*pool, &chunk->second, stream, rounded, address);
   }
   if (!found) {
     Pool::Chunk* chunk = nullptr;
-    if (CUresult result = AddChunk(pool, ctx, rounded, &chunk)) return result;
-    TakeFromChunk(chunk, stream, rounded, address);
+    const CUresult result = AddChunk(pool, ctx, rounded, &chunk);
+    if (result == CUDA_SUCCESS) {
+      TakeFromChunk(*pool, chunk, stream, rounded, address);
+    } else if (result != CUDA_ERROR_OUT_OF_MEMORY || !pool->reuse_internal || !stream ||
+               !TakeAndWait(pool, stream, rounded, address)) {
+      return result;
+    }
   }
   pool->used += rounded;
   pool->used_high = std::max(pool->used_high, pool->used);
@@ -168,6 +210,8 @@ CUresult PoolAllocate(Pool* pool, Context* ctx, const StreamRef& stream, uint64_
 void PoolFree(Pool* pool, uint64_t address, Handle stream, uint64_t sequence) {
   auto record = D().memory.find(address);
   if (record == D().memory.end()) return;
+  if (pool->imported) return DropPoolImport(pool, address);
+  if (record->second.name.handle != 0) D().machine->WithdrawExport(record->second.name);
   const uint64_t rounded = RoundUp(record->second.bytes, kBlockAlignment);
   D().memory.erase(record);
   pool->used -= rounded;
@@ -176,11 +220,26 @@ void PoolFree(Pool* pool, uint64_t address, Handle stream, uint64_t sequence) {
   MergeFree(&chunk->second, address);
   if (pool->destroyed && pool->used == 0) {
     PoolTrim(pool, 0);
-    if (pool->chunks.empty()) {
-      D().pools.erase(pool);
-      delete pool;
-    }
+    if (pool->chunks.empty()) DeletePool(pool);
   }
+}
+
+void DropPoolImport(Pool* pool, uint64_t address) {
+  const auto found = pool->imports.find(address);
+  munmap(reinterpret_cast<void*>(found->second.mapping), found->second.mapped_bytes);
+  D().machine->DropShare(found->second.share);
+  D().memory.erase(address);
+  pool->imports.erase(found);
+  if (pool->destroyed && pool->imports.empty()) DeletePool(pool);
+}
+
+void DeletePool(Pool* pool) {
+  if (pool->descriptor >= 0) {
+    D().machine->WithdrawExport(pool->name);
+    close(pool->descriptor);
+  }
+  D().pools.erase(pool);
+  delete pool;
 }
 
 void PoolTrim(Pool* pool, uint64_t keep) {
@@ -201,12 +260,31 @@ void PoolTrim(Pool* pool, uint64_t keep) {
 void TrimPools(int device, bool ignore_thresholds) {
   for (Pool* pool : D().pools) {
     if (pool->device != device || pool->chunks.empty()) continue;
-    PoolTrim(pool, ignore_thresholds ? 0 : pool->release_threshold);
+    const bool all = ignore_thresholds || Broken(Rule::kPoolsKeepThreshold);
+    PoolTrim(pool, all ? 0 : pool->release_threshold);
+  }
+}
+
+void PassPoolChunks(Context* ctx, Context* heir) {
+  for (Pool* pool : D().pools) {
+    for (auto& [address, chunk] : pool->chunks) {
+      if (chunk.ctx == ctx && ctx->heap.Move(address, &heir->heap)) chunk.ctx = heir;
+    }
+  }
+  for (auto& [address, memory] : D().memory) {
+    if (memory.kind == Memory::Kind::kPool && memory.ctx == ctx) memory.ctx = heir;
   }
 }
 
 void DropPoolChunks(Context* ctx) {
-  for (Pool* pool : D().pools) {
+  const std::set<Pool*> pools = D().pools;
+  for (Pool* pool : pools) {
+    std::vector<uint64_t> imported;
+    for (const auto& [address, import] : pool->imports) {
+      if (import.ctx == ctx) imported.push_back(address);
+    }
+    for (const uint64_t address : imported) DropPoolImport(pool, address);
+    if (!D().pools.contains(pool)) continue;
     for (auto chunk = pool->chunks.begin(); chunk != pool->chunks.end();) {
       if (chunk->second.ctx != ctx) {
         ++chunk;
@@ -227,7 +305,12 @@ void DropPoolChunks(Context* ctx) {
 
 void AfterSynchronize(Context* ctx) {
   std::lock_guard lock(D().mutex);
-  TrimPools(ctx->device, false);
+  for (Pool* pool : D().pools) {
+    // Without opportunism this is when completed frees become anybody's.
+    if (pool->device != ctx->device || pool->reuse_opportunistic) continue;
+    for (auto& [start, chunk] : pool->chunks) Settle(&chunk);
+  }
+  if (!Broken(Rule::kPoolsRelease)) TrimPools(ctx->device, false);
 }
 
 }  // namespace prorata::simgpu::driver

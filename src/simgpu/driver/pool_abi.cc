@@ -6,7 +6,9 @@
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/context.h"
+#include "simgpu/driver/graph_memory.h"
 #include "simgpu/driver/operation.h"
+#include "simgpu/driver/peer.h"
 #include "simgpu/driver/pool.h"
 
 using namespace prorata::simgpu;
@@ -14,15 +16,18 @@ using namespace prorata::simgpu::driver;
 
 namespace {
 
-// In a capture the memory comes from the device's graph pool, once, when the node is made: every
-// replay has the same address, and the memory stays the graph's.
+// In a capture it becomes an allocation node.
 CUresult AllocateInCapture(Context* ctx, const StreamRef& stream, size_t bytes, uint64_t* address) {
+  CUDA_MEM_ALLOC_NODE_PARAMS params{};
+  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, ctx->device};
+  params.bytesize = bytes;
   {
     std::lock_guard lock(D().mutex);
-    Pool* pool = GraphPool(ctx->device);
-    if (CUresult result = PoolAllocate(pool, ctx, nullptr, bytes, address)) return result;
+    if (CUresult result = ReserveGraphMemory(ctx, &params)) return result;
   }
-  return Enqueue(stream, GraphAllocCall{*address, bytes});
+  *address = params.dptr;
+  return Enqueue(stream, GraphAllocCall{params.dptr, bytes});
 }
 
 CUresult Allocate(CUdeviceptr* dptr, size_t bytes, CUmemoryPool handle, bool default_pool,
@@ -47,6 +52,7 @@ CUresult Allocate(CUdeviceptr* dptr, size_t bytes, CUmemoryPool handle, bool def
     if (!default_pool) {
       if (CUresult result = FindPool(handle, &pool)) return result;
     }
+    if (pool->imported && !Broken(Rule::kImportedPoolGivesNone)) return CUDA_ERROR_INVALID_VALUE;
     if (!capturing) {
       if (CUresult result = CheckNotCapturing(stream.get())) return result;
       if (CUresult result = PoolAllocate(pool, stream->ctx, stream, bytes, &address)) return result;
@@ -66,6 +72,7 @@ CUresult Free(CUdeviceptr dptr, CUstream stream_handle, bool per_thread) {
   StreamRef stream;
   bool of_pool;
   bool of_graph;
+  bool of_other_process;
   bool capturing;
   {
     std::lock_guard lock(D().mutex);
@@ -73,17 +80,28 @@ CUresult Free(CUdeviceptr dptr, CUstream stream_handle, bool per_thread) {
     auto record = D().memory.find(dptr);
     if (record == D().memory.end()) return CUDA_ERROR_INVALID_VALUE;
     of_pool = record->second.kind == Memory::Kind::kPool;
-    of_graph = of_pool && record->second.pool == GraphPool(record->second.device);
+    of_other_process = of_pool && record->second.pool && record->second.pool->imported;
+    const GraphAllocation* allocation = FindGraphMemory(dptr);
+    of_graph = allocation != nullptr;
+    if (of_graph && !stream->capture && !allocation->live) return CUDA_ERROR_INVALID_VALUE;
+    if (of_graph && stream->capture) {
+      if (CUresult result = CheckFreeNode(stream->capture->graph.get(), dptr)) return result;
+    }
     if (!of_pool && record->second.kind != Memory::Kind::kDevice) return CUDA_ERROR_INVALID_VALUE;
     capturing = stream->capture != nullptr;
   }
   if (capturing) return Enqueue(stream, GraphFreeCall{dptr});
-  if (of_graph) return CUDA_SUCCESS;  // memory that a launched graph left allocated
   // The place in the stream where the block becomes free.
   uint64_t sequence = 0;
   if (CUresult result = Enqueue(stream, EmptyCall{}, &sequence)) return result;
-  if (!of_pool) {
-    // Memory of cuMemAlloc: back to the device once the stream is there.
+  if (of_graph) {
+    std::lock_guard lock(D().mutex);
+    GraphAllocation* allocation = FindGraphMemory(dptr);
+    return allocation ? FreeGraphMemory(allocation, stream->handle, sequence)
+                      : CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!of_pool || of_other_process) {
+    // Memory of cuMemAlloc, or another process's: given back once the stream is there.
     if (Code code = D().machine->WaitStream(stream->handle, sequence); code != Code::kOk) {
       return FromCode(code);
     }
@@ -134,12 +152,19 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   if (CUresult result = EnterCall()) return result;
   if (!pool || !poolProps) return CUDA_ERROR_INVALID_VALUE;
   if (poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+  if (poolProps->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-  if (poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+  // Fabric handles need a fabric, the others another operating system.
+  if (poolProps->handleTypes & ~unsigned{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
   if (CUresult result = EnterDevice(poolProps->location.id)) return result;
   std::lock_guard lock(D().mutex);
   Pool* made = NewPool(poolProps->location.id);
   made->max_bytes = poolProps->maxSize;
+  made->handle_types = poolProps->handleTypes;
   *pool = HandleOf(made);
   return CUDA_SUCCESS;
 }
@@ -149,15 +174,13 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle) {
   std::lock_guard lock(D().mutex);
   Pool* pool;
   if (CUresult result = FindPool(handle, &pool)) return result;
+  if (pool->is_default && Broken(Rule::kDefaultPoolStays)) return CUDA_SUCCESS;
   if (pool->is_default) return CUDA_ERROR_INVALID_VALUE;
   Device& device = D().device(pool->device);
   if (device.current_pool == pool) device.current_pool = DefaultPool(pool->device);
   PoolTrim(pool, 0);
   pool->destroyed = true;  // what is still allocated stays valid; then it goes
-  if (pool->chunks.empty()) {
-    D().pools.erase(pool);
-    delete pool;
-  }
+  if (pool->chunks.empty() && pool->imports.empty()) DeletePool(pool);
   return CUDA_SUCCESS;
 }
 
@@ -166,7 +189,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t minBytesToKeep) {
   std::lock_guard lock(D().mutex);
   Pool* pool;
   if (CUresult result = FindPool(handle, &pool)) return result;
-  PoolTrim(pool, minBytesToKeep);
+  PoolTrim(pool, Broken(Rule::kTrimKeeps) ? 0 : minBytesToKeep);
   return CUDA_SUCCESS;
 }
 
@@ -237,8 +260,20 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, siz
   if (CUresult result = FindPool(handle, &pool)) return result;
   for (size_t i = 0; i < count; ++i) {
     if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-    if (map[i].location.id != pool->device) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-    if (map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult result = EnterDevice(map[i].location.id)) return result;
+    const bool open = map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    if (!open && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) return CUDA_ERROR_INVALID_VALUE;
+    const int device = map[i].location.id;
+    if (device == pool->device) {
+      // What the pool's own device may do cannot be taken from it.
+      if (!open) return CUDA_ERROR_INVALID_VALUE;
+    } else if (!open) {
+      pool->peers.erase(device);
+    } else if (LinkedForPeers(device, pool->device)) {
+      pool->peers.insert(device);
+    } else {
+      return CUDA_ERROR_INVALID_DEVICE;
+    }
   }
   return CUDA_SUCCESS;
 }
@@ -250,8 +285,9 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle,
   std::lock_guard lock(D().mutex);
   Pool* pool;
   if (CUresult result = FindPool(handle, &pool)) return result;
-  const bool own = location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id == pool->device;
-  *flags = own ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  const bool open = location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                    (location->id == pool->device || pool->peers.contains(location->id));
+  *flags = open ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
 }
 
@@ -280,45 +316,5 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool handle) {
   if (pool->device != dev) return CUDA_ERROR_INVALID_VALUE;
   DefaultPool(dev);
   D().device(dev).current_pool = pool;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
-  if (CUresult result = EnterDevice(device)) return result;
-  if (!value) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(D().mutex);
-  const Pool* pool = GraphPool(device);
-  switch (attr) {
-    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
-      return Put(value, pool->used);
-    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-      return Put(value, pool->used_high);
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
-      return Put(value, pool->reserved);
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-      return Put(value, pool->reserved_high);
-  }
-  return CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
-  if (CUresult result = EnterDevice(device)) return result;
-  if (!value || Take<uint64_t>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(D().mutex);
-  Pool* pool = GraphPool(device);
-  if (attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) {
-    pool->used_high = pool->used;
-  } else if (attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) {
-    pool->reserved_high = pool->reserved;
-  } else {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGraphMemTrim(CUdevice device) {
-  if (CUresult result = EnterDevice(device)) return result;
-  std::lock_guard lock(D().mutex);
-  PoolTrim(GraphPool(device), 0);
   return CUDA_SUCCESS;
 }

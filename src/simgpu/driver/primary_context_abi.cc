@@ -16,7 +16,6 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   if (!ctx.alive) {
     ctx.flags = device.primary_flags;
     if (CUresult result = OpenContext(&ctx)) return result;
-    ctx.retain_count = 0;
   }
   ++ctx.retain_count;
   *pctx = HandleOf(&ctx);
@@ -27,8 +26,11 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   if (CUresult result = EnterDevice(dev)) return result;
   Lock lock(D().mutex);
   Context& ctx = D().device(dev).primary;
-  if (!ctx.alive || ctx.retain_count == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--ctx.retain_count == 0) CloseContext(&ctx, &lock);
+  if (ctx.retain_count == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  // Not alive: it was reset, which releases nothing.
+  --ctx.retain_count;
+  const bool last = ctx.retain_count == 0 || Broken(Rule::kPrimaryIsCounted);
+  if (last && ctx.alive) CloseContext(&ctx, &lock);
   return CUDA_SUCCESS;
 }
 
@@ -39,7 +41,6 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   Lock lock(D().mutex);
   Context& ctx = D().device(dev).primary;
   if (ctx.alive) CloseContext(&ctx, &lock);
-  ctx.retain_count = 0;
   return CUDA_SUCCESS;
 }
 
@@ -47,7 +48,7 @@ CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return cuDevicePrimaryCtxReset_
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
   if (CUresult result = EnterDevice(dev)) return result;
-  if (flags & ~unsigned{CU_CTX_FLAGS_MASK}) return CUDA_ERROR_INVALID_VALUE;
+  if (!ContextFlagsAreValid(flags)) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(D().mutex);
   Device& device = D().device(dev);
   device.primary_flags = flags;

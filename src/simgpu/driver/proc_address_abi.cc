@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "generated/cuda_abi.h"
+#include "simgpu/driver/state.h"
 
 namespace {
 
@@ -46,7 +47,8 @@ void* Lookup(const char* name, int version, bool per_thread,
   for (const VersionedName* entry = FirstOf(name);
        entry && entry != kNames + kNameCount && std::strcmp(entry->name, name) == 0; ++entry) {
     if (entry->flag == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM && !per_thread) continue;
-    if (entry->version > version) {
+    if (entry->version > version &&
+        !prorata::simgpu::driver::Broken(prorata::simgpu::Rule::kVersionsDecide)) {
       if (!best) *status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
       continue;
     }
@@ -71,6 +73,9 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cudaVersion, cu
   if (!symbol || !pfn || (flags & ~kKnownFlags) != 0 || flags == kKnownFlags) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  int driver = 0;
+  if (CUresult result = cuDriverGetVersion(&driver)) return result;
+  if (cudaVersion > driver) return CUDA_ERROR_INVALID_VALUE;
   CUdriverProcAddressQueryResult status;
   *pfn =
       Lookup(symbol, cudaVersion, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status);

@@ -69,6 +69,7 @@ struct Declaration {
   std::string_view name;
   uint64_t bytes = 0;
   uint64_t alignment = 1;
+  bool managed = false;
   std::string_view last;  // the token that ended it
 };
 
@@ -83,6 +84,11 @@ Declaration ReadDeclaration(Tokens* tokens) {
   for (; !token.empty() && token[0] == '.'; token = tokens->Next()) {
     if (token == ".ptr") {
       pointee = true;
+    } else if (token == ".attribute") {
+      while (!token.empty() && token != ")") {
+        if (token == ".managed") out.managed = true;
+        token = tokens->Next();
+      }
     } else if (token == ".align") {
       const uint64_t value = Number(tokens->Next());
       if (!pointee) alignment = value;
@@ -112,7 +118,7 @@ Declaration ReadDeclaration(Tokens* tokens) {
 
 void ReadEntry(Tokens* tokens, Image* image) {
   const std::string_view name = tokens->Next();
-  ImageKernel kernel{std::string(name), {}, true};
+  std::vector<ImageKernel::Parameter> parameters;
   uint64_t offset = 0;
   std::string_view token = tokens->Next();
   while (token == "(" || token == ",") {
@@ -120,14 +126,14 @@ void ReadEntry(Tokens* tokens, Image* image) {
     if (token != ".param") break;
     const Declaration parameter = ReadDeclaration(tokens);
     offset = (offset + parameter.alignment - 1) / parameter.alignment * parameter.alignment;
-    kernel.parameters.push_back(
-        {static_cast<uint32_t>(offset), static_cast<uint32_t>(parameter.bytes)});
+    parameters.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(parameter.bytes)});
     offset += parameter.bytes;
     token = parameter.last;
   }
-  const bool known = std::any_of(image->kernels.begin(), image->kernels.end(),
-                                 [&](const ImageKernel& k) { return k.name == name; });
-  if (!name.empty() && !known) image->kernels.push_back(std::move(kernel));
+  ImageKernel* kernel = name.empty() ? nullptr : image->AddKernel(name);
+  if (!kernel) return;
+  kernel->parameters = std::move(parameters);
+  kernel->parameters_known = true;
 }
 
 }  // namespace
@@ -151,7 +157,7 @@ void ReadPtx(std::string_view text, Image* image) {
       const bool known = std::any_of(image->globals.begin(), image->globals.end(),
                                      [&](const ImageGlobal& g) { return g.name == global.name; });
       if (!global.name.empty() && !known) {
-        image->globals.push_back({std::string(global.name), global.bytes});
+        image->globals.push_back({std::string(global.name), global.bytes, global.managed});
       }
     }
   }

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "simgpu/driver/faults.h"
+#include "simgpu/driver/graph_memory.h"
 #include "simgpu/driver/visible_devices.h"
 
 namespace prorata::simgpu::driver {
@@ -78,6 +80,7 @@ CUresult AttachMachine(Driver& driver) {
     std::fprintf(stderr, "prorata simulated GPU: %s\n", machine.error().message.c_str());
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
+  if (CUresult result = MeetFaults(**machine)) return result;
   std::vector<std::string> uuids;
   for (int i = 0; i < (*machine)->device_count(); ++i) uuids.push_back((*machine)->device(i).uuid);
   const std::vector<int> visible = VisibleDevices(std::getenv("CUDA_VISIBLE_DEVICES"), uuids);
@@ -88,6 +91,8 @@ CUresult AttachMachine(Driver& driver) {
 }
 
 }  // namespace
+
+Driver::Driver() : graph_memory(*new GraphMemory) {}
 
 Driver& D() {
   static Driver* const driver = new Driver;
@@ -118,7 +123,7 @@ CUresult EnterContext(Context** ctx) {
   if (self.stack.empty() || !self.stack.back()) return CUDA_ERROR_INVALID_CONTEXT;
   *ctx = self.stack.back();
   if (!(*ctx)->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  return (*ctx)->sticky;
+  return ErrorOf(**ctx);
 }
 
 CUresult EnterDevice(CUdevice device) {
@@ -143,6 +148,8 @@ CUresult FromCode(Code code) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     case Code::kTimedOut:
       return CUDA_ERROR_TIMEOUT;
+    case Code::kDeviceLost:  // what programs meet when a GPU falls off the bus
+    case Code::kOwn:
     case Code::kFull:
     case Code::kStuck:
     case Code::kShutdown:

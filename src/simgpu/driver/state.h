@@ -25,8 +25,8 @@
 // look-ups and for the machine's short calls, never while waiting for the device, never while
 // calling a function of the program.
 //
-// Lock order: Driver::mutex, then whatever the machine locks. ContextStorage has its own lock and
-// calls the program without it.
+// Lock order: Stream::order, Driver::mutex, then whatever the machine locks. ContextStorage has its
+// own lock and calls the program without it.
 //
 // Handles that programs hold are addresses of these objects; before one is followed it is looked up
 // in the Driver's tables, so a stale or invented handle is an error and not a crash. Objects whose
@@ -38,10 +38,16 @@ struct Capture;
 struct GraphNode;
 struct Graph;
 struct GraphExec;
+struct Advice;
+struct GraphMemory;
 struct Pool;
 struct Module;
 struct Function;
 struct Context;
+
+// What comes before something that was or will be submitted: of streams, up to which of their
+// entries. Only a part of it need be known: what is missing is not relied upon.
+using StreamClock = std::map<Handle, uint64_t>;
 
 // A stream of the program, or a default stream of a context.
 struct Stream {
@@ -55,14 +61,22 @@ struct Stream {
   std::shared_ptr<Capture> capture;  // while it takes part in one
   std::vector<GraphNode*> captured;  // what the next captured node of it depends on
   std::map<int, CUstreamAttrValue> attributes;
+  StreamClock after;  // what its next entry comes after, in other streams
+  // Held while work is submitted that must lie together. Before Driver::mutex.
+  std::mutex order;
 };
 using StreamRef = std::shared_ptr<Stream>;
 
 struct Event {
   Context* ctx = nullptr;
   Handle handle = 0;
+  Handle share = 0;  // another process's event that this one has opened
   unsigned flags = 0;
   bool recorded = false;
+  // What its last record comes after, and how often it was recorded. Empty for events that other
+  // processes may record.
+  StreamClock after;
+  uint64_t records = 0;
   // Set when the last record was captured: the nodes that a wait in the same capture depends on.
   std::shared_ptr<Capture> capture;
   std::vector<GraphNode*> captured;
@@ -87,12 +101,13 @@ struct Context {
   std::map<int, size_t> limits;
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
   CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
-  CUresult sticky = CUDA_SUCCESS;  // an error that only a new context ends
+  std::set<Context*> peers;                     // whose memory it may use: cuCtxEnablePeerAccess
+  std::atomic<CUresult> sticky = CUDA_SUCCESS;  // an error that stays; see faults.h
 };
 
 // What a device address or a pinned host address belongs to.
 struct Memory {
-  enum class Kind { kDevice, kManaged, kHost, kRegistered, kPool, kMapped, kGlobal };
+  enum class Kind { kDevice, kManaged, kHost, kRegistered, kPool, kMapped, kGlobal, kImported };
   Kind kind = Kind::kDevice;
   uint64_t base = 0;
   uint64_t bytes = 0;         // as asked for
@@ -102,8 +117,10 @@ struct Memory {
   uint64_t buffer_id = 0;
   unsigned flags = 0;    // of cuMemHostAlloc, cuMemHostRegister, cuMemAllocManaged
   Pool* pool = nullptr;  // kPool
+  ShareName name;        // when other processes may open it
   bool sync_memops = false;
-  bool readable = true;  // kMapped: after cuMemSetAccess
+  bool readable = true;            // kMapped: after cuMemSetAccess
+  std::shared_ptr<Advice> advice;  // kManaged: when there was any
 
   bool on_device() const { return kind != Kind::kHost && kind != Kind::kRegistered; }
 };
@@ -119,7 +136,6 @@ struct Device {
   std::unique_ptr<Arena> arena;
   Pool* default_pool = nullptr;
   Pool* current_pool = nullptr;
-  Pool* graph_pool = nullptr;
 };
 
 struct Thread {
@@ -130,6 +146,10 @@ struct Thread {
 };
 
 struct Driver {
+  Driver();
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
   std::mutex mutex;
   std::unique_ptr<Machine> machine;
   Handle process = 0;                            // 0 until the first context
@@ -147,6 +167,7 @@ struct Driver {
   std::unordered_map<const void*, std::shared_ptr<Graph>> graphs;
   std::unordered_map<const void*, Graph*> nodes;  // node -> its graph
   std::unordered_map<const void*, std::shared_ptr<GraphExec>> execs;
+  GraphMemory& graph_memory;
   std::set<std::shared_ptr<Capture>> captures;  // open ones
   std::set<Pool*> pools;
   uint64_t next_id = 1;
@@ -172,6 +193,9 @@ CUresult EnterDevice(CUdevice device);
 bool Initialized();
 
 CUresult FromCode(Code code);
+
+// Tests have told the machine to break this rule (simgpu/core/rules.h).
+inline bool Broken(Rule rule) { return D().machine && D().machine->config().Broken(rule); }
 
 // Look-ups; all need D().mutex.
 //

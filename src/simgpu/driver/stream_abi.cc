@@ -5,6 +5,7 @@
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/context.h"
+#include "simgpu/driver/faults.h"
 #include "simgpu/driver/operation.h"
 #include "simgpu/driver/pool.h"
 
@@ -14,14 +15,17 @@ CUresult FindStream(CUstream stream, bool per_thread, Context* current, StreamRe
   const auto value = reinterpret_cast<uintptr_t>(stream);
   constexpr uintptr_t kLegacy = 1;
   constexpr uintptr_t kPerThread = 2;
+  const uint64_t thread = Broken(Rule::kPerThreadIsPerThread) ? 0 : Self().id;
   if (value == kLegacy || (value == 0 && !per_thread)) {
     *out = current->legacy;
     return *out ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
   if (value == kPerThread || value == 0) {
-    StreamRef& own = current->per_thread[Self().id];
+    StreamRef& own = current->per_thread[thread];
     if (!own) {
-      if (CUresult result = NewStream(current, StreamKind::kBlocking, 0, 0, &own)) return result;
+      const StreamKind kind =
+          Broken(Rule::kPerThreadIsBlocking) ? StreamKind::kNonBlocking : StreamKind::kBlocking;
+      if (CUresult result = NewStream(current, kind, 0, 0, &own)) return result;
       own->is_default = true;
     }
     *out = own;
@@ -69,7 +73,9 @@ CUresult Query(CUstream handle, bool per_thread) {
     if (CUresult result = CheckNotCapturing(stream.get())) return result;
   }
   if (CUresult result = CheckCaptureSafe()) return result;
-  return FromCode(D().machine->QueryStream(stream->handle));
+  if (Broken(Rule::kStreamQueryTellsPending)) return CUDA_SUCCESS;
+  if (CUresult result = FromCode(D().machine->QueryStream(stream->handle))) return result;
+  return ErrorOf(*stream->ctx);
 }
 
 CUresult Synchronize(CUstream handle, bool per_thread) {
@@ -80,7 +86,9 @@ CUresult Synchronize(CUstream handle, bool per_thread) {
     if (CUresult result = CheckNotCapturing(stream.get())) return result;
   }
   if (CUresult result = CheckCaptureSafe()) return result;
+  if (Broken(Rule::kStreamSynchronizeWaits)) return CUDA_SUCCESS;
   if (CUresult result = FromCode(D().machine->WaitStream(stream->handle))) return result;
+  if (CUresult result = ErrorOf(*stream->ctx)) return result;
   AfterSynchronize(stream->ctx);
   return CUDA_SUCCESS;
 }
@@ -102,6 +110,7 @@ CUresult Host(CUstream handle, HostCall call, bool per_thread) {
   if (CUresult result = Lookup(handle, per_thread, &stream)) return result;
   if (!call.function && !call.callback) return CUDA_ERROR_INVALID_VALUE;
   call.stream = handle;
+  if (Broken(Rule::kHostFunctionWaits)) return RunHostCall(call, CUDA_SUCCESS), CUDA_SUCCESS;
   return Enqueue(stream, call);
 }
 
@@ -113,7 +122,9 @@ CUresult Callback(CUstream handle, CUstreamCallback callback, void* user, unsign
   if (CUresult result = Lookup(handle, per_thread, &stream)) return result;
   {
     std::lock_guard lock(D().mutex);
-    if (CUresult result = CheckNotCapturing(stream.get())) return result;
+    const bool broken = Broken(Rule::kCallbackIsNotCaptured);
+    const CUresult result = broken ? CUDA_SUCCESS : CheckNotCapturing(stream.get());
+    if (result != CUDA_SUCCESS) return result;
   }
   return Host(handle, {.callback = callback, .user_data = user}, per_thread);
 }
@@ -151,11 +162,14 @@ CUresult cuStreamDestroy_v2(CUstream hStream) {
   if (found == D().streams.end()) return CUDA_ERROR_INVALID_HANDLE;
   stream = found->second;
   if (stream->capture) {
-    stream->capture->invalidated = true;
-    stream->capture->streams.erase(stream.get());
-    if (stream->capture->origin == stream.get()) stream->capture->origin = nullptr;
+    const std::shared_ptr<Capture> capture = stream->capture;
+    capture->invalidated = true;
+    capture->streams.erase(stream.get());
+    // Nobody else can end it.
+    if (capture->origin == stream.get()) EndCapture(capture);
   }
   D().streams.erase(found);
+  if (Broken(Rule::kDestroyDoesNotWait)) D().machine->WaitStream(stream->handle);
   return FromCode(D().machine->DestroyStream(stream->handle));
 }
 CUresult cuStreamDestroy(CUstream hStream) { return cuStreamDestroy_v2(hStream); }
@@ -193,6 +207,14 @@ PRORATA_BOTH(cuStreamGetCtx_v2, (CUstream hStream, CUcontext* pCtx, CUgreenCtx* 
              (pGreenCtx ? void(*pGreenCtx = nullptr) : void(),
               Read(hStream, kPerThread, pCtx, CtxOf)))
 
+// There are no green contexts here, so no stream is of one.
+CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx* phCtx) {
+  CUcontext ctx;
+  if (!phCtx) return CUDA_ERROR_INVALID_VALUE;
+  *phCtx = nullptr;
+  return cuStreamGetCtx(hStream, &ctx);
+}
+
 namespace {
 
 CUresult GetAttribute(CUstream handle, CUstreamAttrID attribute, CUstreamAttrValue* value,
@@ -215,11 +237,20 @@ CUresult GetAttribute(CUstream handle, CUstreamAttrID attribute, CUstreamAttrVal
   return CUDA_SUCCESS;
 }
 
+bool IsOfStreams(int attribute) {
+  return attribute == CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW ||
+         attribute == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY ||
+         attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY ||
+         attribute == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP ||
+         attribute == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN ||
+         attribute == CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING;
+}
+
 CUresult SetAttribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue* value,
                       bool per_thread) {
   StreamRef stream;
   if (CUresult result = Lookup(handle, per_thread, &stream)) return result;
-  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  if (!value || !IsOfStreams(attribute)) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(D().mutex);
   stream->attributes[attribute] = *value;
   return CUDA_SUCCESS;
@@ -230,18 +261,29 @@ CUresult CopyAttributes(CUstream dst, CUstream src, bool per_thread) {
   StreamRef from;
   if (CUresult result = Lookup(dst, per_thread, &to)) return result;
   if (CUresult result = Lookup(src, per_thread, &from)) return result;
+  if (to->ctx != from->ctx) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(D().mutex);
   to->attributes = from->attributes;
   return CUDA_SUCCESS;
 }
 
 // All memory is reachable from everywhere here; only the arguments are checked.
-CUresult Attach(CUstream handle, CUdeviceptr address, bool per_thread) {
+CUresult Attach(CUstream handle, CUdeviceptr address, size_t length, unsigned flags,
+                bool per_thread) {
   StreamRef stream;
   if (CUresult result = Lookup(handle, per_thread, &stream)) return result;
   std::lock_guard lock(D().mutex);
+  // Not something that a graph can hold.
+  if (CUresult result = CheckNotCapturing(stream.get())) return result;
   const Memory* memory = FindMemory(address);
   if (!memory || memory->kind != Memory::Kind::kManaged) return CUDA_ERROR_INVALID_VALUE;
+  if (length != 0 && length != memory->bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
+      flags != CU_MEM_ATTACH_SINGLE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const bool singly = flags == CU_MEM_ATTACH_SINGLE;
+  if (singly && stream->kind == StreamKind::kLegacy) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 
@@ -255,7 +297,8 @@ PRORATA_BOTH(cuStreamSetAttribute,
              SetAttribute(hStream, attr, value, kPerThread))
 PRORATA_BOTH(cuStreamCopyAttributes, (CUstream dst, CUstream src),
              CopyAttributes(dst, src, kPerThread))
-PRORATA_BOTH(cuStreamAttachMemAsync, (CUstream hStream, CUdeviceptr dptr, size_t, unsigned int),
-             Attach(hStream, dptr, kPerThread))
+PRORATA_BOTH(cuStreamAttachMemAsync,
+             (CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags),
+             Attach(hStream, dptr, length, flags, kPerThread))
 
 #undef PRORATA_BOTH

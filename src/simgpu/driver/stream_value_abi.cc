@@ -1,13 +1,19 @@
 // Words of memory written and waited for in stream order.
 
+#include <algorithm>
+#include <utility>
+
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/operation.h"
+#include "simgpu/driver/peer.h"
+#include "simgpu/driver/stream_value.h"
 
 using namespace prorata::simgpu;
 using namespace prorata::simgpu::driver;
 
 namespace {
 
+// D().mutex held.
 CUresult Check(const ValueCall& call, unsigned flags) {
   constexpr unsigned kWaitFlags = 3 | unsigned{CU_STREAM_WAIT_VALUE_FLUSH};
   if (call.wait ? flags & ~kWaitFlags
@@ -18,26 +24,58 @@ CUresult Check(const ValueCall& call, unsigned flags) {
   if (call.address % bytes != 0 || !DeviceRangeIsValid(call.address, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (FindMemory(call.address)->kind == Memory::Kind::kManaged) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 
-CUresult Value(CUstream handle, ValueCall call, unsigned flags, bool per_thread) {
+CUresult Batch(CUstream handle, unsigned count, const CUstreamBatchMemOpParams* params,
+               unsigned flags, bool per_thread) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   StreamRef stream;
+  BatchCall batch;
   {
     std::lock_guard lock(D().mutex);
     if (CUresult result = FindStream(handle, per_thread, ctx, &stream)) return result;
-    if (CUresult result = Check(call, flags)) return result;
+    if (CUresult result = MakeBatch(params, count, &batch)) return result;
+    for (const ValueCall& call : batch.calls) {
+      if (!Reaches(stream->ctx, *FindMemory(call.address), call.address)) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+    }
   }
-  call.condition = flags & 3;
-  return Enqueue(stream, call);
+  if (Broken(Rule::kBatchInOrder)) std::reverse(batch.calls.begin(), batch.calls.end());
+  if (Broken(Rule::kWriteValueInOrder)) {
+    std::erase_if(batch.calls, [](const ValueCall& call) { return !call.wait && RunValue(call); });
+  }
+  if (batch.calls.empty()) return CUDA_SUCCESS;
+  return Enqueue(stream, std::move(batch));
 }
 
-CUresult Batch(CUstream handle, unsigned count, const CUstreamBatchMemOpParams* params,
-               bool per_thread) {
-  if (CUresult result = EnterCall()) return result;
-  if (count > 256 || (count > 0 && !params)) return CUDA_ERROR_INVALID_VALUE;
+CUresult Value(CUstream handle, ValueCall call, unsigned flags, bool per_thread) {
+  CUstreamBatchMemOpParams params{};
+  if (call.wait) {
+    params.waitValue.operation =
+        call.wide ? CU_STREAM_MEM_OP_WAIT_VALUE_64 : CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    params.waitValue.address = call.address;
+    params.waitValue.value64 = call.value;
+    params.waitValue.flags = flags;
+  } else {
+    params.writeValue.operation =
+        call.wide ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    params.writeValue.address = call.address;
+    params.writeValue.value64 = call.value;
+    params.writeValue.flags = flags;
+  }
+  return Batch(handle, 1, &params, 0, per_thread);
+}
+
+}  // namespace
+
+CUresult prorata::simgpu::driver::MakeBatch(const CUstreamBatchMemOpParams* params, unsigned count,
+                                            BatchCall* out) {
+  if (count >= 256 || (count > 0 && !params)) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; ++i) {
     ValueCall call;
     unsigned flags = 0;
@@ -63,12 +101,13 @@ CUresult Batch(CUstream handle, unsigned count, const CUstreamBatchMemOpParams* 
       default:
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (CUresult result = Value(handle, call, flags, per_thread)) return result;
+    if (CUresult result = Check(call, flags)) return result;
+    call.condition = flags & 3;
+    out->calls.push_back(call);
   }
+  if (count > 0) out->params.assign(params, params + count);
   return CUDA_SUCCESS;
 }
-
-}  // namespace
 
 #define PRORATA_VALUE_ONE(name, is_wait, is_wide, type, thread)                               \
   CUresult name(CUstream stream, CUdeviceptr addr, type value, unsigned int flags) {          \
@@ -90,18 +129,18 @@ PRORATA_VALUE(cuStreamWriteValue64, false, true, cuuint64_t)
 #undef PRORATA_VALUE_ONE
 
 CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count,
-                            CUstreamBatchMemOpParams* paramArray, unsigned int) {
-  return Batch(stream, count, paramArray, false);
+                            CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
+  return Batch(stream, count, paramArray, flags, false);
 }
 CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count,
-                                 CUstreamBatchMemOpParams* paramArray, unsigned int) {
-  return Batch(stream, count, paramArray, true);
+                                 CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
+  return Batch(stream, count, paramArray, flags, true);
 }
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
-                               CUstreamBatchMemOpParams* paramArray, unsigned int) {
-  return Batch(stream, count, paramArray, false);
+                               CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
+  return Batch(stream, count, paramArray, flags, false);
 }
 CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count,
-                                    CUstreamBatchMemOpParams* paramArray, unsigned int) {
-  return Batch(stream, count, paramArray, true);
+                                    CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
+  return Batch(stream, count, paramArray, flags, true);
 }

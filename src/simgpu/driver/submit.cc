@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <thread>
 
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/executor.h"
+#include "simgpu/driver/faults.h"
 #include "simgpu/driver/function.h"
 #include "simgpu/driver/operation.h"
 #include "simgpu/driver/stream_value.h"
@@ -16,20 +18,25 @@ namespace {
 // Callbacks of the program: CUDA calls are refused while one runs.
 class InsideCallback {
  public:
-  InsideCallback() { ++Self().inside_callback; }
-  ~InsideCallback() { --Self().inside_callback; }
+  InsideCallback() { Self().inside_callback += count_; }
+  ~InsideCallback() { Self().inside_callback -= count_; }
+
+ private:
+  const int count_ = Broken(Rule::kCallbackMayNotCall) ? 0 : 1;
 };
 
-void RunHostCall(const HostCall& call) {
-  InsideCallback inside;
-  if (call.function) {
-    call.function(call.user_data);
-  } else if (call.callback) {
-    call.callback(call.stream, CUDA_SUCCESS, call.user_data);
-  }
+int64_t Times(int64_t ns, double factor) {
+  return factor == 1 ? ns : static_cast<int64_t>(static_cast<double>(ns) * factor);
 }
 
-CUresult AddWork(Context* ctx, Work work, ActionFunction function, std::vector<Work>* out) {
+// `always`: also when the context is in error.
+CUresult AddWork(Context* ctx, Work work, ActionFunction function, std::vector<Work>* out,
+                 bool always = false) {
+  if (!always) {
+    function = [ctx, inner = std::move(function)](const Action& action) {
+      return ErrorOf(*ctx) != CUDA_SUCCESS || inner(action);
+    };
+  }
   work.token = AddAction(ctx, std::move(function));
   if (work.token == 0) return CUDA_ERROR_OPERATING_SYSTEM;
   out->push_back(work);
@@ -52,7 +59,13 @@ struct WorkMaker {
 
   CUresult operator()(const KernelCall& call) const {
     const KernelCost cost = CostOf(call, D().config(ctx->device));
-    Work work = Work::Kernel(cost.duration_ns, cost.sm_ppm);
+    const LaunchFault fault = CountLaunch(ctx->device);
+    Work work = Work::Kernel(Times(cost.duration_ns, fault.factor), cost.sm_ppm);
+    if (fault.harms()) {
+      return AddWork(
+          ctx, work, [owner = ctx, fault](const Action&) { return Harm(owner, fault), true; }, out,
+          true);
+    }
     if (!call.function->host_kernel) return Plain(work);
     return AddWork(
         ctx, work,
@@ -65,24 +78,48 @@ struct WorkMaker {
   }
 
   CUresult operator()(const CopyCall& call) const {
-    const Work work = call.direction == WorkKind::kHost ? Work::Host(0)
-                                                        : Work::Copy(call.direction, call.bytes());
+    const uint64_t bytes = Slowed(call.bytes());
+    Work work = Work::Copy(call.direction, bytes);
+    if (call.direction == WorkKind::kHost) work = Work::Host(0);
+    if (call.direction == WorkKind::kCopyToPeer) {
+      work = Work::PeerCopy(call.from_device, call.to_device, bytes);
+    }
     return AddWork(ctx, work, [call](const Action&) { return RunCopy(call), true; }, out);
   }
 
   CUresult operator()(const FillCall& call) const {
     // A fill only writes: half the traffic of a copy of as many bytes.
-    const Work work = Work::Copy(WorkKind::kCopyOnDevice, std::max<uint64_t>(call.bytes() / 2, 1));
+    const uint64_t bytes = Slowed(std::max<uint64_t>(call.bytes() / 2, 1));
+    const Work work = Work::Copy(WorkKind::kCopyOnDevice, bytes);
     return AddWork(ctx, work, [call](const Action&) { return RunFill(call), true; }, out);
   }
 
   CUresult operator()(const HostCall& call) const {
     return AddWork(
-        ctx, Work::Host(0), [call](const Action&) { return RunHostCall(call), true; }, out);
+        ctx, Work::Host(0),
+        [call, owner = ctx](const Action&) {
+          if (Broken(Rule::kHostFunctionHolds)) {
+            std::thread(RunHostCall, call, ErrorOf(*owner)).detach();
+          } else {
+            RunHostCall(call, ErrorOf(*owner));
+          }
+          return true;
+        },
+        out, true);
   }
 
-  CUresult operator()(const ValueCall& call) const {
-    return AddWork(ctx, Work::Host(0), [call](const Action&) { return RunValue(call); }, out);
+  CUresult operator()(const BatchCall& batch) const {
+    if (batch.calls.empty()) return Plain(Work::Host(0));
+    for (const ValueCall& call : batch.calls) {
+      const auto run = [call](const Action&) { return RunValue(call); };
+      if (CUresult result = AddWork(ctx, Work::Host(0), run, out)) return result;
+    }
+    return CUDA_SUCCESS;
+  }
+
+  // So many bytes take as long as these on a slow device.
+  uint64_t Slowed(uint64_t bytes) const {
+    return static_cast<uint64_t>(Times(static_cast<int64_t>(bytes), CopyFactor(ctx->device)));
   }
 
   CUresult Plain(const Work& work) const {
@@ -91,13 +128,24 @@ struct WorkMaker {
   }
 };
 
-void Forget(std::span<const Work> work) {
+}  // namespace
+
+void ForgetWork(std::span<const Work> work) {
   for (const Work& entry : work) {
     if (entry.token != 0) DropAction(entry.token);
   }
 }
 
-}  // namespace
+// As CUDA documents both: after an error of the context the function is not called, the older
+// callback is told.
+void RunHostCall(const HostCall& call, CUresult error) {
+  InsideCallback inside;
+  if (call.function && error == CUDA_SUCCESS) {
+    call.function(call.user_data);
+  } else if (call.callback) {
+    call.callback(call.stream, error, call.user_data);
+  }
+}
 
 void RunCopy(const CopyCall& copy) {
   const uint64_t source = copy.staged ? reinterpret_cast<uint64_t>(copy.staged->data()) : copy.src;
@@ -130,6 +178,11 @@ CUresult MakeWork(Context* ctx, const StreamOp& operation, std::vector<Work>* wo
 }
 
 CUresult SubmitWork(const StreamRef& stream, const std::vector<Work>& work, uint64_t* sequence) {
+  std::lock_guard order(stream->order);
+  return SubmitOrdered(stream, work, sequence);
+}
+
+CUresult SubmitOrdered(const StreamRef& stream, const std::vector<Work>& work, uint64_t* sequence) {
   Machine& machine = *D().machine;
   std::span<const Work> rest(work);
   while (!rest.empty()) {
@@ -151,7 +204,7 @@ CUresult SubmitWork(const StreamRef& stream, const std::vector<Work>& work, uint
       nanosleep(&pause, nullptr);
       continue;
     }
-    Forget(rest);
+    ForgetWork(rest);
     return FromCode(code);
   }
   return CUDA_SUCCESS;
@@ -174,7 +227,8 @@ CUresult EnqueueAndWait(const StreamRef& stream, StreamOp operation) {
   uint64_t sequence = 0;
   if (CUresult result = Enqueue(stream, std::move(operation), &sequence)) return result;
   if (sequence == 0) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  return FromCode(D().machine->WaitStream(stream->handle, sequence));
+  if (CUresult result = FromCode(D().machine->WaitStream(stream->handle, sequence))) return result;
+  return ErrorOf(*stream->ctx);
 }
 
 }  // namespace prorata::simgpu::driver

@@ -55,6 +55,10 @@ CUresult LoadFromHeader(const void* header, CUmodule* module, void*, void*, void
 }
 CUresult AfterLoad(void*) { return CUDA_SUCCESS; }
 
+// cudart 13.2 asks at its start, before it looks at any device, and gives up on a refusal. It takes
+// no notice of what is left in its arguments (found by trying; cudart 13.0 never asks).
+CUresult AtStart() { return CUDA_SUCCESS; }
+
 void* g_runtime_table[] = {Size<13>(),
                            Slot(LoadFromWrapper),
                            Slot(PrimaryHandle),
@@ -67,7 +71,7 @@ void* g_runtime_table[] = {Size<13>(),
                            Slot(Unknown),
                            Slot(Unknown),
                            Slot(Unknown),
-                           Slot(Unknown)};
+                           Slot(AtStart)};
 
 // --- a094798c-...: flags by which a profiler would be called at runtime calls ------------------
 
@@ -165,7 +169,7 @@ CUresult Integrity(uint32_t version, uint64_t unix_time, uint64_t* out) {
   return CUDA_SUCCESS;
 }
 
-// --- 21318c60-...: a token that names the context; every GEMM of cuBLAS asks --------------------
+// --- 21318c60-...: tokens that name a context (every GEMM of cuBLAS asks) or a stream -----------
 
 CUresult ContextToken(CUcontext ctx, uint64_t* out) {
   if (CUresult result = EnterCall()) return result;
@@ -176,8 +180,37 @@ CUresult ContextToken(CUcontext ctx, uint64_t* out) {
   return CUDA_SUCCESS;
 }
 
-void* g_token_table[] = {Size<5>(), Slot(Unknown), Slot(Unknown), Slot(Unknown),
-                         Slot(ContextToken)};
+// cuBLAS 11.11, 12.9 and 13.4 on a stream of the program's, before they choose a workspace: slot 51
+// turns the stream into a token (without a word on its size: a smaller table makes them call
+// address 0), slot 39 that token into another. Both are opaque, eight bytes, and differ from stream
+// to stream; a refusal becomes CUBLAS_STATUS_INTERNAL_ERROR.
+CUresult StreamToken(CUcontext, CUstream stream, uint64_t* out) {
+  unsigned long long id;
+  if (CUresult result = cuStreamGetId(stream, &id)) return result;
+  *out = id;
+  return CUDA_SUCCESS;
+}
+CUresult TokenOfStreamToken(CUcontext, uint64_t token, uint64_t* out) {
+  if (CUresult result = EnterCall()) return result;
+  *out = token;
+  return CUDA_SUCCESS;
+}
+
+constexpr size_t kTokenSlots = 64;
+
+void** TokenTable() {
+  static void* table[kTokenSlots];
+  static const bool filled = [] {
+    for (void*& slot : table) slot = Slot(Unknown);
+    table[0] = Size<kTokenSlots>();
+    table[4] = Slot(ContextToken);
+    table[39] = Slot(TokenOfStreamToken);
+    table[51] = Slot(StreamToken);
+    return true;
+  }();
+  static_cast<void>(filled);
+  return table;
+}
 
 // --- 6e163fbe-...: walks the functions of a module (cuFFT); answers 1 ---------------------------
 
@@ -194,6 +227,13 @@ int WalkFunctions(CUcontext, CUmodule module, FunctionVisitor visit, void* user)
 
 void* g_walk_table[] = {Size<8>(),     Slot(Unknown), Slot(Unknown), Slot(Unknown),
                         Slot(Unknown), Slot(Unknown), Slot(Unknown), Slot(WalkFunctions)};
+
+// --- 1734dc26-...: two numbers, unknown which ----------------------------------------------------
+
+// cuBLASLt 12.9 and 13.4 take the table for granted (without it they read address 0) and ask slot
+// 4, but are content with a refusal there.
+void* g_numbers_table[] = {Size<8>(),     Slot(Unknown), Slot(Unknown), Slot(Unknown),
+                           Slot(Unknown), Slot(Unknown), Slot(Unknown), Slot(Unknown)};
 
 struct NamedTable {
   unsigned char uuid[16];
@@ -221,10 +261,13 @@ const NamedTable kTables[] = {
      g_integrity_table},
     {{0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8,
       0xf2},
-     g_token_table},
+     TokenTable()},
     {{0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99,
       0x1e},
      g_walk_table},
+    {{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b,
+      0xca},
+     g_numbers_table},
 };
 
 }  // namespace

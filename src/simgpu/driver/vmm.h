@@ -1,10 +1,53 @@
 #pragma once
 
+#include <map>
+#include <memory>
+#include <vector>
+
 #include "simgpu/driver/state.h"
 
 namespace prorata::simgpu::driver {
 
-// The context goes: its physical memory leaves the addresses where it is mapped. D().mutex held.
+// Memory of a device without addresses. What is the process's own is a context's of its device and
+// goes with it; what was imported is held by the process.
+struct Physical {
+  Context* holder = nullptr;  // null: imported
+  int device = 0;
+  CUmemAllocationProp prop{};
+  uint64_t bytes = 0;
+  std::vector<Extent> extents;
+  Handle share = 0;  // not 0: other processes may hold it, too
+  Handle block = 0;
+  int handles = 1;
+  int mappings = 0;
+};
+
+struct Mapping {
+  Physical* physical = nullptr;
+  uint64_t bytes = 0;
+  std::map<int, CUmemAccess_flags> access;  // by device
+};
+
+struct Vmm {
+  std::map<uint64_t, std::unique_ptr<Physical>> physical;  // by handle
+  std::map<uint64_t, uint64_t> reservations;               // address -> bytes
+  std::map<uint64_t, Mapping> mappings;                    // by address
+};
+
+// All of it. Leaked, like the Driver; D().mutex held.
+Vmm& V();
+
+// The memory of a handle that the program still has.
+CUresult FindPhysical(uint64_t handle, Physical** out);
+
+// The context goes: the physical memory that it holds becomes the other's. D().mutex held.
+void PassMappings(Context* ctx, Context* heir);
+// What is left of it leaves the addresses where it is mapped. D().mutex held.
 void DropMappings(Context* ctx);
+// The reservation around an address; false when it is not reserved. D().mutex held.
+bool FindReservation(uint64_t address, uint64_t* base, uint64_t* bytes);
+
+// Whether a device may use the mapped memory at `address`. D().mutex held.
+bool MappingAllows(uint64_t address, int device);
 
 }  // namespace prorata::simgpu::driver

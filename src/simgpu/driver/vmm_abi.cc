@@ -6,58 +6,28 @@
 #include "simgpu/driver/vmm.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/context.h"
+#include "simgpu/driver/faults.h"
 #include "simgpu/driver/memory.h"
+#include "simgpu/driver/peer.h"
 #include "simgpu/driver/pool.h"
 
 namespace prorata::simgpu::driver {
 namespace {
 
-struct Physical {
-  Context* holder = nullptr;
-  CUmemAllocationProp prop{};
-  uint64_t bytes = 0;
-  std::vector<Extent> extents;
-  int handles = 1;
-  int mappings = 0;
-};
-
-struct Mapping {
-  Physical* physical = nullptr;
-  uint64_t bytes = 0;
-};
-
-// Leaked, like the Driver.
-struct Vmm {
-  std::map<uint64_t, std::unique_ptr<Physical>> physical;  // by handle
-  std::map<uint64_t, uint64_t> reservations;               // address -> bytes
-  std::map<uint64_t, Mapping> mappings;                    // by address
-};
-
-Vmm& V() {
-  static Vmm* const vmm = new Vmm;
-  return *vmm;
-}
-
 void DropIfUnused(Physical* physical) {
   if (physical->handles > 0 || physical->mappings > 0) return;
-  if (physical->holder->alive) {
+  if (physical->share != 0) {
+    D().machine->DropShare(physical->share);
+  } else if (physical->holder->alive) {
     D().machine->FreeSlabs(physical->holder->handle, physical->extents);
   }
   std::erase_if(V().physical, [&](const auto& entry) { return entry.second.get() == physical; });
-}
-
-Context* HolderFor(int device) {
-  Context& primary = D().device(device).primary;
-  if (primary.alive) return &primary;
-  for (Context* ctx : D().contexts) {
-    if (ctx->alive && ctx->device == device) return ctx;
-  }
-  return nullptr;
 }
 
 // The reservation that holds the whole range.
@@ -97,13 +67,6 @@ std::vector<Extent> FirstBytes(const std::vector<Extent>& extents, uint64_t byte
   return out;
 }
 
-CUresult FindPhysical(uint64_t handle, Physical** out) {
-  auto found = V().physical.find(handle);
-  if (found == V().physical.end() || found->second->handles == 0) return CUDA_ERROR_INVALID_VALUE;
-  *out = found->second.get();
-  return CUDA_SUCCESS;
-}
-
 void Unmap(uint64_t address) {
   auto mapping = V().mappings.find(address);
   ReserveAt(address, mapping->second.bytes);
@@ -117,11 +80,58 @@ void Unmap(uint64_t address) {
 CUresult CheckProp(const CUmemAllocationProp* prop) {
   if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-  if (prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+  // Fabric handles need a fabric, the others another operating system.
+  if (prop->requestedHandleTypes & ~unsigned{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
   return EnterDevice(prop->location.id);
 }
 
 }  // namespace
+
+Vmm& V() {
+  static Vmm* const vmm = new Vmm;
+  return *vmm;
+}
+
+CUresult FindPhysical(uint64_t handle, Physical** out) {
+  auto found = V().physical.find(handle);
+  if (found == V().physical.end() || found->second->handles == 0) return CUDA_ERROR_INVALID_VALUE;
+  *out = found->second.get();
+  return CUDA_SUCCESS;
+}
+
+bool MappingAllows(uint64_t address, int device) {
+  auto after = V().mappings.upper_bound(address);
+  if (after == V().mappings.begin()) return false;
+  const auto& [base, mapping] = *std::prev(after);
+  const auto access = mapping.access.find(device);
+  return address - base < mapping.bytes && access != mapping.access.end() &&
+         access->second != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+}
+
+bool FindReservation(uint64_t address, uint64_t* base, uint64_t* bytes) {
+  auto after = V().reservations.upper_bound(address);
+  if (after == V().reservations.begin()) return false;
+  const auto& [start, size] = *std::prev(after);
+  if (address - start >= size) return false;
+  *base = start;
+  *bytes = size;
+  return true;
+}
+
+void PassMappings(Context* ctx, Context* heir) {
+  for (const auto& [handle, physical] : V().physical) {
+    if (physical->holder != ctx) continue;
+    const Code code = physical->share != 0
+                          ? D().machine->PassShare(physical->share, heir->handle)
+                          : D().machine->MoveSlabs(ctx->handle, heir->handle, physical->extents);
+    if (code == Code::kOk) physical->holder = heir;
+  }
+  for (const auto& [address, mapping] : V().mappings) {
+    if (mapping.physical->holder == heir) D().memory[address].ctx = heir;
+  }
+}
 
 void DropMappings(Context* ctx) {
   std::vector<uint64_t> mapped;
@@ -156,6 +166,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   std::lock_guard lock(D().mutex);
   Context* holder = HolderFor(device);
   if (!holder) return CUDA_ERROR_INVALID_CONTEXT;
+  if (CUresult result = ErrorOf(*holder)) return result;
+  if (RefusesAllocation(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto extents = D().machine->AllocSlabs(holder->handle, size);
   if (!extents && extents.error() == Code::kOutOfMemory) {
     TrimPools(device, true);
@@ -164,6 +176,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   if (!extents) return FromCode(extents.error());
   auto physical = std::make_unique<Physical>();
   physical->holder = holder;
+  physical->device = device;
   physical->prop = *prop;
   physical->bytes = size;
   physical->extents = std::move(*extents);
@@ -214,7 +227,10 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CU
                              unsigned long long flags) {
   if (CUresult result = EnterCall()) return result;
   const uint64_t slab = D().config(0).slab_bytes;
-  if (!ptr || size == 0 || size % slab != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  if (!ptr || size == 0 || size % page != 0 || addr % page != 0 || flags != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if (alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t address = ReserveAnywhere(size, std::max<uint64_t>(alignment, slab), addr);
   if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -229,7 +245,9 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
   std::lock_guard lock(D().mutex);
   auto found = V().reservations.find(ptr);
   if (found == V().reservations.end() || found->second != size) return CUDA_ERROR_INVALID_VALUE;
-  if (OverlapsMapping(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
+  if (OverlapsMapping(ptr, size) && !Broken(Rule::kMappedStaysReserved)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   V().reservations.erase(found);
   munmap(reinterpret_cast<void*>(ptr), size);
   return CUDA_SUCCESS;
@@ -242,7 +260,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
   std::lock_guard lock(D().mutex);
   Physical* physical;
   if (CUresult result = FindPhysical(handle, &physical)) return result;
-  const int device = physical->holder->device;
+  const int device = physical->device;
   const uint64_t slab = D().config(device).slab_bytes;
   if (size > physical->bytes || size % slab != 0 || ptr % slab != 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -250,32 +268,41 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
   if (!IsReserved(ptr, size) || OverlapsMapping(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
   const int fd = D().machine->memory_fd(D().machine_index[device]);
   // Not accessible until cuMemSetAccess.
-  if (!MapExtents(fd, ptr, FirstBytes(physical->extents, size), PROT_NONE)) {
+  if (!MapExtents(fd, ptr, FirstBytes(physical->extents, size),
+                  Broken(Rule::kMappingsAreClosed) ? PROT_READ | PROT_WRITE : PROT_NONE)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   ++physical->mappings;
-  V().mappings[ptr] = {physical, size};
+  V().mappings[ptr] = {physical, size, {}};
+  if (Broken(Rule::kMappingsAreClosed)) {
+    V().mappings[ptr].access[device] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
   Memory memory;
   memory.kind = Memory::Kind::kMapped;
   memory.base = ptr;
   memory.bytes = size;
   memory.ctx = physical->holder;
   memory.device = device;
-  memory.readable = false;
+  memory.readable = Broken(Rule::kMappingsAreClosed);
   AddMemory(memory);
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   if (CUresult result = EnterCall()) return result;
-  Handle ctx = 0;
+  std::vector<Handle> users;
   {
     std::lock_guard lock(D().mutex);
     const auto mapped = MappingsOf(ptr, size);
-    if (mapped.empty()) return CUDA_ERROR_INVALID_VALUE;
-    ctx = V().mappings[mapped.front()].physical->holder->handle;
+    if (mapped.empty()) {
+      return Broken(Rule::kUnmapsWhole) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    const Context* holder = V().mappings[mapped.front()].physical->holder;
+    for (const Context* ctx : D().contexts) {
+      if (ctx->alive && (holder == nullptr || holder == ctx)) users.push_back(ctx->handle);
+    }
   }
-  D().machine->WaitContext(ctx);  // work may still use it
+  for (const Handle ctx : users) D().machine->WaitContext(ctx);  // work may still use it
   std::lock_guard lock(D().mutex);
   for (uint64_t address : MappingsOf(ptr, size)) Unmap(address);
   return CUDA_SUCCESS;
@@ -290,13 +317,19 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* des
   for (size_t i = 0; i < count; ++i) {
     if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     if (CUresult result = EnterDevice(desc[i].location.id)) return result;
-    int protection = PROT_NONE;
-    if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) protection = PROT_READ;
-    if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection = PROT_READ | PROT_WRITE;
+    const auto flags = static_cast<CUmemAccess_flags>(desc[i].flags);
     for (uint64_t address : mapped) {
       Mapping& mapping = V().mappings[address];
-      if (mapping.physical->holder->device != desc[i].location.id) {
-        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+      const int device = mapping.physical->device;
+      if (device != desc[i].location.id && !LinkedForPeers(desc[i].location.id, device)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+      }
+      mapping.access[desc[i].location.id] = flags;
+      // The process has one set of pages for all devices: what any of them may do.
+      int protection = PROT_NONE;
+      for (const auto& [unused, each] : mapping.access) {
+        if (each == CU_MEM_ACCESS_FLAGS_PROT_READ) protection |= PROT_READ;
+        if (each == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection |= PROT_READ | PROT_WRITE;
       }
       if (mprotect(reinterpret_cast<void*>(address), mapping.bytes, protection) != 0) {
         return CUDA_ERROR_OPERATING_SYSTEM;
@@ -311,10 +344,13 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
   if (CUresult result = EnterCall()) return result;
   if (!flags || !location) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(D().mutex);
-  const Memory* memory = FindMemory(ptr);
-  if (!memory || memory->kind != Memory::Kind::kMapped) return CUDA_ERROR_INVALID_VALUE;
-  const bool open = memory->readable && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
-                    location->id == memory->device;
-  *flags = open ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  auto after = V().mappings.upper_bound(ptr);
+  if (after == V().mappings.begin()) return CUDA_ERROR_INVALID_VALUE;
+  const auto& [base, mapping] = *std::prev(after);
+  if (ptr - base >= mapping.bytes) return CUDA_ERROR_INVALID_VALUE;
+  const auto access = location->type == CU_MEM_LOCATION_TYPE_DEVICE
+                          ? mapping.access.find(location->id)
+                          : mapping.access.end();
+  *flags = access != mapping.access.end() ? access->second : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
 }

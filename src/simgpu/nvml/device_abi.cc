@@ -4,16 +4,19 @@
 #include <cstring>
 #include <string>
 
-#include "simgpu/nvml/session.h"
+#include "simgpu/nvml/device_call.h"
 
 // NVML's entry points about one device.
 
 namespace {
 
+using prorata::simgpu::CopyText;
 using prorata::simgpu::DeviceConfig;
 using prorata::simgpu::DeviceUsage;
 using prorata::simgpu::Machine;
 using prorata::simgpu::NvmlSession;
+using prorata::simgpu::Usage;
+using prorata::simgpu::With;
 
 struct Pci {
   unsigned int domain = 0;
@@ -28,75 +31,20 @@ bool ParsePci(const char* text, Pci* pci) {
          std::sscanf(text, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device) == 3;
 }
 
-// Calls `use` with the machine and the device's index, or says why not.
-template <typename Use>
-nvmlReturn_t With(nvmlDevice_t device, bool arguments_good, Use use) {
-  NvmlSession& session = NvmlSession::Get();
-  Machine* machine = session.machine();
-  if (machine == nullptr) return NVML_ERROR_UNINITIALIZED;
-  const int index = session.IndexOf(device);
-  if (index < 0 || !arguments_good) return NVML_ERROR_INVALID_ARGUMENT;
-  return use(*machine, index);
-}
-
 template <typename Matches>
 nvmlReturn_t FindDevice(nvmlDevice_t* device, bool arguments_good, nvmlReturn_t otherwise,
                         Matches matches) {
   NvmlSession& session = NvmlSession::Get();
-  const Machine* machine = session.machine();
+  Machine* machine = session.machine();
   if (machine == nullptr) return NVML_ERROR_UNINITIALIZED;
   if (device == nullptr || !arguments_good) return NVML_ERROR_INVALID_ARGUMENT;
   for (int i = 0; i < machine->device_count(); ++i) {
     if (!matches(machine->device(i), i)) continue;
+    if (machine->Lost(i)) return NVML_ERROR_GPU_IS_LOST;
     *device = session.HandleOf(i);
     return NVML_SUCCESS;
   }
   return otherwise;
-}
-
-nvmlReturn_t CopyText(const std::string& text, char* out, unsigned int length) {
-  if (text.size() + 1 > length) return NVML_ERROR_INSUFFICIENT_SIZE;
-  std::memcpy(out, text.c_str(), text.size() + 1);
-  return NVML_SUCCESS;
-}
-
-nvmlReturn_t Usage(Machine& machine, int index, DeviceUsage* usage) {
-  auto answer = machine.Usage(index);
-  if (!answer) return NVML_ERROR_UNKNOWN;
-  *usage = std::move(*answer);
-  return NVML_SUCCESS;
-}
-
-// The count protocol: `*count` is the room going in, and the number of processes coming out.
-template <typename Info>
-nvmlReturn_t RunningProcesses(nvmlDevice_t device, unsigned int* count, Info* infos) {
-  return With(device, count != nullptr, [&](Machine& machine, int index) {
-    DeviceUsage usage;
-    if (const nvmlReturn_t failed = Usage(machine, index, &usage); failed != NVML_SUCCESS) {
-      return failed;
-    }
-    const unsigned int room = *count;
-    *count = static_cast<unsigned int>(usage.processes.size());
-    if (usage.processes.size() > room) return NVML_ERROR_INSUFFICIENT_SIZE;
-    if (!usage.processes.empty() && infos == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-    for (size_t i = 0; i < usage.processes.size(); ++i) {
-      infos[i] = {};
-      infos[i].pid = static_cast<unsigned int>(usage.processes[i].pid);
-      infos[i].usedGpuMemory = usage.processes[i].used_bytes;
-      if constexpr (requires { infos[i].gpuInstanceId; }) {
-        infos[i].gpuInstanceId = 0xffffffff;  // what the driver says where there is no MIG
-        infos[i].computeInstanceId = 0xffffffff;
-      }
-    }
-    return NVML_SUCCESS;
-  });
-}
-
-nvmlReturn_t NoProcesses(nvmlDevice_t device, unsigned int* count) {
-  return With(device, count != nullptr, [&](Machine&, int) {
-    *count = 0;
-    return NVML_SUCCESS;
-  });
 }
 
 // `with_bus_id`: the caller's structure is of version 3; older ones end before it.
@@ -202,31 +150,6 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* me
   });
 }
 
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int* count,
-                                                  nvmlProcessInfo_v1_t* infos) {
-  return RunningProcesses(device, count, infos);
-}
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int* count,
-                                                     nvmlProcessInfo_v2_t* infos) {
-  return RunningProcesses(device, count, infos);
-}
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
-                                                     nvmlProcessInfo_t* infos) {
-  return RunningProcesses(device, count, infos);
-}
-nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int* count,
-                                                   nvmlProcessInfo_v1_t*) {
-  return NoProcesses(device, count);
-}
-nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int* count,
-                                                      nvmlProcessInfo_v2_t*) {
-  return NoProcesses(device, count);
-}
-nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
-                                                      nvmlProcessInfo_t*) {
-  return NoProcesses(device, count);
-}
-
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t* utilization) {
   return With(device, utilization != nullptr, [&](Machine& machine, int index) {
     DeviceUsage usage;
@@ -234,28 +157,6 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     // The model knows nothing of how busy the memory is.
     if (asked == NVML_SUCCESS) *utilization = {(usage.utilization_ppm + 5'000) / 10'000, 0};
     return asked;
-  });
-}
-
-nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
-                                             nvmlProcessUtilizationSample_t* samples,
-                                             unsigned int* count, unsigned long long last_seen) {
-  return With(device, count != nullptr, [&](Machine& machine, int index) {
-    DeviceUsage usage;
-    const nvmlReturn_t asked = Usage(machine, index, &usage);
-    if (asked != NVML_SUCCESS) return asked;
-    if (samples == nullptr) {
-      *count = static_cast<unsigned int>(usage.processes.size());
-      return NVML_ERROR_INSUFFICIENT_SIZE;
-    }
-    auto found = NvmlSession::Get().Utilization(index, usage);
-    std::erase_if(found, [&](const auto& sample) { return sample.timeStamp <= last_seen; });
-    const unsigned int room = *count;
-    *count = static_cast<unsigned int>(found.size());
-    if (found.empty()) return NVML_ERROR_NOT_FOUND;
-    if (found.size() > room) return NVML_ERROR_INSUFFICIENT_SIZE;
-    std::copy(found.begin(), found.end(), samples);
-    return NVML_SUCCESS;
   });
 }
 

@@ -1,61 +1,14 @@
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <vector>
 
-#include "generated/nvml_abi.h"
-#include "simgpu/core/test_support.h"
+#include "simgpu/nvml/test_support.h"
 
 // The built libnvidia-ml.so.1, loaded as programs load it.
 
 namespace prorata::simgpu {
 namespace {
-
-class NvmlTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    setenv("PRORATA_SIM_STATE", folder_.path().c_str(), 1);
-    setenv("PRORATA_SIM_MACHINE", (folder_.path() + "/machine.toml").c_str(), 1);
-    FILE* file = fopen((folder_.path() + "/machine.toml").c_str(), "w");
-    ASSERT_NE(file, nullptr);
-    fputs("[[devices]]\nname = \"A\"\nmemory = \"1GiB\"\n[[devices]]\nname = \"B\"\n", file);
-    fclose(file);
-    library_ = dlopen(PRORATA_SIM_DIR "/libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(library_, nullptr) << dlerror();
-  }
-  template <typename Function>
-  Function* Find(const char* name) {
-    auto* found = reinterpret_cast<Function*>(dlsym(library_, name));
-    EXPECT_NE(found, nullptr) << name;
-    return found;
-  }
-#define NVML(name) (Find<decltype(::name)>(#name))
-
-  // A process with a context and 64 MiB on device 0.
-  pid_t StartGuest(bool busy) {
-    int ready[2];
-    EXPECT_EQ(pipe(ready), 0);
-    const pid_t child = Spawn([&] {
-      auto machine = *Machine::Attach(*FindMachineConfig(), FindStateFolder());
-      const Handle process = machine->RegisterProcess().value();
-      const Handle context = machine->CreateContext(process, 0).value();
-      const Handle stream = machine->CreateStream(context, StreamKind::kBlocking).value();
-      machine->AllocSlabs(context, 64 * kMiB).value();
-      if (busy) machine->Submit(stream, Work::Kernel(100 * kNsPerS)).value();
-      if (write(ready[1], "x", 1) != 1) _exit(1);
-      pause();
-    });
-    char byte;
-    EXPECT_EQ(read(ready[0], &byte, 1), 1);
-    close(ready[0]);
-    close(ready[1]);
-    return child;
-  }
-
-  StateFolder folder_;
-  void* library_ = nullptr;
-};
 
 TEST_F(NvmlTest, NothingWorksBeforeInitAndUnsupportedSaysSo) {
   unsigned int count = 0;
@@ -156,21 +109,19 @@ TEST_F(NvmlTest, UtilizationIsWhoRan) {
   };
   std::vector<nvmlProcessUtilizationSample_t> samples;
   EXPECT_EQ(ask(&samples), NVML_ERROR_NOT_FOUND) << "nothing to compare with yet";
-  usleep(110'000);
-  EXPECT_EQ(ask(&samples), NVML_SUCCESS);
+  ASSERT_TRUE(Eventually([&] { return ask(&samples) == NVML_SUCCESS; }));
   ASSERT_EQ(samples.size(), 1u);
   EXPECT_EQ(samples[0].smUtil, 0u);
   kill(idle, SIGKILL);
   Join(idle);
 
   const pid_t busy = StartGuest(true);
-  usleep(110'000);
-  EXPECT_EQ(ask(&samples), NVML_SUCCESS);
-  usleep(110'000);
-  EXPECT_EQ(ask(&samples), NVML_SUCCESS);
-  ASSERT_EQ(samples.size(), 1u);
-  EXPECT_EQ(samples[0].pid, static_cast<unsigned>(busy));
-  EXPECT_EQ(samples[0].smUtil, 100u);
+  // The first sample of it may have begun before its kernel.
+  EXPECT_TRUE(Eventually([&] {
+    return ask(&samples) == NVML_SUCCESS && samples.size() == 1 &&
+           samples[0].pid == static_cast<unsigned>(busy) && samples[0].smUtil == 100;
+  })) << samples.size()
+      << " processes, the first at " << (samples.empty() ? 0 : samples[0].smUtil);
   nvmlUtilization_t rates{};
   ASSERT_EQ(NVML(nvmlDeviceGetUtilizationRates)(device, &rates), NVML_SUCCESS);
   EXPECT_GT(rates.gpu, 10u);

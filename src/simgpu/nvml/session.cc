@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 namespace prorata::simgpu {
 
@@ -11,6 +12,12 @@ namespace {
 
 // Handles point here: no program can mistake one for small integers, and a wrong one is told.
 char g_device_handles[kMaxDevices];
+
+// The environment names another machine when this differs.
+std::string Where() {
+  const char* file = std::getenv("PRORATA_SIM_MACHINE");
+  return FindStateFolder() + '\n' + (file != nullptr ? file : "");
+}
 
 }  // namespace
 
@@ -21,6 +28,7 @@ NvmlSession& NvmlSession::Get() {
 }
 
 nvmlReturn_t NvmlSession::Attach() {
+  where_ = Where();
   const auto config = FindMachineConfig();
   auto machine = config ? Machine::Attach(*config, FindStateFolder())
                         : Result<std::unique_ptr<Machine>>(std::unexpected(config.error()));
@@ -37,7 +45,9 @@ nvmlReturn_t NvmlSession::Attach() {
 
 nvmlReturn_t NvmlSession::Init() {
   const std::lock_guard lock(mutex_);
-  const bool usable = machine_ != nullptr && machine_->pid() == getpid() && !machine_->retired();
+  // The first user gets the machine that the environment names now; who comes later joins that.
+  const bool usable = machine_ != nullptr && machine_->pid() == getpid() && !machine_->retired() &&
+                      (users_ > 0 || where_ == Where());
   if (!usable) {
     const nvmlReturn_t attached = Attach();
     if (attached != NVML_SUCCESS) return attached;

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "generated/nvml_abi.h"
@@ -45,6 +46,7 @@ class NvmlSession {
   std::mutex mutex_;
   int users_ = 0;
   Machine* machine_ = nullptr;
+  std::string where_;  // what `machine_` was found by
   Reading readings_[kMaxDevices];
 };
 

@@ -4,23 +4,24 @@
 #include <cstring>
 #include <string>
 
-#include "simgpu/nvml/session.h"
+#include "simgpu/nvml/device_call.h"
 
 // NVML's entry points that are not about one device. What is not here or in device_abi.cc answers
 // NVML_ERROR_NOT_SUPPORTED (generated/simgpu_nvml_defaults.S).
 
 namespace {
 
+using prorata::simgpu::CopyText;
 using prorata::simgpu::NvmlSession;
 
 // The branch that CUDA 13.0 came with; no released driver has a zero minor.
 constexpr char kDriverVersion[] = "580.00.00";
 constexpr char kNvmlVersion[] = "13.580.00.00";
 
-nvmlReturn_t CopyText(const std::string& text, char* out, unsigned int length) {
-  if (out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  if (text.size() + 1 > length) return NVML_ERROR_INSUFFICIENT_SIZE;
-  std::memcpy(out, text.c_str(), text.size() + 1);
+nvmlReturn_t None(unsigned int* count) {
+  if (NvmlSession::Get().machine() == nullptr) return NVML_ERROR_UNINITIALIZED;
+  if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *count = 0;
   return NVML_SUCCESS;
 }
 
@@ -32,29 +33,6 @@ nvmlReturn_t nvmlInit(void) { return NvmlSession::Get().Init(); }
 nvmlReturn_t nvmlInit_v2(void) { return NvmlSession::Get().Init(); }
 nvmlReturn_t nvmlInitWithFlags(unsigned int) { return NvmlSession::Get().Init(); }
 nvmlReturn_t nvmlShutdown(void) { return NvmlSession::Get().Shutdown(); }
-
-const char* nvmlErrorString(nvmlReturn_t result) {
-  switch (result) {
-    case NVML_SUCCESS:
-      return "Success";
-    case NVML_ERROR_UNINITIALIZED:
-      return "Uninitialized";
-    case NVML_ERROR_INVALID_ARGUMENT:
-      return "Invalid Argument";
-    case NVML_ERROR_NOT_SUPPORTED:
-      return "Not Supported";
-    case NVML_ERROR_NOT_FOUND:
-      return "Not Found";
-    case NVML_ERROR_INSUFFICIENT_SIZE:
-      return "Insufficient Size";
-    case NVML_ERROR_DRIVER_NOT_LOADED:
-      return "Driver Not Loaded";
-    case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
-      return "Argument version mismatch";
-    default:
-      return "Unknown Error";
-  }
-}
 
 nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned int length) {
   if (NvmlSession::Get().machine() == nullptr) return NVML_ERROR_UNINITIALIZED;
@@ -96,6 +74,12 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int* count) {
   *count = static_cast<unsigned int>(machine->device_count());
   return NVML_SUCCESS;
 }
+
+// There is none of these on a simulated machine: S-class units, host interface cards, devices that
+// the driver was told to leave out.
+nvmlReturn_t nvmlUnitGetCount(unsigned int* count) { return None(count); }
+nvmlReturn_t nvmlSystemGetHicVersion(unsigned int* count, nvmlHwbcEntry_t*) { return None(count); }
+nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned int* count) { return None(count); }
 
 nvmlReturn_t nvmlDeviceGetCount(unsigned int* count) { return nvmlDeviceGetCount_v2(count); }
 

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Fetches what `make test-zoo` needs from PyPI: tests/zoo/wheels.toml names it all.
+
+    scripts/zoo_wheels.py BUILD light|all
+
+Each set of wheels goes into a virtual environment of its own, BUILD/zoo/NAME (cuda11, cuda12,
+cuda13), made once and made anew when the list changes. What is to be fetched, and how big it is, is
+said before. What cannot be had is said loudly, and is no error here: the test run skips it by name.
+"""
+import pathlib
+import shutil
+import subprocess
+import sys
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LIST = ROOT / "tests" / "zoo" / "wheels.toml"
+
+
+def wheels(tier):
+    """{environment: {part: {wheel: (version, bytes)}}} of a tier; `all` includes `light`."""
+    out = {}
+    for environment, parts in tomllib.loads(LIST.read_text()).items():
+        out[environment] = {part: {name: tuple(value) for name, value in found.items()}
+                            for part, found in parts.items() if tier == "all" or part == "light"}
+    return out
+
+
+def stamp_of(found):
+    return "".join(f"{name}=={version}\n" for name, (version, _) in found.items())
+
+
+def install(folder, part, found):
+    names = [f"{name}=={version}" for name, (version, _) in found.items()]
+    megabytes = sum(size for _, size in found.values()) / 1e6
+    print(f"zoo: fetching {megabytes:,.0f} MB for {folder.name} ({part}): {' '.join(names)}", flush=True)
+    if not (folder / "bin" / "python").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    done = subprocess.run([str(folder / "bin" / "pip"), "install", "--quiet", "--no-deps", "--no-cache-dir",
+                           "--no-compile", "--disable-pip-version-check", *names], check=False)
+    if done.returncode != 0:
+        print(f"zoo: NOT FETCHED for {folder.name} ({part}), see above; what needs it is skipped", flush=True)
+        return
+    (folder / f".{part}").write_text(stamp_of(found))
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[2] not in ("light", "all"):
+        print(__doc__)
+        return 2
+    zoo = pathlib.Path(sys.argv[1]) / "zoo"
+    for environment, parts in wheels(sys.argv[2]).items():
+        folder = zoo / environment
+        stamps = {part: folder / f".{part}" for part in parts}
+        if any(stamp.exists() and stamp.read_text() != stamp_of(parts[part])
+               for part, stamp in stamps.items()):
+            shutil.rmtree(folder)
+        for part, found in parts.items():
+            if not stamps[part].exists():
+                install(folder, part, found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

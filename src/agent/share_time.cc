@@ -1,0 +1,182 @@
+#include "agent/share_time.h"
+
+#include <algorithm>
+
+namespace prorata::agent {
+namespace {
+
+// See limits_file.h for the meanings. A share with a limit keeps less queued: what it has launched
+// when its time is up still runs.
+constexpr uint32_t kBacklogAloneUs = 20'000;
+constexpr uint32_t kBacklogLimitedUs = 5'000;
+constexpr uint32_t kBacklogContendedUs = 2'000;
+constexpr uint32_t kIdleReportUs = 200;
+
+// The most that a member's memory is believed.
+constexpr uint64_t kMostHistoryNs = uint64_t{31'536'000} * 1'000'000'000;  // a year
+constexpr uint64_t kMostBacklogNs = 10'000'000'000;
+// A counter that jumps by more than a minute between two looks (a tenth of a second apart at most)
+// is nonsense; one that goes back is taken as standing still.
+constexpr uint64_t kMostStepNs = 60'000'000'000;
+
+// Can it have launched here? Who has no context has no helper thread to say anything, and nothing
+// to say. `launches` alone comes late: the helper thread writes it when it next looks.
+bool Engaged(const protocol::DeviceUsage& usage) {
+  return usage.overhead_bytes.load() > 0 || usage.launches.load() > 0 ||
+         usage.backlog_ns.load() > 0;
+}
+
+uint32_t SequenceOf(uint32_t lease) { return lease >> protocol::kLeaseSequenceShift; }
+
+}  // namespace
+
+void WriteComputeLimits(protocol::DeviceLimits& limits, const policy::ComputeTerms& terms) {
+  const bool limited = terms.limit < Fraction::One();
+  limits.compute_request_ppm = terms.request.ppm;
+  limits.compute_limit_ppm = terms.limit.ppm;
+  limits.compute_weight = terms.weight;
+  limits.backlog_alone_us = limited ? kBacklogLimitedUs : kBacklogAloneUs;
+  limits.backlog_contended_us = kBacklogContendedUs;
+  limits.idle_report_us = kIdleReportUs;
+}
+
+ShareTime::Member* ShareTime::Find(uint32_t slot) {
+  for (Member& member : members_) {
+    if (member.slot == slot) return &member;
+  }
+  return nullptr;
+}
+
+void ShareTime::Admit(uint32_t slot) {
+  Forget(slot);
+  members_.emplace_back().slot = slot;
+}
+
+void ShareTime::SetUsage(uint32_t slot, const protocol::DeviceUsage* usage) {
+  Member* member = Find(slot);
+  if (member == nullptr) return;
+  if (!member->heard) {
+    member->heard = true;
+    member->counter_ns = usage->device_time_ns.load();
+    member->device_time_ns = std::min(member->counter_ns, kMostHistoryNs);
+    history_ns_ += member->device_time_ns;
+  }
+  member->usage = usage;
+}
+
+void ShareTime::SetConnected(uint32_t slot, bool connected) {
+  if (Member* member = Find(slot)) member->connected = connected;
+}
+
+void ShareTime::Depart(uint32_t slot) {
+  Member* member = Find(slot);
+  if (member == nullptr) return;
+  ReadDeviceTime();
+  member->departed = true;
+  member->connected = false;
+  member->usage = nullptr;
+}
+
+void ShareTime::Forget(uint32_t slot) {
+  const Member* member = Find(slot);
+  if (member == nullptr) return;
+  forgotten_ns_ += member->device_time_ns;
+  std::erase_if(members_, [slot](const Member& other) { return other.slot == slot; });
+}
+
+void ShareTime::SaidIdle(uint32_t slot, uint32_t sequence) {
+  Member* member = Find(slot);
+  if (member == nullptr || member->usage == nullptr) return;
+  member->idle_sequence = sequence;
+  member->idle_launches = member->usage->launches.load();
+}
+
+void ShareTime::SaidDrained(uint32_t slot, uint32_t sequence) {
+  if (Member* member = Find(slot)) member->drained_sequence = sequence;
+}
+
+uint64_t ShareTime::ReadDeviceTime() {
+  uint64_t sum = forgotten_ns_;
+  for (Member& member : members_) {
+    if (member.usage != nullptr) {
+      const uint64_t counter = member.usage->device_time_ns.load();
+      if (counter > member.counter_ns) {
+        member.device_time_ns += std::min(counter - member.counter_ns, kMostStepNs);
+        member.counter_ns = counter;
+      }
+    }
+    sum += member.device_time_ns;
+  }
+  return sum;
+}
+
+uint64_t ShareTime::MemberTime(uint32_t slot) const {
+  const Member* member = Find(slot);
+  return member != nullptr ? member->device_time_ns : 0;
+}
+
+uint64_t ShareTime::BacklogNs() const {
+  uint64_t sum = 0;
+  for (const Member& member : members_) {
+    if (member.usage != nullptr) sum += std::min(member.usage->backlog_ns.load(), kMostBacklogNs);
+  }
+  return std::min(sum, kMostBacklogNs);
+}
+
+bool ShareTime::AnyWaiting() const {
+  return std::any_of(members_.begin(), members_.end(), [](const Member& member) {
+    return member.usage != nullptr && member.connected && member.usage->waiting.load() > 0;
+  });
+}
+
+bool ShareTime::AnyLiving() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const Member& member) { return !member.departed; });
+}
+
+bool ShareTime::AllDrained(bool late) const {
+  const uint32_t sequence = SequenceOf(lease());
+  bool any_drained = false;
+  bool any_silent = false;
+  for (const Member& member : members_) {
+    if (member.departed) continue;
+    if (member.usage == nullptr) return false;
+    if (!Engaged(*member.usage)) continue;
+    if (member.usage->drained_sequence.load() == sequence || member.drained_sequence == sequence) {
+      any_drained = true;
+    } else if (late && member.usage->backlog_ns.load() == 0) {
+      any_silent = true;
+    } else {
+      return false;
+    }
+  }
+  return !any_silent || any_drained;
+}
+
+bool ShareTime::AllIdle() const {
+  const uint32_t sequence = SequenceOf(lease());
+  bool any_living = false;
+  bool any_idle = false;
+  for (const Member& member : members_) {
+    if (member.departed) continue;
+    any_living = true;
+    if (member.usage == nullptr || member.usage->waiting.load() > 0) return false;
+    if (!Engaged(*member.usage)) continue;
+    if (member.idle_sequence != sequence || member.usage->backlog_ns.load() > 0 ||
+        member.usage->launches.load() != member.idle_launches) {
+      return false;
+    }
+    any_idle = true;
+  }
+  return any_idle || !any_living;
+}
+
+uint32_t ShareTime::WriteLease(bool open, bool contended) {
+  const uint32_t sequence = SequenceOf(lease()) + 1;
+  limits_->lease.store((sequence << protocol::kLeaseSequenceShift) |
+                       (open ? protocol::kLeaseOpen : 0) |
+                       (contended ? protocol::kLeaseContended : 0));
+  return sequence;
+}
+
+}  // namespace prorata::agent

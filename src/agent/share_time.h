@@ -1,0 +1,84 @@
+#pragma once
+
+// One share on one device, in time: its lease word, and what its members say of their work. Reads
+// and writes memory that others share and nothing else: no clock, socket or file, so the
+// one-process simulation uses it as the agent does. Not thread-safe.
+//
+// What members write is not to be trusted: a counter may jump, go back or lie.
+
+#include <cstdint>
+#include <vector>
+
+#include "policy/entitlement.h"
+#include "protocol/limits_file.h"
+#include "protocol/usage_file.h"
+
+namespace prorata::agent {
+
+// What the limits file says of compute on a device: the terms, and how members are to keep them.
+void WriteComputeLimits(protocol::DeviceLimits& limits, const policy::ComputeTerms& terms);
+
+class ShareTime {
+ public:
+  // `limits` must stay where it is.
+  explicit ShareTime(protocol::DeviceLimits* limits) : limits_(limits) {}
+
+  // --- Members, by slot ------------------------------------------------------------------------
+  void Admit(uint32_t slot);
+  // The member's usage memory, new or mapped again; it stays until the next SetUsage or Depart.
+  // What stands on its counter at first was used under an agent before us, and is not charged.
+  void SetUsage(uint32_t slot, const protocol::DeviceUsage* usage);
+  void SetConnected(uint32_t slot, bool connected);
+  // Its process is dead: reads the counter for the last time.
+  void Depart(uint32_t slot);
+  // It is no more; its time stays with the share.
+  void Forget(uint32_t slot);
+
+  // --- What members said -----------------------------------------------------------------------
+  void SaidIdle(uint32_t slot, uint32_t sequence);
+  void SaidDrained(uint32_t slot, uint32_t sequence);
+
+  // --- Looking ---------------------------------------------------------------------------------
+  // Device time since the share was made, never less than before.
+  uint64_t ReadDeviceTime();
+  uint64_t ReadChargedTime() { return ReadDeviceTime() - history_ns_; }
+  uint64_t MemberTime(uint32_t slot) const;  // as last read
+  uint64_t BacklogNs() const;
+  bool AnyWaiting() const;
+  bool AnyLiving() const;
+  // What was launched before the lease closed is done. `late`: the share was passed over. Then a
+  // member that says nothing and has nothing queued (it is stopped, say) no longer keeps the others
+  // of its share from their turns, if one of them has drained.
+  bool AllDrained(bool late) const;
+  // Every member that ever launched has said under this very lease that it is idle, and has not
+  // launched since. A share whose members have launched nothing yet is about to.
+  bool AllIdle() const;
+
+  // --- The lease -------------------------------------------------------------------------------
+  uint32_t lease() const { return limits_->lease.load(); }
+  // The next word; answers its sequence.
+  uint32_t WriteLease(bool open, bool contended);
+
+ private:
+  struct Member {
+    uint32_t slot = 0;
+    const protocol::DeviceUsage* usage = nullptr;  // null: not heard of since the agent started
+    bool heard = false;                            // ever
+    bool connected = false;
+    bool departed = false;
+    uint64_t counter_ns = 0;  // its device time as last read
+    uint64_t device_time_ns = 0;
+    uint32_t idle_sequence = 0;  // of the lease word for which it reported idle
+    uint64_t idle_launches = 0;  // its launches then
+    uint32_t drained_sequence = 0;
+  };
+  Member* Find(uint32_t slot);
+  const Member* Find(uint32_t slot) const { return const_cast<ShareTime*>(this)->Find(slot); }
+
+  protocol::DeviceLimits* limits_;
+  std::vector<Member> members_;
+  uint64_t forgotten_ns_ = 0;  // device time of members that are no more
+  uint64_t history_ns_ = 0;    // on counters when they were first seen
+};
+
+}  // namespace prorata::agent

@@ -1,0 +1,204 @@
+#pragma once
+
+// What is done with fences (fence_ring.h), over the World of member_compute.h.
+
+#include "client/fence_ring.h"
+#include "client/member_compute.h"
+
+namespace prorata::client {
+
+template <typename World>
+class FenceMachine {
+ public:
+  explicit FenceMachine(World& world) : world_(world) {}
+
+  // Begins a batch, if none is under way.
+  void BeginBatch(StreamRecord* stream) {
+    Fencing(stream, [&] {
+      Harvest(stream->ring);
+      Begin(stream);
+    });
+  }
+
+  // Fences the batch under way. `unknown`: it holds a launch without an estimate.
+  void EndBatch(StreamRecord* stream, bool unknown) {
+    Fencing(stream, [&] {
+      End(stream, unknown);
+      Harvest(stream->ring);
+    });
+  }
+
+  // Takes what is done out of the queue. At most one thread at a time; others return at once.
+  void Harvest(Ring* ring) {
+    if (ring->harvesting.exchange(1, std::memory_order_acquire) != 0) return;
+    // Streams found busy in this pass: what comes later in them cannot be done either.
+    constexpr int kMostBusy = 16;
+    const StreamRecord* busy[kMostBusy];
+    int busy_count = 0;
+    int32_t previous = -1;
+    for (int32_t at = NextInQueue(ring, -1); at >= 0 && busy_count < kMostBusy;) {
+      Slot& slot = ring->slots[at];
+      bool ready = true;
+      for (int i = 0; i < busy_count; ++i) ready = ready && busy[i] != slot.stream;
+      if (ready && world_.Pending(slot.end)) {
+        busy[busy_count++] = slot.stream;
+        ready = false;
+      }
+      if (ready) {
+        UnlinkFromQueue(ring, at, previous);
+        Measure(ring, at);
+        world_.Compute(ring->device).backlog.Remove(slot.backlog_ns);
+        DropReference(ring, at);
+      } else {
+        previous = at;
+      }
+      at = NextInQueue(ring, previous);
+    }
+    ring->harvesting.store(0, std::memory_order_release);
+  }
+
+  // The ring's context is gone, and nobody uses it any more: what it had queued is charged as
+  // estimated, and all slots are forgotten.
+  void Discard(Ring* ring) {
+    for (int32_t at = ring->head; at >= 0; at = ring->slots[at].next) {
+      world_.Compute(ring->device).backlog.Remove(ring->slots[at].backlog_ns);
+      ChargeDevice(world_, ring->device, ring->slots[at].batch.estimate_ns);
+    }
+    ClearRing(ring);
+    ring->context.store(nullptr);
+  }
+
+ private:
+  template <typename F>
+  void Fencing(StreamRecord* stream, F&& f) {
+    if (stream->ring == nullptr || stream->fencing.exchange(1, std::memory_order_acquire) != 0) {
+      return;
+    }
+    {
+      const RingUse use(stream->ring);
+      if (use.entered()) {
+        const typename World::OwnCalls own(world_);
+        f();
+      }
+    }
+    stream->fencing.store(0, std::memory_order_release);
+  }
+
+  // A free slot with one reference, its events made; -1: none. The context must be current.
+  int32_t TakeSlot(Ring* ring) {
+    const int32_t index = PopFree(ring);
+    if (index < 0) return -1;
+    Slot& slot = ring->slots[index];
+    if ((slot.start == nullptr && !world_.CreateEvent(&slot.start)) ||
+        (slot.end == nullptr && !world_.CreateEvent(&slot.end))) {
+      DropReference(ring, index);
+      return -1;
+    }
+    return index;
+  }
+
+  // Whether the stream's last fence is still outstanding; then takes a reference on it.
+  bool HoldLast(StreamRecord* stream) {
+    Ring* ring = stream->ring;
+    if (stream->last_slot < 0) return false;
+    {
+      const Holding holding(ring->lock);
+      Slot& slot = ring->slots[stream->last_slot];
+      if (slot.use != stream->last_use || slot.references == 0) return false;
+      ++slot.references;
+    }
+    if (world_.Pending(ring->slots[stream->last_slot].end)) return true;
+    DropReference(ring, stream->last_slot);
+    return false;
+  }
+
+  // The caller holds `fencing` and is a user of the ring.
+  void Begin(StreamRecord* stream) {
+    Ring* ring = stream->ring;
+    if (stream->word.load(std::memory_order_relaxed) != 0)
+      return;  // another thread's launch began it
+    // A slot may be open already: its launch failed. Its start lies too far back, so it starts
+    // anew.
+    const int32_t index = stream->open_slot >= 0 ? stream->open_slot : TakeSlot(ring);
+    if (index < 0) return;
+    Slot& slot = ring->slots[index];
+    if (slot.from >= 0) DropReference(ring, slot.from);
+    slot.from = -1;
+    if (HoldLast(stream)) {
+      slot.from = stream->last_slot;
+      slot.measured = true;
+    } else {
+      slot.measured = world_.Record(*stream, slot.start);
+    }
+    slot.stream = stream;
+    stream->began_ns = world_.NowNs();
+    stream->open_slot = index;
+  }
+
+  void End(StreamRecord* stream, bool unknown) {
+    Ring* ring = stream->ring;
+    const uint64_t word = stream->word.exchange(0, std::memory_order_relaxed);
+    const uint64_t key = stream->batch_key.exchange(0, std::memory_order_relaxed);
+    if (LaunchesIn(word) == 0) return;
+    DeviceCompute& compute = world_.Compute(stream->device);
+    compute.launches.fetch_add(LaunchesIn(word), std::memory_order_relaxed);
+    const int32_t index = stream->open_slot >= 0 ? stream->open_slot : TakeSlot(ring);
+    stream->open_slot = -1;
+    if (index < 0) return;
+    Slot& slot = ring->slots[index];
+    slot.stream = stream;
+    slot.batch = {.key = key == kMixedKey ? 0 : key,
+                  .launches = LaunchesIn(word),
+                  .estimate_ns = NsIn(word),
+                  .unknown = unknown,
+                  .pressed = slot.from >= 0 && world_.Pending(ring->slots[slot.from].end),
+                  .host_ns = world_.NowNs() - stream->began_ns};
+    slot.backlog_ns = slot.batch.estimate_ns + (unknown ? kUnknownNs : 0);
+    if (!world_.Record(*stream, slot.end)) {
+      if (slot.from >= 0) DropReference(ring, slot.from);
+      DropReference(ring, index);
+      return;
+    }
+    stream->last_slot = index;
+    stream->last_use = slot.use;
+    compute.backlog.Add(slot.backlog_ns);
+    AppendToQueue(ring, index);
+  }
+
+  // Charges and learns from a slot that is done. By the harvesting thread, which alone moves the
+  // frontier.
+  void Measure(Ring* ring, int32_t index) {
+    Slot& slot = ring->slots[index];
+    const int32_t frontier = ring->frontier;
+    int64_t elapsed_ns = -1, beyond_ns = INT64_MAX;
+    bool measured = slot.measured;
+    if (measured) {
+      const CUevent from = slot.from >= 0 ? ring->slots[slot.from].end : slot.start;
+      measured = world_.Elapsed(from, slot.end, &elapsed_ns) && elapsed_ns >= 0;
+    }
+    if (measured && frontier >= 0) {
+      world_.Elapsed(ring->slots[frontier].end, slot.end, &beyond_ns);
+    }
+    if (!measured) {
+      // An error of the program's (a faulted kernel, say) ends all measuring in this context.
+      ChargeDevice(world_, ring->device, slot.batch.estimate_ns);
+    } else {
+      const BatchCharge charge = ChargeOf(slot.batch, static_cast<uint64_t>(elapsed_ns), beyond_ns);
+      ChargeDevice(world_, ring->device, charge.busy_ns);
+      if (charge.learned_ns != 0) world_.estimates().Learn(slot.batch.key, charge.learned_ns);
+      if (charge.doubtful) slot.stream->probe.store(1, std::memory_order_relaxed);
+    }
+    const Holding holding(ring->lock);
+    if (measured && beyond_ns > 0) {
+      ++slot.references;
+      ring->frontier = index;
+      if (frontier >= 0) DropReferenceLocked(ring, frontier);
+    }
+    if (slot.from >= 0) DropReferenceLocked(ring, slot.from);
+    slot.from = -1;
+  }
+
+  World& world_;
+};
+
+}  // namespace prorata::client

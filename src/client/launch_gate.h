@@ -1,0 +1,109 @@
+#pragma once
+
+// Whether a launch may pass, and what its thread must wait for if not.
+
+#include "client/member_compute.h"
+
+namespace prorata::client {
+
+// Whether the lease, or the local rule, lets launches pass; the backlog apart.
+template <typename World>
+bool LeaseAllows(World& world, uint32_t device) {
+  return (world.Limits(device).lease.load() & protocol::kLeaseOpen) != 0 || Silent(world);
+}
+
+// Whether a launch may pass at once: the lease is open, the backlog below its bound, and no local
+// rule is in force. All that a launch costs while its lease is open.
+inline bool MayLaunch(const protocol::DeviceLimits& limits, const DeviceCompute& compute) {
+  const uint32_t lease = limits.lease.load(std::memory_order_acquire);
+  return (lease & protocol::kLeaseOpen) != 0 &&
+         compute.local_rule.load(std::memory_order_relaxed) == 0 &&
+         !compute.backlog.Full(BoundNs(limits, lease));
+}
+
+// One thread's wait until a launch on the device may pass. Step, do what it says, Step again, until
+// it says kPass. While it waits for the lease the thread is counted in the member's `waiting`.
+class LaunchWait {
+ public:
+  enum class Do : uint8_t {
+    kPass,
+    kAwaitLease,  // until the lease word is not `lease` any more, or for timeout_ns
+    kAwaitFence,  // until the oldest fence of the device is done
+  };
+  struct Next {
+    Do what = Do::kPass;
+    uint32_t lease = 0;
+    int64_t timeout_ns = 0;
+  };
+
+  static constexpr int64_t kLookAgainNs = 20'000'000;
+  static constexpr int64_t kLocalLookNs = 1'000'000;
+
+  explicit LaunchWait(uint32_t device) : device_(device) {}
+
+  template <typename World>
+  Next Step(World& world) {
+    const protocol::DeviceLimits& limits = world.Limits(device_);
+    DeviceCompute& compute = world.Compute(device_);
+    if (!counted_) {
+      if (MayLaunch(limits, compute)) return {};
+      const uint32_t lease = limits.lease.load(std::memory_order_acquire);
+      if ((lease & protocol::kLeaseOpen) != 0 && compute.backlog.Full(BoundNs(limits, lease))) {
+        return {Do::kAwaitFence, lease, 0};
+      }
+      world.Usage(device_).waiting.fetch_add(1);
+      counted_ = true;
+    }
+    Next next;
+    if (!LeasePasses(world, limits, compute, &next)) return next;
+    world.Usage(device_).waiting.fetch_sub(1);
+    counted_ = false;
+    // The lease, or the local rule, lets it pass; either bounds the backlog too.
+    const uint32_t now = limits.lease.load(std::memory_order_acquire);
+    if (compute.backlog.Full(BoundNs(limits, now))) return {Do::kAwaitFence, now, 0};
+    if ((now & protocol::kLeaseOpen) != 0 || Silent(world)) return {};
+    return Step(world);  // it has closed again
+  }
+
+ private:
+  // Until the lease is open, or the agent is silent and the local rule lets one pass.
+  template <typename World>
+  bool LeasePasses(World& world, const protocol::DeviceLimits& limits, DeviceCompute& compute,
+                   Next* next) {
+    const uint32_t lease = limits.lease.load(std::memory_order_acquire);
+    const bool open = (lease & protocol::kLeaseOpen) != 0;
+    const bool local = compute.local_rule.load(std::memory_order_relaxed) != 0;
+    if (open && !local) return true;
+    *next = {Do::kAwaitLease, lease, kLocalLookNs};
+    if (local || Silent(world)) {
+      if (Silent(world)) return BucketAllows(world, limits, compute);
+      return open;  // it speaks again; the helper will notice
+    }
+    SayWanted(world, compute, lease);
+    next->timeout_ns = kLookAgainNs;
+    return false;
+  }
+
+  template <typename World>
+  static bool BucketAllows(World& world, const protocol::DeviceLimits& limits,
+                           DeviceCompute& compute) {
+    const uint32_t ppm = limits.compute_limit_ppm.load(std::memory_order_relaxed);
+    return ppm >= 1'000'000 || compute.bucket.MayRun(world.NowNs(), ppm);
+  }
+
+  // Once for a sequence.
+  template <typename World>
+  void SayWanted(World& world, DeviceCompute& compute, uint32_t lease) {
+    const uint64_t mark = uint64_t{SequenceOf(lease)} + 1;
+    auto& wanted = compute.wanted_plus_1;
+    if (wanted.load(std::memory_order_relaxed) == mark || wanted.exchange(mark) == mark) return;
+    if (!world.Send(protocol::MessageType::kLeaseWanted, {device_, SequenceOf(lease)})) {
+      wanted.store(0);
+    }
+  }
+
+  uint32_t device_;
+  bool counted_ = false;
+};
+
+}  // namespace prorata::client

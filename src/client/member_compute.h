@@ -1,0 +1,74 @@
+#pragma once
+
+// What one member keeps to gate its launches on one device, and what the machines that use it need
+// of the world. The machines are launch_gate.h (may a launch pass, and what to wait for),
+// launch_steps.h (a launch's way), fence_machine.h (how far the device has come) and lease_tick.h
+// (what to tell the agent). They hold no clock, thread, socket or driver, and block nowhere: the
+// client library gives them its own (library_world.h), the one-process simulation one simulated
+// member each (tests/simulation/).
+//
+//   struct World {
+//     int64_t NowNs();
+//     int64_t AgentSilentNs();                   // for how long it has certainly been silent
+//     const protocol::DeviceLimits& Limits(uint32_t device);
+//     protocol::DeviceUsage& Usage(uint32_t device);
+//     DeviceCompute& Compute(uint32_t device);
+//     Estimates& estimates();
+//     bool Send(protocol::MessageType, const protocol::LeaseEvent&);  // false: not connected
+//     struct OwnCalls { explicit OwnCalls(World&); };   // around driver calls of our own making
+//     bool CreateEvent(CUevent*);                 // once for a slot; these belong to the context
+//     bool Record(const StreamRecord&, CUevent);
+//     bool Pending(CUevent);                      // recorded, and the device is not past it
+//     bool Elapsed(CUevent from, CUevent to, int64_t* ns);   // false: the driver does not say
+//   };
+//
+// Everything is thread-safe unless it says who calls it. Freestanding.
+
+#include <atomic>
+#include <cstdint>
+
+#include "client/backlog.h"
+#include "client/estimates.h"
+#include "client/lease_watch.h"
+#include "client/silence.h"
+#include "protocol/limits_file.h"
+#include "protocol/usage_file.h"
+#include "protocol/wire.h"
+
+namespace prorata::client {
+
+struct alignas(64) DeviceCompute {
+  Backlog backlog;
+  LocalBucket bucket;
+  // While the agent is silent the lease word says nothing about the limit: launches also ask the
+  // bucket. Set and cleared by the helper.
+  std::atomic<uint32_t> local_rule;
+  std::atomic<uint64_t> launches;       // of batches that were fenced
+  std::atomic<uint64_t> wanted_plus_1;  // last sequence that kLeaseWanted was sent for
+  LeaseWatch watch;                     // helper only
+};
+
+inline uint32_t SequenceOf(uint32_t lease) { return lease >> protocol::kLeaseSequenceShift; }
+
+// The bound of fenced work under this lease word.
+inline uint64_t BoundNs(const protocol::DeviceLimits& limits, uint32_t lease) {
+  const auto& bound = (lease & protocol::kLeaseContended) != 0 ? limits.backlog_contended_us
+                                                               : limits.backlog_alone_us;
+  return uint64_t{bound.load(std::memory_order_relaxed)} * 1000;
+}
+
+// The agent's heartbeat has stopped: leases say nothing any more.
+template <typename World>
+bool Silent(World& world) {
+  return world.AgentSilentNs() >= static_cast<int64_t>(protocol::kAgentSilentAfterNs);
+}
+
+// Measured device time of this member.
+template <typename World>
+void ChargeDevice(World& world, uint32_t device, uint64_t busy_ns) {
+  world.Usage(device).device_time_ns.fetch_add(busy_ns, std::memory_order_relaxed);
+  DeviceCompute& compute = world.Compute(device);
+  if (compute.local_rule.load(std::memory_order_relaxed) != 0) compute.bucket.Spend(busy_ns);
+}
+
+}  // namespace prorata::client

@@ -1,0 +1,237 @@
+#include "policy/memory_admission.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace prorata::policy {
+namespace {
+
+constexpr size_t kNobody = std::numeric_limits<size_t>::max();
+
+}  // namespace
+
+MemoryAdmission::MemoryAdmission(std::vector<uint64_t> capacity_bytes, const Options& options)
+    : capacity_(std::move(capacity_bytes)), options_(options), random_(options.seed) {}
+
+// What is left for elastic shares on each device; below 0 where a capacity shrank.
+std::vector<int64_t> MemoryAdmission::Free() const {
+  std::vector<int64_t> free(capacity_.begin(), capacity_.end());
+  for (const auto& [key, share] : shares_) {
+    for (size_t device = 0; device < free.size(); ++device) {
+      free[device] -= static_cast<int64_t>(share.terms.guaranteed ? share.terms.limit_bytes[device]
+                                                                  : share.held[device]);
+    }
+  }
+  return free;
+}
+
+// Whether a share could end with what is free: one that never waits always can.
+bool MemoryAdmission::Finishable(const Share& share, const std::vector<int64_t>& free) const {
+  if (share.terms.on_full == OnFull::kFail) return true;
+  for (size_t device = 0; device < free.size(); ++device) {
+    const auto need = static_cast<int64_t>(share.terms.limit_bytes[device]) -
+                      static_cast<int64_t>(share.held[device]);
+    if (need > 0 && need > free[device]) return false;
+  }
+  return true;
+}
+
+bool MemoryAdmission::SafeFrom(std::vector<int64_t> free) const {
+  std::vector<const Share*> left;
+  for (const auto& [key, share] : shares_) {
+    if (!share.terms.guaranteed) left.push_back(&share);
+  }
+  while (!left.empty()) {
+    const auto ended = std::partition(
+        left.begin(), left.end(), [&](const Share* share) { return !Finishable(*share, free); });
+    if (ended == left.end()) return false;
+    for (auto share = ended; share != left.end(); ++share) {
+      for (size_t device = 0; device < free.size(); ++device) {
+        free[device] += static_cast<int64_t>((*share)->held[device]);
+      }
+    }
+    left.erase(ended, left.end());
+  }
+  return true;
+}
+
+bool MemoryAdmission::Safe() const { return SafeFrom(Free()); }
+
+bool MemoryAdmission::Add(Key key, const Terms& terms, std::span<const uint64_t> held) {
+  Share share{terms, std::vector<uint64_t>(capacity_.size(), 0)};
+  if (!terms.guaranteed) std::copy(held.begin(), held.end(), share.held.begin());
+  if (!shares_.try_emplace(key, std::move(share)).second) return false;
+  const std::vector<int64_t> free = Free();
+  const bool fits = std::ranges::all_of(free, [](int64_t bytes) { return bytes >= 0; });
+  // What an agent before us left is taken as it is: its programs run.
+  if (!held.empty() || (fits && SafeFrom(free))) return true;
+  shares_.erase(key);
+  return false;
+}
+
+void MemoryAdmission::Remove(Key key) {
+  shares_.erase(key);
+  std::erase_if(queue_, [&](const Waiter& waiter) { return waiter.share == key; });
+}
+
+bool MemoryAdmission::SetTerms(Key key, const Terms& terms) {
+  const auto found = shares_.find(key);
+  if (found == shares_.end()) return false;
+  const bool waits_beyond = std::ranges::any_of(queue_, [&](const Waiter& waiter) {
+    return waiter.share == key && waiter.bytes > terms.limit_bytes[waiter.device];
+  });
+  if (waits_beyond) return false;
+  const bool was_safe = Safe();
+  const Share before = found->second;
+  Share& share = found->second;
+  share.terms = terms;
+  if (terms.guaranteed) std::ranges::fill(share.held, 0);
+  const std::vector<int64_t> free = Free();
+  const bool fits = std::ranges::all_of(free, [](int64_t bytes) { return bytes >= 0; });
+  if ((!fits && terms.guaranteed) || (was_safe && !SafeFrom(free))) {
+    share = before;
+    return false;
+  }
+  return true;
+}
+
+// Whether the state stays safe when the share comes to hold `bytes`.
+bool MemoryAdmission::Fits(const Share& share, size_t device, uint64_t bytes) const {
+  const auto more = static_cast<int64_t>(bytes - share.held[device]);
+  std::vector<int64_t> free = Free();
+  if (free[device] < more) return false;
+  // The share itself may be the one that can end first: what it is given comes back with it.
+  if (share.terms.on_full == OnFull::kFail) return true;
+  Share& changed = const_cast<Share&>(share);
+  const uint64_t held = share.held[device];
+  changed.held[device] = bytes;
+  free[device] -= more;
+  const bool safe = SafeFrom(std::move(free));
+  changed.held[device] = held;
+  return safe;
+}
+
+bool MemoryAdmission::Leads(const Waiter& first, int64_t now_ns) const {
+  return options_.order == WaitOrder::kFifo &&
+         (first.bypasses >= options_.most_bypasses ||
+          now_ns - first.since_ns >= options_.longest_bypass_ns);
+}
+
+// Whether a request may be served before the first in line.
+bool MemoryAdmission::MayPass(const Share& share, Ticket ticket, int64_t now_ns) const {
+  if (queue_.empty() || queue_.front().ticket == ticket || !Leads(queue_.front(), now_ns)) {
+    return true;
+  }
+  const bool holds = std::ranges::any_of(share.held, [](uint64_t bytes) { return bytes > 0; });
+  return holds && share.terms.on_full == OnFull::kWait;
+}
+
+// Up to a multiple of the chunk where that is safe too; the request was found to fit.
+void MemoryAdmission::Give(Share& share, size_t device, uint64_t bytes) {
+  const uint64_t chunk = options_.chunk_bytes;
+  if (chunk > 1 && queue_.empty()) {
+    const uint64_t roomy =
+        std::min(share.terms.limit_bytes[device], (bytes + chunk - 1) / chunk * chunk);
+    if (roomy > bytes && Fits(share, device, roomy)) bytes = roomy;
+  }
+  share.held[device] = bytes;
+}
+
+void MemoryAdmission::CountBypass(Ticket passing) {
+  for (Waiter& waiter : queue_) {
+    if (passing == 0 || waiter.ticket < passing) ++waiter.bypasses;
+  }
+}
+
+MemoryAdmission::Verdict MemoryAdmission::Request(Key key, Ticket ticket, size_t device,
+                                                  uint64_t bytes, int64_t now_ns) {
+  const auto found = shares_.find(key);
+  if (found == shares_.end() || bytes > found->second.terms.limit_bytes[device]) {
+    return Verdict::kOverLimit;
+  }
+  Share& share = found->second;
+  if (share.terms.guaranteed || bytes <= share.held[device]) return Verdict::kGiven;
+  // A share's own earlier requests go first: else its threads would overtake each other for ever.
+  const bool own_waits =
+      std::ranges::any_of(queue_, [&](const Waiter& waiter) { return waiter.share == key; });
+  if (!own_waits && MayPass(share, ticket, now_ns) && Fits(share, device, bytes)) {
+    Give(share, device, bytes);
+    CountBypass(0);
+    return Verdict::kGiven;
+  }
+  if (share.terms.on_full == OnFull::kFail) return Verdict::kFull;
+  queue_.push_back({ticket, key, device, bytes, now_ns});
+  return Verdict::kWaits;
+}
+
+bool MemoryAdmission::Cancel(Ticket ticket) {
+  return std::erase_if(queue_, [&](const Waiter& waiter) { return waiter.ticket == ticket; }) != 0;
+}
+
+void MemoryAdmission::GiveBack(Key key, size_t device, uint64_t bytes) {
+  const auto found = shares_.find(key);
+  if (found == shares_.end() || found->second.terms.guaranteed) return;
+  uint64_t& held = found->second.held[device];
+  held = std::min(held, bytes);
+}
+
+// The place in the queue of the request to serve now.
+size_t MemoryAdmission::Next(int64_t now_ns) {
+  const std::vector<int64_t> free = Free();
+  std::vector<size_t> possible;
+  for (size_t i = 0; i < queue_.size(); ++i) {
+    const Waiter& waiter = queue_[i];
+    const Share& share = shares_.at(waiter.share);
+    if (waiter.bytes <= share.held[waiter.device]) return i;  // a member of it was given enough
+    if (!MayPass(share, waiter.ticket, now_ns) || !Fits(share, waiter.device, waiter.bytes)) {
+      continue;
+    }
+    if (options_.order == WaitOrder::kFifo && i == 0 && Leads(waiter, now_ns)) return i;
+    possible.push_back(i);
+  }
+  if (possible.empty()) return kNobody;
+  if (options_.order == WaitOrder::kRecent) return possible.back();
+  if (options_.order == WaitOrder::kRandom) return possible[random_() % possible.size()];
+  // Best fit, and kFifo while nobody leads: the share that lacks nearest to what there is. What
+  // they ask for fits.
+  return *std::ranges::max_element(possible, {}, [&](size_t i) {
+    const Share& share = shares_.at(queue_[i].share);
+    const size_t device = queue_[i].device;
+    const auto lacks = static_cast<int64_t>(share.terms.limit_bytes[device] - share.held[device]);
+    return lacks <= free[device] ? lacks : free[device] - lacks;
+  });
+}
+
+std::vector<MemoryAdmission::Ticket> MemoryAdmission::Decide(int64_t now_ns) {
+  std::vector<Ticket> served;
+  for (;;) {
+    const size_t next = Next(now_ns);
+    if (next == kNobody) return served;
+    const Waiter waiter = queue_[next];
+    queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(next));
+    Share& share = shares_.at(waiter.share);
+    if (waiter.bytes > share.held[waiter.device]) {
+      share.held[waiter.device] = waiter.bytes;
+      CountBypass(waiter.ticket);
+    }
+    served.push_back(waiter.ticket);
+  }
+}
+
+uint64_t MemoryAdmission::held(Key key, size_t device) const {
+  const auto found = shares_.find(key);
+  if (found == shares_.end()) return 0;
+  const Share& share = found->second;
+  return share.terms.guaranteed ? share.terms.limit_bytes[device] : share.held[device];
+}
+
+uint64_t MemoryAdmission::limit(Key key, size_t device) const {
+  const auto found = shares_.find(key);
+  return found == shares_.end() ? 0 : found->second.terms.limit_bytes[device];
+}
+
+uint64_t MemoryAdmission::free_bytes(size_t device) const {
+  return static_cast<uint64_t>(std::max<int64_t>(0, Free()[device]));
+}
+
+}  // namespace prorata::policy

@@ -1,0 +1,146 @@
+"""`prorata update`: limits that change while programs run."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+import unittest
+
+import harness
+
+PROGRAM = pathlib.Path(__file__).resolve().parents[1] / "interactive.py"
+MIB, GIB = harness.MIB, harness.GIB
+OUT_OF_MEMORY = 2
+
+
+class UpdateCase(harness.MachineTestCase):
+    def setUp(self):
+        super().setUp()
+        self.machine.start_agent()
+
+    def start(self, *share_options):
+        program = self.machine.start(
+            self.machine.command(["--name", "x", *share_options], [sys.executable, PROGRAM]),
+            stdin=subprocess.PIPE)
+        self.assertEqual(json.loads(harness.read_line(program)), {"result": 0})
+        return program
+
+    def ask(self, program, line):
+        program.stdin.write(line + "\n")
+        program.stdin.flush()
+        return json.loads(harness.read_line(program))
+
+    def update(self, *options, name="x"):
+        return self.machine.call([harness.PRORATA, "update", name, *options])
+
+    def update_well(self, *options):
+        status, out, err = self.update(*options)
+        self.assertEqual((status, out), (0, ""), err)
+        return err
+
+    def device(self):
+        share = harness.wait_until(lambda: self.machine.share("x"), what="the share")
+        return share["devices"][0]
+
+
+class Memory(UpdateCase):
+    def test_up_and_down_in_a_running_program(self):
+        program = self.start("--memory", "2GiB")
+        self.assertEqual(self.ask(program, "total")["bytes"], 2 * GIB)
+        self.assertEqual(self.ask(program, f"alloc {3 * GIB}")["result"], OUT_OF_MEMORY)
+        self.assertEqual(self.update_well("--memory", "4GiB"), "")
+        self.assertEqual(self.ask(program, "total")["bytes"], 4 * GIB)
+        big = self.ask(program, f"alloc {3 * GIB}")
+        self.assertEqual(big["result"], 0)
+        # Below use: what it has it keeps, and nothing new is given until enough is free.
+        self.assertIn("above its new limit", self.update_well("--memory", "1GiB"))
+        self.assertEqual(self.ask(program, f"alloc {MIB}")["result"], OUT_OF_MEMORY)
+        info = self.ask(program, "info")
+        self.assertEqual((info["total"], info["free"]), (GIB, 0))
+        self.assertIn("over", self.machine.call([harness.PRORATA, "ps"])[1])
+        self.assertEqual(self.ask(program, f"free {big['address']}")["result"], 0)
+        self.assertEqual(self.ask(program, f"alloc {MIB}")["result"], 0)
+        self.assertEqual(self.ask(program, f"alloc {GIB}")["result"], OUT_OF_MEMORY)
+        self.assertNotIn("over", self.machine.call([harness.PRORATA, "ps"])[1])
+
+    def test_what_is_given_back_can_be_promised_to_another(self):
+        self.start("--memory", "14GiB")
+        refused = self.machine.call(self.machine.command(["--memory", "8GiB"], ["true"]))
+        self.assertEqual(refused[0], 1)
+        self.update_well("--memory", "6GiB")
+        self.assertEqual(
+            self.machine.call(self.machine.command(["--memory", "8GiB"], ["true"]))[0], 0)
+
+    def test_a_killed_agent_keeps_the_new_limit(self):
+        program = self.start("--memory", "2GiB")
+        self.update_well("--memory", "3GiB", "--weight", "7")
+        self.machine.kill_agent()
+        self.machine.start_agent()
+        self.assertEqual((self.device()["memory_limit_bytes"], self.device()["weight"]),
+                         (3 * GIB, 7))
+        self.assertEqual(self.ask(program, "total")["bytes"], 3 * GIB)
+
+
+class Compute(UpdateCase):
+    def test_terms_are_shown_and_what_is_not_named_stays(self):
+        self.start("--memory", "2GiB", "--compute", "0.2", "--weight", "50")
+        self.update_well("--compute-limit", "0.5")
+        device = self.device()
+        self.assertEqual([device[key] for key in ("compute_request", "compute_limit", "weight",
+                                                  "memory_limit_bytes")], [0.2, 0.5, 50, 2 * GIB])
+
+    def test_a_limit_that_moves_under_load(self):
+        self.machine.start(self.machine.command(
+            ["--name", "x", "--compute-limit", "0.3", "--memory", "2GiB"],
+            [harness.GPULOAD, "--seconds", "60", "--kernel-us", "2000"]))
+
+        def speed(seconds):
+            begin, since = self.device()["device_time_ns"], time.monotonic()
+            time.sleep(seconds)
+            return (self.device()["device_time_ns"] - begin) / (time.monotonic() - since) / 1e9
+        harness.wait_until(lambda: self.device()["device_time_ns"] > 3e8, what="the load")
+        slow = speed(1.0)
+        self.update_well("--compute-limit", "0.9")
+        fast = speed(1.0)
+        # A loaded test machine may hold both down; it cannot raise one above its limit.
+        self.assertLess(slow, 0.36)
+        self.assertGreater(fast, slow * 1.3)
+        self.update_well("--compute-limit", "0.1")
+        self.assertLess(speed(1.0), 0.2)
+
+
+class Bad(UpdateCase):
+    def refused(self, status, pattern, *options, name="x"):
+        code, out, err = self.update(*options, name=name)
+        self.assertEqual((code, out), (status, ""))
+        self.assertRegex(err, pattern)
+        self.assertEqual(err.count("\n"), 1)
+
+    def test_what_cannot_be(self):
+        self.start("--memory", "2GiB", "--compute", "0.4")
+        before = self.device()
+        self.refused(1, "no share named 'y'", "--memory", "1GiB", name="y")
+        self.refused(1, "only .* left", "--memory", "17GiB")
+        self.refused(1, "limit, 0.3, is below the request, 0.4", "--compute-limit", "0.3")
+        self.refused(2, "nothing to change")
+        self.refused(2, "--memory", "--memory", "0")
+        self.refused(2, "no GPU time at all", "--compute-limit", "0")
+        self.refused(2, "--weight", "--weight", "0")
+        after = self.device()
+        for key in ("memory_limit_bytes", "compute_request", "compute_limit", "weight"):
+            self.assertEqual(after[key], before[key], key)
+
+    def test_a_share_that_ended(self):
+        program = self.start()
+        program.kill()
+        harness.wait_until(lambda: not self.machine.ps(), what="the end of the share")
+        self.refused(1, "no share named 'x'", "--memory", "1GiB")
+
+    def test_without_an_agent(self):
+        self.machine.kill_agent()
+        self.refused(1, re.escape("no agent runs at"), "--memory", "1GiB")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,210 @@
+"""Reads a scenario file: what the programs of a test do, and what each is to get. The format is
+described in tests/simulation/scenario.h, which reads the same files for the one-process simulation;
+an unknown key is an error in both.
+"""
+import dataclasses
+import pathlib
+import re
+import tomllib
+
+QUANTUM_US = 10_000  # policy::TimeSharingOptions
+BACKLOG_ALONE_US = 20_000
+
+
+class ScenarioError(Exception):
+    pass
+
+
+@dataclasses.dataclass
+class Program:
+    name: str
+    count: int = 1
+    share: str = ""
+    compute: str | None = None
+    compute_limit: str | None = None
+    weight: int | None = None
+    memory: str | None = None
+    start_ms: float = 0
+    stop_ms: float = 0
+    kernel_us: object = 1000
+    sm_fraction: float = 1.0
+    streams: int = 1
+    per_sync: int = 16
+    gap_us: float = 0
+    graph: int = 0
+
+    @property
+    def names(self):
+        """Of its processes."""
+        return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
+
+    @property
+    def mean_kernel_us(self):
+        if isinstance(self.kernel_us, dict):
+            return sum(self.kernel_us["choice"]) / len(self.kernel_us["choice"])
+        if isinstance(self.kernel_us, list):
+            return sum(self.kernel_us) / 2
+        return self.kernel_us
+
+    @property
+    def launch_us(self):
+        """Device time of one launch."""
+        return self.mean_kernel_us * max(1, self.graph)
+
+    def load_options(self, seed):
+        """gpuload's command line, but for what the machine decides."""
+        if isinstance(self.kernel_us, dict):
+            kernel = ",".join(str(round(us)) for us in self.kernel_us["choice"])
+        elif isinstance(self.kernel_us, list):
+            kernel = "-".join(str(round(us)) for us in self.kernel_us)
+        else:
+            kernel = str(round(self.kernel_us))
+        return ["--kernel-us", kernel, "--sm-fraction", self.sm_fraction, "--streams", self.streams,
+                "--per-sync", self.per_sync, "--gap-us", round(self.gap_us), "--graph", self.graph,
+                "--seed", seed, "--delay", self.start_ms / 1000,
+                "--seconds", (self.stop_ms - self.start_ms) / 1000]
+
+    def share_options(self):
+        options = ["--name", self.share, "--memory", self.memory or "1GiB",
+                   "--weight", str(self.weight or 1)]
+        if self.compute is not None:
+            options += ["--compute", self.compute]
+        if self.compute_limit is not None:
+            options += ["--compute-limit", self.compute_limit]
+        return options
+
+
+@dataclasses.dataclass
+class Expect:
+    program: str | None = None
+    share: str | None = None
+    device_use: bool = False
+    gpu_time: float = -1
+    tolerance_points: float = 1.0
+
+    @property
+    def of(self):
+        return self.program or self.share or "device_use"
+
+
+@dataclasses.dataclass
+class Scenario:
+    name: str = ""
+    duration_ms: float = 0
+    warmup_ms: float = 0
+    prorata: bool = True
+    machine: dict = dataclasses.field(default_factory=dict)
+    programs: list = dataclasses.field(default_factory=list)
+    expect: list = dataclasses.field(default_factory=list)
+
+    @property
+    def window_us(self):
+        return (self.duration_ms - self.warmup_ms) * 1000
+
+    def shares(self):
+        """{share: its programs}, in the order of the file."""
+        found = {}
+        for program in self.programs:
+            found.setdefault(program.share, []).append(program)
+        return found
+
+    def span(self):
+        """(span_us, wakes): where late wake-ups cost most; see tests/noise/noise.h."""
+        spans = []
+        for program in self.programs:
+            if program.per_sync > 0:
+                # The executor runs the last kernel's function, then wakes the program; a gap ends by
+                # a third wake-up.
+                busy_us = program.per_sync * program.launch_us
+                spans.append((busy_us + program.gap_us, 3 if program.gap_us else 2))
+        if self.prorata and len(self.shares()) > 1:
+            # A turn's end: the helper sees the last fence, the agent hears of it, the next program
+            # wakes and launches.
+            spans.append((QUANTUM_US, 3))
+        return min(spans, key=lambda span: span[0] / span[1], default=(BACKLOG_ALONE_US, 1))
+
+    def launches_per_us(self):
+        """Of all programs together, were each alone: what their calls take of the CPUs."""
+        return sum(program.count / program.launch_us for program in self.programs)
+
+
+def _read(kind, table, where):
+    known = {field.name for field in dataclasses.fields(kind)}
+    for key in table:
+        if key not in known:
+            raise ScenarioError(f"{where}{key}: unknown setting; known here: "
+                                + ", ".join(sorted(known)))
+    return kind(**table)
+
+
+def _check(scenario, origin):
+    def need(true, text):
+        if not true:
+            raise ScenarioError(f"{origin}: {text}")
+    need(scenario.name, "name: expected a line for people")
+    need(0 <= scenario.warmup_ms < scenario.duration_ms, "warmup_ms: expected less than duration_ms")
+    need(scenario.programs, "programs: expected at least one")
+    names = [program.name for program in scenario.programs]
+    need(len(set(names)) == len(names), "programs: two have one name")
+    for program in scenario.programs:
+        need(0 <= program.start_ms <= program.stop_ms <= scenario.duration_ms,
+             f"{program.name}: expected start_ms <= stop_ms <= duration_ms")
+        need(program.per_sync > 0 or not program.gap_us,
+             f"{program.name}: a gap comes after a synchronisation; per_sync is 0")
+    for share, programs in scenario.shares().items():
+        for term in ("compute", "compute_limit", "weight", "memory"):
+            given = {getattr(p, term) for p in programs} - {None}
+            need(len(given) <= 1, f"share {share}: its programs give it different terms of {term}")
+            for program in programs:
+                setattr(program, term, next(iter(given), None))
+    for expect in scenario.expect:
+        need(sum((expect.program is not None, expect.share is not None, expect.device_use)) == 1,
+             "expect: expected one of program, share and device_use = true")
+        need(0 <= expect.gpu_time <= 1, f"expect {expect.of}: gpu_time: expected 0 to 1")
+        need(expect.device_use or expect.program in names or expect.share in scenario.shares(),
+             f"expect: there is no {expect.of}")
+
+
+def parse(text, origin):
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"{origin}: {error}") from None
+    programs = [_read(Program, entry, f"{origin}: programs[{i}].")
+                for i, entry in enumerate(table.pop("programs", []))]
+    expect = [_read(Expect, entry, f"{origin}: expect[{i}].")
+              for i, entry in enumerate(table.pop("expect", []))]
+    scenario = _read(Scenario, table, f"{origin}: ")
+    scenario.programs, scenario.expect = programs, expect
+    for program in programs:
+        program.share = program.share or program.name
+        program.stop_ms = program.stop_ms or scenario.duration_ms
+    _check(scenario, origin)
+    return scenario
+
+
+def shortened(text, duration_ms):
+    """The text of a scenario that lasts at most so long: the same file for every layer."""
+    def cut(match):
+        return f"duration_ms = {min(float(match.group(1)), duration_ms):g}"
+    return re.sub(r"^duration_ms\s*=\s*([0-9.]+)", cut, text, count=1, flags=re.M)
+
+
+def read(path):
+    return parse(pathlib.Path(path).read_text(encoding="utf-8"), str(path))
+
+
+def machine_toml(machine, dilation):
+    """The machine's file for the simulated driver."""
+    def value(item):
+        if isinstance(item, bool):
+            return "true" if item else "false"
+        if isinstance(item, (int, float)):
+            return repr(item)
+        if isinstance(item, str):
+            return '"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        if isinstance(item, list):
+            return "[" + ", ".join(map(value, item)) + "]"
+        return "{ " + ", ".join(f"{key} = {value(part)}" for key, part in item.items()) + " }"
+    settings = {**machine, "dilation": dilation}
+    return "".join(f"{key} = {value(item)}\n" for key, item in settings.items())

@@ -1,0 +1,252 @@
+"""Every fault that the machine's file can ask for (docs/SIMULATED_GPU.md), as programs meet it."""
+import json
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import harness  # pylint: disable=wrong-import-position
+
+PROBER = pathlib.Path(__file__).resolve().parent / "driver.py"
+MIB = harness.MIB
+DEVICES = """
+[[devices]]
+memory = "1GiB"
+context_memory = "64MiB"
+[[devices]]
+memory = "1GiB"
+context_memory = "64MiB"
+"""
+ILLEGAL_ADDRESS = 700
+
+
+class Case(harness.MachineTestCase):
+    FAULTS = ""
+
+    def setUp(self):
+        if harness.REAL_GPU:
+            self.skipTest("about the simulated GPU")
+        self.MACHINE_TOML = DEVICES + self.FAULTS  # pylint: disable=invalid-name
+        super().setUp()
+
+    def probe(self, steps, program=None):
+        """The answers of a process that does these steps: a list."""
+        return [answer for _, answer, _ in self.probe_timed(steps, program)]
+
+    def probe_timed(self, steps, program=None):
+        command = [program] if program else [sys.executable, PROBER]
+        status, out, err = self.machine.call([*command, *steps.split()])
+        self.assertEqual(status, 0, err)
+        return json.loads(out.splitlines()[-1])
+
+    def assert_answers(self, steps, wanted, program=None):
+        names = steps.split()
+        self.assertEqual(list(zip(names, self.probe(steps, program))),
+                         list(zip(names, wanted.split())))
+
+    def used(self):
+        return harness.Nvml(self.machine).memory()[2]
+
+
+class AllocationRefused(Case):
+    FAULTS = """
+[[faults]]
+kind = "allocation-refused"
+device = 0
+nth = 3
+count = 2
+"""
+
+    def test_nth_allocations_are_refused_and_those_after_are_not(self):
+        self.assert_answers("init ctx alloc:1 alloc:1 alloc:1 alloc:1 alloc:1",
+                            "SUCCESS SUCCESS SUCCESS SUCCESS OUT_OF_MEMORY OUT_OF_MEMORY SUCCESS")
+
+    def test_another_device_has_none_of_it(self):
+        self.assert_answers("init use:1 ctx" + 4 * " alloc:1", " ".join(["SUCCESS"] * 7))
+
+
+class TooLarge(Case):
+    FAULTS = """
+[[faults]]
+kind = "allocation-refused"
+above = "16MiB"
+"""
+
+    def test_what_is_larger_is_always_refused(self):
+        self.assert_answers("init ctx objects alloc:17 alloc:16 pool_alloc:17 pool_alloc:4 alloc:20",
+                            "SUCCESS SUCCESS SUCCESS OUT_OF_MEMORY SUCCESS OUT_OF_MEMORY SUCCESS "
+                            "OUT_OF_MEMORY")
+
+
+class IllegalAddress(Case):
+    FAULTS = """
+[[faults]]
+kind = "context-error"
+error = "CUDA_ERROR_ILLEGAL_ADDRESS"
+launch = 3
+"""
+
+    def test_it_is_seen_after_the_kernel_and_stays_until_the_process_ends(self):
+        error = " ILLEGAL_ADDRESS"
+        self.assert_answers(
+            "init ctx objects alloc:8 launch:100 launch:100 sync launch:100 record "
+            "stream_sync stream_sync stream_query event_sync event_query sync launch:1 alloc:1 "
+            "free:0 info pool_alloc:1 destroy ctx",
+            " ".join(["SUCCESS"] * 9) + error * 11 + " SUCCESS" + error)
+
+    def test_queued_work_is_gone_and_who_waits_hears_at_once(self):
+        # Ten seconds of kernels are queued behind it.
+        steps = "init ctx objects launch:1 launch:1 launch:50000 launch:10000000 host event_sync"
+        timed = self.probe_timed(steps.replace("host", "host record") + " told")
+        self.assertEqual(timed[-2][1], "ILLEGAL_ADDRESS")
+        self.assertLess(timed[-2][2], 5000, "it waited for work that is gone")
+        # A host function is not called after an error, the older callback is told.
+        self.assertEqual(timed[-1][1], [f"callback {ILLEGAL_ADDRESS}"])
+
+    def test_memory_is_free_when_the_process_is_gone_and_the_next_one_is_well(self):
+        self.assert_answers("init ctx alloc:64 launch:1 launch:1 launch:1 sync",
+                            "SUCCESS " * 6 + "ILLEGAL_ADDRESS")
+        self.assertEqual(self.used(), 0)
+        self.assert_answers("init ctx alloc:64 launch:1 sync", "SUCCESS " * 5)
+
+    def test_another_process_on_the_device_goes_on(self):
+        other = self.machine.start([sys.executable, PROBER, *"init ctx launch:1 sync wait launch:1 "
+                                    "sync".split()], stdin=subprocess.PIPE)
+        self.assertIn("ready", harness.read_line(other))
+        self.assertEqual(self.probe("init ctx launch:1 launch:1 launch:1 sync")[-1],
+                         "ILLEGAL_ADDRESS")
+        out, _ = other.communicate("", timeout=30)
+        self.assertEqual([answer for _, answer, _ in json.loads(out)], ["SUCCESS"] * 7)
+
+
+class Assert(Case):
+    FAULTS = """
+[[faults]]
+kind = "context-error"
+error = "CUDA_ERROR_ASSERT"
+"""
+
+    def test_the_context_is_lost_and_another_can_be_made(self):
+        self.assert_answers("init ctx alloc:8 launch:10 sync alloc:1 destroy ctx alloc:8 launch:10 "
+                            "sync",
+                            "SUCCESS SUCCESS SUCCESS SUCCESS ASSERT ASSERT SUCCESS SUCCESS SUCCESS "
+                            "SUCCESS SUCCESS")
+
+
+class OtherErrors(Case):
+    def test_each_error_of_a_kernel_is_the_one_that_the_file_names(self):
+        for error in ("ECC_UNCORRECTABLE", "LAUNCH_TIMEOUT", "LAUNCH_FAILED",
+                      "HARDWARE_STACK_ERROR"):
+            with self.subTest(error):
+                fault = f'[[faults]]\nkind = "context-error"\nerror = "CUDA_ERROR_{error}"\n'
+                machine = harness.Machine(DEVICES + fault)
+                self.addCleanup(machine.close)
+                status, out, err = machine.call(
+                    [sys.executable, PROBER, *"init ctx launch:1 sync ctx".split()])
+                self.assertEqual(status, 0, err)
+                self.assertEqual([answer for _, answer, _ in json.loads(out)],
+                                 ["SUCCESS"] * 3 + [error] * 2)
+
+    def test_an_error_that_no_kernel_has_is_refused_with_its_place(self):
+        fault = '[[faults]]\nkind = "context-error"\nerror = "CUDA_ERROR_NOT_FOUND"\n'
+        machine = harness.Machine(DEVICES + fault)
+        self.addCleanup(machine.close)
+        _, out, err = machine.call([sys.executable, PROBER, "init"])
+        self.assertEqual(json.loads(out)[0][1], "SYSTEM_NOT_READY")
+        self.assertIn('faults[0].error: "CUDA_ERROR_NOT_FOUND" is not an error that a kernel', err)
+
+
+class DeviceLost(Case):
+    FAULTS = """
+[[faults]]
+kind = "device-lost"
+device = 0
+launch = 2
+process = "loser"
+"""
+
+    def setUp(self):
+        super().setUp()
+        # A program whose file has the name: faults of others are not its own.
+        self.loser = self.machine.folder / "loser"
+        shutil.copy(pathlib.Path(sys.executable).resolve(), self.loser)
+        self.loser.chmod(self.loser.stat().st_mode | stat.S_IXUSR)
+
+    def lose(self, steps):
+        status, out, err = self.machine.call(
+            [self.loser, PROBER, *steps.split()],
+            environment={"PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}"})
+        self.assertEqual(status, 0, err)
+        return [answer for _, answer, _ in json.loads(out.splitlines()[-1])]
+
+    def test_all_calls_of_all_processes_answer_and_nvml_says_it_is_lost(self):
+        other = self.machine.start(
+            [sys.executable, PROBER, *("init ctx objects alloc:8 launch:60000000 record wait "
+                                       "event_sync sync alloc:1 stream_query").split()],
+            stdin=subprocess.PIPE)
+        self.assertIn("ready", harness.read_line(other))
+        answers = self.lose("init ctx alloc:8 launch:10 sync launch:10 sync alloc:1 info destroy ctx")
+        self.assertEqual(answers, ["SUCCESS"] * 6 + ["UNKNOWN"] * 3 + ["SUCCESS", "UNKNOWN"])
+        out, err = other.communicate("", timeout=30)
+        self.assertEqual([answer for _, answer, _ in json.loads(out)],
+                         ["SUCCESS"] * 7 + ["UNKNOWN"] * 4, err)
+        with self.assertRaisesRegex(RuntimeError, "NVML error 15"):  # NVML_ERROR_GPU_IS_LOST
+            harness.Nvml(self.machine)
+
+    def test_the_other_device_and_other_programs_launches_are_well(self):
+        self.assert_answers("init ctx launch:1 launch:1 launch:1 sync", "SUCCESS " * 6)
+        self.assertEqual(self.lose("init ctx launch:1 launch:1 sync")[-1], "UNKNOWN")
+        self.assert_answers("init use:1 ctx launch:1 launch:1 launch:1 sync", "SUCCESS " * 7)
+
+
+class Slow(Case):
+    FAULTS = """
+[[faults]]
+kind = "slow"
+device = 0
+factor = 10
+nth_process = 2
+"""
+
+    def test_the_second_process_is_so_many_times_as_slow(self):
+        # Device time of kernels and of a copy, by the driver's own events.
+        steps = "init ctx objects alloc:64 launch:1000 stream_sync launch:20000 stream_sync"
+        first = self.probe_timed(steps)[-1][2]
+        second = self.probe_timed(steps)[-1][2]
+        self.assertGreaterEqual(first, 15)
+        # Never sooner; how much later is the machine's noise.
+        self.assertGreaterEqual(second, 195)
+
+
+class Stall(Case):
+    FAULTS = """
+[[faults]]
+kind = "stall"
+device = 0
+launch = 2
+for_ms = 300
+"""
+
+    def test_a_launch_waits_until_the_device_goes_on(self):
+        timed = self.probe_timed("init ctx launch:10 sync launch:10 sync launch:10 sync")
+        self.assertEqual([answer for _, answer, _ in timed], ["SUCCESS"] * 8)
+        self.assertGreaterEqual(timed[5][2] + timed[4][2], 299)
+        self.assertLess(timed[7][2], 299, "it stalls once")
+
+
+class InitFails(Case):
+    FAULTS = """
+[[faults]]
+kind = "init-fails"
+error = "CUDA_ERROR_NO_DEVICE"
+nth_process = 2
+count = 2
+"""
+
+    def test_the_second_process_fails_twice_and_then_starts(self):
+        self.assert_answers("init ctx", "SUCCESS SUCCESS")
+        self.assert_answers("init ctx init init ctx alloc:1",
+                            "NO_DEVICE NOT_INITIALIZED NO_DEVICE SUCCESS SUCCESS SUCCESS")
+        self.assert_answers("init ctx", "SUCCESS SUCCESS")

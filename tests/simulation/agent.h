@@ -1,0 +1,91 @@
+#pragma once
+
+// The simulated agent: agent::DeviceLeases with the messages, timers, deaths and silences around
+// it.
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "agent/device_leases.h"
+#include "simulation/delays.h"
+#include "simulation/event_loop.h"
+#include "simulation/process.h"
+
+namespace prorata::simulation {
+
+class World;
+
+// What the agent's files hold: they outlive it.
+struct SimulatedShare {
+  ShareSpec spec;
+  uint64_t key = 0;
+  protocol::LimitsHeader header = {};
+  protocol::DeviceLimits limits = {};
+  std::vector<Process*> members;  // by the state file: admitted and not forgotten
+  bool begun = false;
+  int to_start = 0;  // programs that will still come
+};
+
+class Agent final : public Thread {
+ public:
+  explicit Agent(World& world);
+  ~Agent() override;
+
+  // --- What programs ask -----------------------------------------------------------------------
+  SimulatedShare* ShareOf(const std::string& name);
+  bool alive() const { return alive_; }
+  // Messages arrive after their latency, in order.
+  void Post(Process& from, protocol::MessageType type, uint32_t sequence);
+  void PostDeath(Process& member);
+
+  // --- What goes wrong -------------------------------------------------------------------------
+  void Kill(int64_t restart_ns);
+  void Stop(int64_t until_ns) { stopped_until_ns_ = until_ns; }
+
+  // Empty, or how the lease words contradict the policy.
+  std::string CheckLeases() const;
+  bool StateOpen(const SimulatedShare& share) const;
+  // Since when it has been answering as it should; for judging waits.
+  int64_t troubled_until_ns() const { return troubled_until_ns_; }
+
+ private:
+  struct Message {
+    int64_t arrives_ns;
+    Process* from;
+    protocol::MessageType type;
+    uint32_t sequence;
+    bool death;
+  };
+  struct Life;  // what dies with it
+
+  void Run() override;
+  void Begin();  // a new agent adopts what the files say
+  void Handle(const Message& message);
+  void Join(Process& member);
+  void Depart(Process& member);
+  void BeginShare(SimulatedShare& share);
+  void ForgetDead();
+  void CarryOut(const agent::DeviceLeases::Outcome& outcome);
+  void Touch();
+  void Arm();
+
+  static constexpr int64_t kTickNs = 100'000'000;
+
+  World& world_;
+  Random random_;
+  std::vector<std::unique_ptr<SimulatedShare>> shares_;
+  std::unique_ptr<Life> life_;
+  std::deque<Message> inbox_;
+  std::vector<std::pair<int64_t, Process*>> dying_;  // memory gone by then
+  bool alive_ = false;
+  int64_t stopped_until_ns_ = 0;
+  int64_t restart_ns_ = Thread::kNever;
+  int64_t deadline_ns_ = Thread::kNever;
+  int64_t next_tick_ns_ = 0;
+  int64_t next_beat_ns_ = 0;
+  int64_t troubled_until_ns_ = 0;
+};
+
+}  // namespace prorata::simulation

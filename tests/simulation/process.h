@@ -1,0 +1,130 @@
+#pragma once
+
+// One simulated process: the client library's machines over the simulated device. It is the World
+// (client/member_compute.h) of its own machines; what they call takes time on the calling thread.
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "client/fence_machine.h"
+#include "simgpu/core/machine.h"
+#include "simulation/delays.h"
+#include "simulation/event_loop.h"
+#include "simulation/scenario.h"
+
+namespace prorata::simulation {
+
+class Agent;
+class World;
+struct SimulatedShare;
+
+class Process {
+ public:
+  Process(World& world, const ProgramSpec& spec, SimulatedShare* share, uint32_t id);
+  ~Process();
+
+  uint32_t id() const { return id_; }
+  const ProgramSpec& spec() const { return spec_; }
+  SimulatedShare* share() const { return share_; }
+  simgpu::Handle context() const { return context_; }
+
+  void Start();
+  void Kill();  // as SIGKILL does: its threads are no more, its work is dropped
+  void Stop(int64_t until_ns) { stopped_until_ns_ = until_ns; }
+  int64_t stopped_until_ns() const { return stopped_until_ns_; }
+  bool alive() const { return alive_; }
+  bool waits_for_lease() const { return waits_for_lease_; }
+  // For judging: told now and then whether it waits although it need not, and how long the device
+  // has idled so far; how much of that was while it waited.
+  void WatchIdle(bool waits, int64_t idle_ns) {
+    if (!waits || launches_ != watched_launches_) idle_when_waiting_began_ns_ = idle_ns;
+    watched_launches_ = launches_;
+  }
+  int64_t idle_while_waiting_ns(int64_t idle_ns) const {
+    return idle_ns - idle_when_waiting_began_ns_;
+  }
+
+  // Device time by the core's own account.
+  int64_t BusyNs() const;
+  // Device time that this member says it used.
+  int64_t ChargedNs() const {
+    return static_cast<int64_t>(usage_.device_time_ns.load(std::memory_order_relaxed));
+  }
+  const protocol::DeviceUsage& usage() const { return usage_; }
+  uint64_t launches() const { return launches_; }
+  int64_t began_ns() const { return began_ns_; }
+  int64_t lived_ns() const;
+
+  // --- The agent's side of the connection ------------------------------------------------------
+  void Welcomed();
+  void LeaseMessage();      // kLeaseChanged is readable
+  void LeaseWordChanged();  // the futex was woken
+  void ConnectionClosed();
+  bool connected() const { return connected_; }
+
+  // --- World -----------------------------------------------------------------------------------
+  int64_t NowNs();
+  int64_t AgentSilentNs();
+  const protocol::DeviceLimits& Limits(uint32_t);
+  protocol::DeviceUsage& Usage(uint32_t) { return usage_; }
+  client::DeviceCompute& Compute(uint32_t) { return compute_; }
+  client::Estimates& estimates() { return estimates_; }
+  bool Send(protocol::MessageType type, const protocol::LeaseEvent& event);
+  struct OwnCalls {
+    explicit OwnCalls(Process&) {}
+  };
+  bool CreateEvent(CUevent* event);
+  bool Record(const client::StreamRecord& stream, CUevent event);
+  bool Pending(CUevent event);
+  bool Elapsed(CUevent from, CUevent to, int64_t* ns);
+
+ private:
+  class Host;
+  class Helper;
+  friend class Host;
+  friend class Helper;
+
+  bool Join();  // false: no agent
+  void MakeContext();
+  void End();
+  client::FenceMachine<Process> Fences() { return client::FenceMachine<Process>(*this); }
+  int64_t TakeSpent() { return std::exchange(spent_ns_, 0); }
+  int64_t KernelNs();
+
+  World& world_;
+  const ProgramSpec& spec_;
+  SimulatedShare* const share_;  // null: without prorata
+  const uint32_t id_;
+  Random random_;
+
+  bool alive_ = false;
+  int64_t stopped_until_ns_ = 0;
+  bool waits_for_lease_ = false;
+  bool connected_ = false;
+  bool joining_ = false;
+  int64_t spent_ns_ = 0;  // by the thread that is at it
+  uint64_t launches_ = 0;
+  int64_t began_ns_ = 0;
+  int64_t ended_ns_ = 0;
+  int64_t busy_at_end_ns_ = 0;
+  int64_t idle_when_waiting_began_ns_ = 0;
+  uint64_t watched_launches_ = 0;
+
+  simgpu::Handle process_ = 0;
+  simgpu::Handle context_ = 0;
+  std::vector<simgpu::Handle> streams_;
+
+  // What the client library has in its globals.
+  protocol::DeviceUsage usage_ = {};
+  client::DeviceCompute compute_ = {};
+  client::Estimates estimates_;
+  client::Silence silence_;
+  std::unique_ptr<client::Ring> ring_;
+  std::unique_ptr<client::StreamRecord[]> records_;
+
+  std::unique_ptr<Host> host_;
+  std::unique_ptr<Helper> helper_;
+};
+
+}  // namespace prorata::simulation

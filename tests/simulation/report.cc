@@ -1,0 +1,95 @@
+#include "simulation/report.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace prorata::simulation {
+namespace {
+
+// The device time of each program of the scenario until now.
+std::vector<int64_t> BusyNow(World& world) {
+  std::vector<int64_t> busy;
+  for (size_t spec = 0; spec < world.scenario().programs.size(); ++spec) {
+    busy.push_back(world.ProgramBusyNs(spec));
+  }
+  return busy;
+}
+
+double SeenOf(const Expectation& expect, const Scenario& scenario, const Report& report) {
+  if (expect.of == Expectation::Of::kDeviceUse) return report.device_use;
+  double sum = 0;
+  for (size_t i = 0; i < scenario.programs.size(); ++i) {
+    const ProgramSpec& program = scenario.programs[i];
+    const bool is_program = expect.of == Expectation::Of::kProgram;
+    if ((is_program ? program.name : program.share) == expect.name) {
+      sum += report.programs[i].gpu_time;
+    }
+  }
+  return sum;
+}
+
+void Judge(const Scenario& scenario, Report* report) {
+  for (const Expectation& expect : scenario.expect) {
+    ExpectationReport& out = report->expectations.emplace_back();
+    out.of = expect.of == Expectation::Of::kDeviceUse ? "device use" : expect.name;
+    out.expected = expect.gpu_time;
+    out.tolerance = expect.tolerance_points / 100;
+    out.seen = SeenOf(expect, scenario, *report);
+    out.met = std::abs(out.seen - out.expected) <= out.tolerance;
+  }
+}
+
+}  // namespace
+
+bool Report::met() const {
+  return failure.empty() && std::all_of(expectations.begin(), expectations.end(),
+                                        [](const ExpectationReport& e) { return e.met; });
+}
+
+double CpuSeconds() {
+  timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
+}
+
+Report RunScenario(const Scenario& scenario, const WorldOptions& options) {
+  const double began_s = CpuSeconds();
+  Report report;
+  report.seed = options.seed;
+  World world(scenario, options);
+  world.RunUntil(scenario.warmup_ns);
+  const std::vector<int64_t> before = BusyNow(world);
+  const int64_t device_before = world.DeviceBusyNs();
+  const int64_t switching_before = world.DeviceSwitchingNs();
+  world.RunUntil(scenario.duration_ns);
+  const std::vector<int64_t> after = BusyNow(world);
+  const auto window = static_cast<double>(scenario.duration_ns - scenario.warmup_ns);
+  report.device_use = static_cast<double>(world.DeviceBusyNs() - device_before) / window;
+  report.switching = static_cast<double>(world.DeviceSwitchingNs() - switching_before) / window;
+  int64_t all = 0;
+  for (size_t i = 0; i < before.size(); ++i) all += after[i] - before[i];
+  for (size_t i = 0; i < before.size(); ++i) {
+    ProgramReport& program = report.programs.emplace_back();
+    program.name = scenario.programs[i].name;
+    program.gpu_time =
+        all == 0 ? 0 : static_cast<double>(after[i] - before[i]) / static_cast<double>(all);
+    int64_t charged = 0;
+    for (const auto& process : world.processes()) {
+      if (&process->spec() != &scenario.programs[i]) continue;
+      charged += process->ChargedNs();
+      program.launches += process->launches();
+    }
+    if (after[i] > 0)
+      program.charged = static_cast<double>(charged) / static_cast<double>(after[i]);
+  }
+  Judge(scenario, &report);
+  world.Finish();
+  report.failure = world.failure();
+  report.events = world.events();
+  report.cpu_s = CpuSeconds() - began_s;
+  return report;
+}
+
+}  // namespace prorata::simulation

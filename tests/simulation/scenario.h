@@ -1,0 +1,104 @@
+#pragma once
+
+// A scenario: which programs run on a machine, on what terms, and what each is to get. The same
+// file drives the one-process simulation (layer V) and real processes (layer M).
+//
+//     name = "two busy programs"          # one line, for people
+//     duration_ms = 5000                  # programs run from 0 to here
+//     warmup_ms = 500                     # judged window: [warmup_ms, duration_ms]
+//     prorata = true                      # false: no agent, no client library
+//     machine = { devices = [{ time_slice_us = 2000 }] }   # optional; keys of the machine's file
+//
+//     [[programs]]
+//     name = "a"
+//     count = 1                           # so many equal programs: a-0, a-1, ... (one: just a)
+//     share = "a"                         # default: its own name; those that name one share are
+//                                         # members of it
+//     compute = "0.5"                     # as in `prorata run --compute`; the terms of a share are
+//                                         # given once, or agree
+//     compute_limit = "1.0"
+//     weight = 1
+//     memory = "1GiB"
+//     start_ms = 0
+//     stop_ms = 5000                      # default: duration
+//     kernel_us = 1000                    # or [20, 5000]: uniform; or { choice = [20, 200, 5000] }
+//     sm_fraction = 1.0
+//     streams = 1                         # used in turn
+//     per_sync = 16                       # launches between two synchronisations; 0: never
+//                                         # synchronises, and queues what it may
+//     gap_us = 0                          # asleep on the host after each synchronisation
+//     graph = 0                           # kernels in a captured graph; one launch is one replay
+//
+//     [[expect]]                          # over the judged window
+//     program = "a"                       # all of the table's `count`; or share = "a"; or
+//                                         # device_use = true: all programs together
+//     gpu_time = 0.5                      # of the device time of all programs in the window; for
+//                                         # device_use: of the window itself
+//     tolerance_points = 1.0              # layer V's; layer M takes three times as many
+//
+// Device time is the device's own account: time in which a kernel of the program ran. Times in the
+// file are simulated time. Without prorata the terms mean nothing, and are allowed, so that two
+// files may differ in one line. An unknown key is an error.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "policy/entitlement.h"
+#include "simgpu/core/config.h"
+
+namespace prorata::simulation {
+
+// How long kernels take: uniform from low to high, or one of `choice`.
+struct KernelTime {
+  int64_t low_ns = 1'000'000;
+  int64_t high_ns = 1'000'000;
+  std::vector<int64_t> choice_ns;
+};
+
+struct ProgramSpec {
+  std::string name;
+  int count = 1;
+  std::string share;
+  int64_t start_ns = 0;
+  int64_t stop_ns = 0;
+  KernelTime kernel;
+  uint32_t sm_ppm = 1'000'000;
+  int streams = 1;
+  int per_sync = 16;
+  int64_t gap_ns = 0;
+  int graph = 0;
+};
+
+struct ShareSpec {
+  std::string name;
+  policy::ComputeTerms compute;
+  uint64_t memory_bytes = 0;
+};
+
+struct Expectation {
+  enum class Of : uint8_t { kProgram, kShare, kDeviceUse } of = Of::kProgram;
+  std::string name;
+  double gpu_time = 0;
+  double tolerance_points = 1;
+};
+
+struct Scenario {
+  std::string name;
+  int64_t duration_ns = 0;
+  int64_t warmup_ns = 0;
+  bool prorata = true;
+  simgpu::MachineConfig machine = simgpu::DefaultMachineConfig();
+  std::vector<ProgramSpec> programs;
+  std::vector<ShareSpec> shares;
+  std::vector<Expectation> expect;
+};
+
+// `origin` names the text in errors ("FILE: programs[1].kernel_us: expected ...").
+Result<Scenario> ParseScenario(std::string_view text, std::string_view origin);
+Result<Scenario> ReadScenario(const std::string& path);
+
+}  // namespace prorata::simulation

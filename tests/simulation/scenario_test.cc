@@ -1,0 +1,115 @@
+#include "simulation/scenario.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace prorata::simulation {
+namespace {
+
+constexpr char kLeast[] = R"(
+name = "least"
+duration_ms = 1000
+[[programs]]
+name = "a"
+)";
+
+std::string With(const std::string& more) { return kLeast + more; }
+
+std::string ErrorOf(const std::string& text) {
+  const auto scenario = ParseScenario(text, "FILE");
+  return scenario ? "" : scenario.error().message;
+}
+
+TEST(Scenario, DefaultsAreThoseOfTheHeader) {
+  const auto scenario = ParseScenario(kLeast, "FILE");
+  ASSERT_TRUE(scenario) << scenario.error().message;
+  EXPECT_TRUE(scenario->prorata);
+  EXPECT_EQ(scenario->warmup_ns, 0);
+  ASSERT_EQ(scenario->programs.size(), 1u);
+  const ProgramSpec& a = scenario->programs[0];
+  EXPECT_EQ(a.share, "a");
+  EXPECT_EQ(a.stop_ns, 1'000'000'000);
+  EXPECT_EQ(a.kernel.low_ns, 1'000'000);
+  EXPECT_EQ(a.per_sync, 16);
+  ASSERT_EQ(scenario->shares.size(), 1u);
+  EXPECT_EQ(scenario->shares[0].compute.request, Fraction::Zero());
+  EXPECT_EQ(scenario->shares[0].compute.limit, Fraction::One());
+  EXPECT_EQ(scenario->shares[0].compute.weight, 1u);
+  EXPECT_EQ(scenario->shares[0].memory_bytes, kGiB);
+}
+
+TEST(Scenario, KernelTimesInTheirThreeForms) {
+  EXPECT_EQ(ParseScenario(With("kernel_us = 1.5"), "FILE")->programs[0].kernel.high_ns, 1500);
+  const auto range = ParseScenario(With("kernel_us = [20, 5000]"), "FILE");
+  EXPECT_EQ(range->programs[0].kernel.low_ns, 20'000);
+  EXPECT_EQ(range->programs[0].kernel.high_ns, 5'000'000);
+  const auto choice = ParseScenario(With("kernel_us = { choice = [20, 200] }"), "FILE");
+  EXPECT_EQ(choice->programs[0].kernel.choice_ns, (std::vector<int64_t>{20'000, 200'000}));
+}
+
+TEST(Scenario, TheMachineIsReadByItsOwnRules) {
+  const std::string head = "machine = { devices = [{ time_slice_us = 500 }] }\n";
+  const auto scenario = ParseScenario(head + kLeast, "FILE");
+  ASSERT_TRUE(scenario) << scenario.error().message;
+  EXPECT_EQ(scenario->machine.devices[0].time_slice_ns, 500'000);
+  EXPECT_NE(
+      ErrorOf("machine = { devices = [{ slice = 5 }] }\n" + std::string(kLeast)).find("slice"),
+      std::string::npos);
+}
+
+TEST(Scenario, ProgramsOfOneShareAgree) {
+  const auto scenario = ParseScenario(
+      With("compute = \"0.5\"\n[[programs]]\nname = \"b\"\nshare = \"a\"\nweight = 3\n"), "FILE");
+  ASSERT_TRUE(scenario) << scenario.error().message;
+  ASSERT_EQ(scenario->shares.size(), 1u);
+  EXPECT_EQ(scenario->shares[0].compute.request.ppm, 500'000u);
+  EXPECT_EQ(scenario->shares[0].compute.weight, 3u);
+  EXPECT_NE(ErrorOf(With("compute = \"0.5\"\n[[programs]]\nname = \"b\"\nshare = \"a\"\n"
+                         "compute = \"0.4\"\n"))
+                .find("different terms"),
+            std::string::npos);
+}
+
+TEST(Scenario, MistakesAreNamedWithTheirPlace) {
+  const std::pair<const char*, const char*> mistakes[] = {
+      {"kernels_us = 5", "programs[0].kernels_us: unknown key"},
+      {"kernel_us = \"5\"", "programs[0].kernel_us: expected"},
+      {"kernel_us = [5, 4]", "programs[0].kernel_us: expected"},
+      {"kernel_us = { choice = [] }", "programs[0].kernel_us: expected"},
+      {"compute = \"1.5\"", "programs[0].compute: expected"},
+      {"compute = \"0.5\"\ncompute_limit = \"0.4\"", "below compute"},
+      {"stop_ms = 1001", "programs[0].stop_ms: expected"},
+      {"start_ms = 600\nstop_ms = 500", "programs[0].stop_ms: expected"},
+      {"per_sync = 0\ngap_us = 5", "programs[0].gap_us: expected"},
+      {"[[programs]]\nname = \"a\"", "two are named"},
+      {"[[expect]]\nprogram = \"b\"\ngpu_time = 1", "there is no \"b\""},
+      {"[[expect]]\ngpu_time = 1", "one of program"},
+      {"[[expect]]\nprogram = \"a\"", "expect[0].gpu_time: expected"},
+      {"[[expect]]\nprogram = \"a\"\nshare = \"a\"\ngpu_time = 1", "one of program"},
+  };
+  for (const auto& [text, error] : mistakes) {
+    EXPECT_NE(ErrorOf(With(text)).find(error), std::string::npos)
+        << text << "\ngave: " << ErrorOf(With(text));
+    EXPECT_EQ(ErrorOf(With(text)).find("FILE: "), 0u) << text;
+  }
+  EXPECT_NE(ErrorOf("x = ").find("FILE: line 1"), std::string::npos);
+  EXPECT_NE(ErrorOf("name = \"x\"\nduration_ms = 5\nwarmup_ms = 5\n[[programs]]\nname = \"a\"\n")
+                .find("warmup_ms"),
+            std::string::npos);
+}
+
+TEST(Scenario, AllOfTestsScenariosCanBeRead) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(SCENARIOS)) {
+    if (entry.path().extension() != ".toml") continue;
+    ++files;
+    const auto scenario = ReadScenario(entry.path());
+    EXPECT_TRUE(scenario) << scenario.error().message;
+    EXPECT_TRUE(!scenario || !scenario->expect.empty()) << entry.path();
+  }
+  EXPECT_GE(files, 8);
+}
+
+}  // namespace
+}  // namespace prorata::simulation

@@ -1,0 +1,167 @@
+// The one-process simulation: it repeats, it knows what time slices do, it is fast enough, and what
+// must be true of every world is.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "simulation/random_world.h"
+#include "simulation/report.h"
+
+namespace prorata::simulation {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+Scenario Read(const std::string& name) {
+  auto scenario = ReadScenario(std::string(SCENARIOS) + "/" + name + ".toml");
+  if (!scenario) {
+    ADD_FAILURE() << scenario.error().message;
+    std::abort();
+  }
+  return *scenario;
+}
+
+void ExpectMet(const std::string& name, uint64_t seed = 1) {
+  const Scenario scenario = Read(name);
+  WorldOptions options;
+  options.seed = seed;
+  const Report report = RunScenario(scenario, options);
+  EXPECT_EQ(report.failure, "");
+  for (const ExpectationReport& expect : report.expectations) {
+    EXPECT_TRUE(expect.met) << expect.of << ": " << expect.seen << ", expected " << expect.expected
+                            << "\nto see it again: build/bin/simulation tests/scenarios/" << name
+                            << ".toml --seed " << seed;
+  }
+}
+
+std::string TraceOf(uint64_t seed) {
+  std::ostringstream trace;
+  CheckRandomWorld(seed, &trace);
+  return trace.str();
+}
+
+TEST(Simulation, TheSameSeedGivesTheSameTrace) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const std::string trace = TraceOf(seed);
+    EXPECT_GT(trace.size(), 500u);
+    EXPECT_TRUE(trace == TraceOf(seed)) << "seed " << seed;
+  }
+  EXPECT_FALSE(TraceOf(1) == TraceOf(2));
+}
+
+// What the device does by itself.
+TEST(WithoutProrata, TwoBusyProgramsGetHalfEach) { ExpectMet("two_busy_without"); }
+TEST(WithoutProrata, TimeSlicesGiveALongKernelItsThird) { ExpectMet("long_kernel_without"); }
+TEST(WithoutProrata, APairWithGapsInterleavesToNearlyFullUse) { ExpectMet("gaps_without"); }
+TEST(WithoutProrata, SharesMeanNothing) { ExpectMet("shares_532_without"); }
+
+TEST(WithoutProrata, ALongKernelAloneIsNotCutUp) {
+  Scenario scenario = Read("long_kernel_without");
+  scenario.programs.erase(scenario.programs.begin(), scenario.programs.begin() + 2);
+  scenario.expect.clear();
+  const Report report = RunScenario(scenario, {});
+  EXPECT_GT(report.device_use, 0.999);
+  EXPECT_EQ(report.switching, 0);
+}
+
+TEST(WithProrata, SharesGetTheirParts) {
+  for (const uint64_t seed : {1, 2, 3}) ExpectMet("shares_532", seed);
+}
+TEST(WithProrata, APairWithGapsKeepsTheDeviceBusy) { ExpectMet("gaps"); }
+TEST(WithProrata, TwoBusyProgramsGetHalfEach) {
+  const Report report = RunScenario(Read("two_busy"), {});
+  EXPECT_EQ(report.failure, "");
+  EXPECT_NEAR(report.programs[0].gpu_time, 0.5, 0.01);
+  EXPECT_NEAR(report.programs[0].charged, 1, 0.03);
+}
+
+// The laboratory must be able to find: a policy that is wrong is seen.
+TEST(WithProrata, AnotherExpectationIsNotMet) {
+  Scenario scenario = Read("shares_532");
+  scenario.expect[0].gpu_time = 0.45;
+  EXPECT_FALSE(RunScenario(scenario, {}).met());
+}
+
+TEST(WithProrata, ALimitHoldsAlone) {
+  Scenario scenario = Read("two_busy");
+  scenario.programs.pop_back();
+  scenario.shares.pop_back();
+  scenario.expect.clear();
+  scenario.shares[0].compute = {Fraction::Zero(), {300'000}, 1};
+  const Report report = RunScenario(scenario, {});
+  EXPECT_NEAR(report.device_use, 0.3, 0.01);
+}
+
+// A function that was learned to be short and then takes 20 ms, launched by a host that waits for
+// it: charged as learned, the share used all of the device (seed 3).
+TEST(WithProrata, ALimitHoldsForAFunctionThatGrows) {
+  const Scenario scenario = Read("unmet/mixed_kernels_at_a_limit");
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    WorldOptions options;
+    options.seed = seed;
+    EXPECT_LT(RunScenario(scenario, options).device_use, 0.35) << "seed " << seed;
+  }
+}
+
+Scenario EightBusyShares() {
+  Scenario scenario;
+  scenario.name = "eight busy programs";
+  scenario.duration_ns = 10'000'000'000;
+  for (int i = 0; i < 8; ++i) {
+    ProgramSpec program;
+    program.name = program.share = "p" + std::to_string(i);
+    program.stop_ns = scenario.duration_ns;
+    scenario.programs.push_back(program);
+    ShareSpec share;
+    share.name = program.name;
+    scenario.shares.push_back(share);
+  }
+  return scenario;
+}
+
+TEST(Speed, FiftySimulatedSecondsOfEightProgramsInOneSecond) {
+#ifndef NDEBUG
+  GTEST_SKIP() << "a build without optimisation says nothing of speed";
+#endif
+  if (kSanitized) GTEST_SKIP() << "a sanitized build says nothing of speed";
+  for (const bool prorata : {false, true}) {
+    Scenario scenario = EightBusyShares();
+    scenario.prorata = prorata;
+    const Report report = RunScenario(scenario, {});
+    EXPECT_EQ(report.failure, "");
+    EXPECT_GT(report.device_use, 0.9);
+    const double simulated_per_s = 10 / report.cpu_s;
+    RecordProperty(prorata ? "with" : "without", static_cast<int>(simulated_per_s));
+    std::printf("%s prorata: %.0f simulated seconds in one of the processor's, %lu events\n",
+                prorata ? "with" : "without", simulated_per_s,
+                static_cast<unsigned long>(report.events));
+    EXPECT_GE(simulated_per_s, 50);
+  }
+}
+
+// PRORATA_SIMULATION_RUNS, PRORATA_SIMULATION_SEED: more of them, or others.
+TEST(RandomWorlds, KeepWhatIsAlwaysTrue) {
+  const auto number = [](const char* name, uint64_t otherwise) {
+    const char* text = std::getenv(name);
+    return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+  };
+  const uint64_t runs = number("PRORATA_SIMULATION_RUNS", kSanitized ? 100 : 1'000);
+  const uint64_t first = number("PRORATA_SIMULATION_SEED", 1);
+  int failures = 0;
+  for (uint64_t seed = first; seed < first + runs && failures < 5; ++seed) {
+    const std::string wrong = CheckRandomWorld(seed);
+    failures += !wrong.empty();
+    EXPECT_EQ(wrong, "") << "seed " << seed
+                         << "; to see it again: build/bin/simulation --random --seed " << seed
+                         << " --trace FILE";
+  }
+}
+
+}  // namespace
+}  // namespace prorata::simulation

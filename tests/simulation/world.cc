@@ -1,0 +1,208 @@
+#include "simulation/world.h"
+
+#include <algorithm>
+
+namespace prorata::simulation {
+namespace {
+
+// A device that idles although a program waits for its lease, for longer than all of: a wake-up, a
+// drain's grace, an idle report, and the time after which a silent agent is found out.
+constexpr int64_t kLongestIdleNs = 500'000'000;
+constexpr int64_t kWatchNs = 20'000'000;
+
+}  // namespace
+
+// Starts a program at its time.
+class World::Launcher final : public Thread {
+ public:
+  Launcher(World& world, size_t spec) : Thread(world.loop()), world_(world), spec_(spec) {}
+
+ private:
+  void Run() override { world_.StartProgram(spec_); }
+  World& world_;
+  size_t spec_;
+};
+
+// What goes wrong, at random; and the watch over those who wait.
+class World::Mischief final : public Thread {
+ public:
+  explicit Mischief(World& world)
+      : Thread(world.loop()), world_(world), random_(world.random().Next()) {
+    WakeAt(kWatchNs);
+  }
+
+ private:
+  void Run() override {
+    WakeAt(world_.now_ns() + kWatchNs);
+    if (world_.options_.check) world_.WatchWaiting();
+    if (world_.finishing_) return;
+    const Mishaps& mishaps = world_.options_.mishaps;
+    const double seconds = static_cast<double>(kWatchNs) / 1e9;
+    const int64_t until_ns = world_.now_ns() + random_.Between(0, mishaps.stop_ns);
+    if (random_.Chance(mishaps.program_stops_per_s * seconds)) {
+      if (Process* process = Anyone()) {
+        world_.Trace("stop", process->id(), until_ns);
+        process->Stop(until_ns);
+      }
+    }
+    if (random_.Chance(mishaps.kills_per_s * seconds)) {
+      if (Process* process = Anyone()) {
+        process->Kill();
+        world_.StartProgram(world_.spec_of_[process->id()]);
+      }
+    }
+    if (world_.agent_ == nullptr) return;
+    if (random_.Chance(mishaps.agent_stops_per_s * seconds)) {
+      world_.Trace("agent stop", 0, until_ns);
+      world_.agent_->Stop(until_ns);
+    }
+    if (random_.Chance(mishaps.agent_kills_per_s * seconds)) world_.agent_->Kill(until_ns);
+  }
+
+  Process* Anyone() {
+    std::vector<Process*> living;
+    for (const auto& process : world_.processes_) {
+      if (process->alive()) living.push_back(process.get());
+    }
+    return living.empty() ? nullptr : living[random_.Next() % living.size()];
+  }
+
+  World& world_;
+  Random random_;
+};
+
+World::World(const Scenario& scenario, const WorldOptions& options)
+    : scenario_(scenario),
+      options_(options),
+      random_(options.seed),
+      machine_(simgpu::Machine::MakeLocal(scenario.machine, &clock_)) {
+  if (scenario.prorata) agent_ = std::make_unique<Agent>(*this);
+  for (size_t spec = 0; spec < scenario.programs.size(); ++spec) {
+    const ProgramSpec& program = scenario.programs[spec];
+    for (int i = 0; i < program.count; ++i) {
+      if (agent_ != nullptr) ++agent_->ShareOf(program.share)->to_start;
+      others_.push_back(std::make_unique<Launcher>(*this, spec));
+      others_.back()->WakeAt(program.start_ns);
+    }
+  }
+  others_.push_back(std::make_unique<Mischief>(*this));
+}
+
+World::~World() = default;
+
+void World::StartProgram(size_t spec) {
+  const ProgramSpec& program = scenario_.programs[spec];
+  SimulatedShare* share = agent_ != nullptr ? agent_->ShareOf(program.share) : nullptr;
+  if (share != nullptr && share->to_start > 0) --share->to_start;
+  spec_of_.push_back(spec);
+  processes_.push_back(
+      std::make_unique<Process>(*this, program, share, static_cast<uint32_t>(processes_.size())));
+  processes_.back()->Start();
+}
+
+// --- The loop -----------------------------------------------------------------------------------
+
+void World::RunUntil(int64_t end_ns) {
+  for (;;) {
+    if (core_next_ns_ < 0) core_next_ns_ = machine_->NextEventNs();
+    const int64_t next_ns = loop_.NextNs();
+    if (std::min(core_next_ns_, next_ns) > end_ns || !failure_.empty()) break;
+    if (core_next_ns_ <= next_ns) {
+      clock_.AdvanceTo(core_next_ns_);
+      ++core_events_;
+      core_next_ns_ = machine_->NextEventNs();  // brings the core to now
+      WakeWaiters();
+    } else {
+      clock_.AdvanceTo(next_ns);
+      loop_.RunNext();
+    }
+  }
+  clock_.AdvanceTo(end_ns);
+}
+
+void World::Finish() {
+  finishing_ = true;
+  for (const auto& process : processes_) process->Kill();
+  RunUntil(now_ns() + 2'000'000'000);
+}
+
+void World::Await(Thread* thread, simgpu::Handle handle, Wait::Kind kind) {
+  const Wait wait{kind, thread, handle};
+  if (IsOver(wait)) {
+    thread->WakeAt(now_ns());
+  } else {
+    waits_.push_back(wait);
+  }
+}
+
+bool World::IsOver(const Wait& wait) {
+  switch (wait.kind) {
+    case Wait::kEvent:
+      return machine_->QueryEvent(wait.handle) != simgpu::Code::kNotReady;
+    case Wait::kContext:
+      return machine_->QueryContext(wait.handle) != simgpu::Code::kNotReady;
+    case Wait::kRoom:
+      return machine_->WaitForRoom(wait.handle, simgpu::Machine::kMaxBatch, now_ns()) !=
+             simgpu::Code::kTimedOut;
+  }
+  return true;
+}
+
+void World::WakeWaiters() {
+  for (size_t i = 0; i < waits_.size();) {
+    if (!IsOver(waits_[i])) {
+      ++i;
+      continue;
+    }
+    waits_[i].thread->WakeAt(now_ns() + options_.delays.Wake(random_));
+    waits_.erase(waits_.begin() + static_cast<ptrdiff_t>(i));
+  }
+}
+
+void World::ForgetWaits(Thread* thread) {
+  std::erase_if(waits_, [thread](const Wait& wait) { return wait.thread == thread; });
+}
+
+// --- Judging ------------------------------------------------------------------------------------
+
+void World::Trace(const char* what, uint32_t who, int64_t value) {
+  if (options_.trace == nullptr) return;
+  *options_.trace << now_ns() << ' ' << what << ' ' << who << ' ' << value << '\n';
+}
+
+void World::Fail(const std::string& what) {
+  if (!options_.check || !failure_.empty()) return;
+  failure_ = "at " + std::to_string(static_cast<double>(now_ns()) / 1e6) + " ms: " + what;
+}
+
+int64_t World::ProgramBusyNs(size_t spec) const {
+  int64_t sum = 0;
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    if (spec_of_[i] == spec) sum += processes_[i]->BusyNs();
+  }
+  return sum;
+}
+
+int64_t World::DeviceBusyNs() { return machine_->Usage(0)->busy_ns; }
+int64_t World::DeviceSwitchingNs() { return machine_->Usage(0)->switching_ns; }
+
+// Nobody waits for ever while the device idles: who is held by a limit, or is stopped, does not
+// count, nor does the time in which the agent is stopped or dead.
+void World::WatchWaiting() {
+  if (agent_ == nullptr) return;
+  const int64_t idle_ns = now_ns() - DeviceBusyNs() - DeviceSwitchingNs();
+  const bool trouble = !agent_->alive() || agent_->troubled_until_ns() > now_ns();
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    Process& process = *processes_[i];
+    const bool limited =
+        process.share() != nullptr && process.share()->spec.compute.limit < Fraction::One();
+    const bool counts = process.alive() && process.waits_for_lease() && !limited && !trouble &&
+                        process.stopped_until_ns() <= now_ns() && process.connected();
+    process.WatchIdle(counts, idle_ns);
+    if (counts && process.idle_while_waiting_ns(idle_ns) > kLongestIdleNs) {
+      Fail("program " + std::to_string(i) + " waits for its lease while the device idles");
+    }
+  }
+}
+
+}  // namespace prorata::simulation

@@ -1,0 +1,103 @@
+#pragma once
+
+// The one-process simulation: the simulated GPU's core on a virtual clock, the agent's decisions
+// and the client library's machines, driven by one event loop and one seed. What is product code
+// and what stands for the rest of the world: docs/SIMULATION.md.
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "simgpu/core/machine.h"
+#include "simulation/agent.h"
+#include "simulation/delays.h"
+#include "simulation/event_loop.h"
+#include "simulation/process.h"
+#include "simulation/scenario.h"
+
+namespace prorata::simulation {
+
+struct WorldOptions {
+  uint64_t seed = 1;
+  Delays delays;
+  Mishaps mishaps;
+  std::ostream* trace = nullptr;
+  bool check = true;  // the properties of properties.h, while it runs
+};
+
+class World {
+ public:
+  // `scenario` must outlive it.
+  World(const Scenario& scenario, const WorldOptions& options);
+  ~World();
+
+  void RunUntil(int64_t end_ns);
+  // Ends all programs that still run, and lets what they queued come to its end.
+  void Finish();
+
+  int64_t now_ns() const { return clock_.NowNs(); }
+  EventLoop& loop() { return loop_; }
+  simgpu::Machine& machine() { return *machine_; }
+  Agent* agent() { return agent_.get(); }  // null: without prorata
+  const Delays& delays() const { return options_.delays; }
+  Random& random() { return random_; }
+  const Scenario& scenario() const { return scenario_; }
+  const std::vector<std::unique_ptr<Process>>& processes() const { return processes_; }
+  uint64_t events() const { return loop_.events() + core_events_; }
+
+  // The thread wakes when the device has got there.
+  void AwaitEvent(Thread* thread, simgpu::Handle event) { Await(thread, event, Wait::kEvent); }
+  void AwaitContext(Thread* thread, simgpu::Handle context) {
+    Await(thread, context, Wait::kContext);
+  }
+  void AwaitRoom(Thread* thread, simgpu::Handle stream) { Await(thread, stream, Wait::kRoom); }
+  void ForgetWaits(Thread* thread);
+  void CoreTouched() { core_next_ns_ = -1; }
+
+  bool tracing() const { return options_.trace != nullptr; }
+  void Trace(const char* what, uint32_t who, int64_t value = 0);
+
+  // Device time of program `spec` of the scenario, by the core's own account; all instances.
+  int64_t ProgramBusyNs(size_t spec) const;
+  int64_t DeviceBusyNs();
+  int64_t DeviceSwitchingNs();
+  // The first property that failed, in words.
+  const std::string& failure() const { return failure_; }
+  void Fail(const std::string& what);
+
+ private:
+  struct Wait {
+    enum Kind : uint8_t { kEvent, kContext, kRoom } kind;
+    Thread* thread;
+    simgpu::Handle handle;
+  };
+  class Launcher;
+  class Mischief;
+
+  void Await(Thread* thread, simgpu::Handle handle, Wait::Kind kind);
+  bool IsOver(const Wait& wait);
+  void WakeWaiters();
+  void StartProgram(size_t spec);
+  void WatchWaiting();
+
+  const Scenario& scenario_;
+  const WorldOptions options_;
+  Random random_;
+  VirtualClock clock_;
+  std::unique_ptr<simgpu::Machine> machine_;
+  EventLoop loop_;
+  std::unique_ptr<Agent> agent_;
+  std::vector<std::unique_ptr<Process>> processes_;
+  std::vector<size_t> spec_of_;  // by process
+  std::vector<std::unique_ptr<Thread>> others_;
+  std::vector<Wait> waits_;
+  int64_t core_next_ns_ = -1;  // -1: to be asked
+  uint64_t core_events_ = 0;
+  bool finishing_ = false;
+  std::string failure_;
+};
+
+}  // namespace prorata::simulation
