@@ -22,7 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "CONFORMANCE.md"
 MUTATIONS = ROOT / "tests" / "conformance" / "mutations.toml"
 RULES_HEADER = ROOT / "src" / "simgpu" / "core" / "rules.h"
-SILENCE_S = 60  # of a test that says nothing for so long: it hangs
+SILENCE_S = 300  # of a test that says nothing for so long: it hangs
+BROKEN_PATIENCE_S = 2  # a broken driver's streams are given up sooner than a right one's
 
 LINE = re.compile(r"\[( RUN      |       OK |  FAILED  |  SKIPPED )\] ([\w.]+)(?: \(|$)")
 
@@ -131,7 +132,10 @@ def run_broken(build, names, broken, limit_s=SILENCE_S, options=()):
     with tempfile.TemporaryDirectory(prefix="prorata-conformance-") as folder:
         machine = pathlib.Path(folder) / "machine.toml"
         machine.write_text(f"broken_rules = {json.dumps(list(broken))}\n", encoding="utf-8")
-        return run(build, names, {"PRORATA_SIM_MACHINE": str(machine)}, limit_s, options)
+        environment = {"PRORATA_SIM_MACHINE": str(machine)}
+        if broken:
+            environment["PRORATA_CONFORMANCE_PATIENCE_S"] = str(BROKEN_PATIENCE_S)
+        return run(build, names, environment, limit_s, options)
 
 
 def differences(build, environment, limit_s=SILENCE_S):

@@ -113,7 +113,7 @@ class DriverTest : public ::testing::Test {
   // Returns when everything that could begin at the call has had its time: what is not done then is
   // held up. It must be of no more than a millisecond. Needs a gate to have been made.
   void Settle();
-  // Whether the stream becomes idle within seconds: for what hangs when its rule is broken.
+  // Whether the stream becomes idle, be it late: for what hangs when its rule is broken.
   bool Finishes(CUstream stream);
   // A closed gate that is opened, at the latest, before the context goes.
   Gate& NewGate();
