@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Runs every libFuzzer program of a build for a while, each from an empty corpus."""
 import argparse
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+
+import test_report
 
 
 def main():
@@ -20,18 +21,14 @@ def main():
     failed = []
     for program in programs:
         with tempfile.TemporaryDirectory() as corpus:
-            command = [program, corpus, f"-max_total_time={args.seconds}", "-timeout=10",
+            command = [program, corpus, f"-max_total_time={args.seconds}", "-timeout=60",
                        "-rss_limit_mb=2048", f"-artifact_prefix={args.build}/"]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         runs = [line for line in done.stderr.splitlines() if line.startswith("Done ")]
         print(f"{program.name}: {runs[-1] if runs else f'exit status {done.returncode}'}")
         if done.returncode:
-            print(done.stderr[-4000:])
-            failed.append(program.name)
-    total = os.environ.get("PRORATA_TEST_TOTAL")
-    if total:
-        with open(total, "a", encoding="ascii") as out:
-            out.write(f"{len(programs) - len(failed)} {len(failed)} 0\n")
+            failed.append((program.name, done.stderr[-4000:]))
+    test_report.finish("fuzz", len(programs) - len(failed), failed, 0)
     return 1 if failed else 0
 
 

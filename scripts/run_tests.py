@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs ctest and ends with one line: how many passed, failed, and were skipped by name.
+"""Runs ctest and ends with what the failed tests said, their names, and one line: how many passed,
+failed, and were skipped by name. Nothing is run again: a test that fails now and then is a bug.
 
 --label all runs everything; --label asan-ubsan or tsan runs the unit tests and those multi-process
 tests whose labels say that they can run under that sanitizer.
@@ -10,6 +11,10 @@ import pathlib
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+
+import test_report
+
+KEPT_OF_FAILED = 4 << 20  # bytes of one test's output; the end is kept
 
 
 def select(label):
@@ -28,7 +33,8 @@ def counts(junit):
             reason = [line for line in text.splitlines() if "SKIPPED" in line or "kipped" in line]
             skipped.append((case.get("name"), reason[0].strip() if reason else "no reason given"))
         else:
-            failed.append(case.get("name"))
+            took = f"(it took {float(case.get('time', 0)):.0f} s)"  # a timeout is known by it
+            failed.append((case.get("name"), f"{case.findtext('system-out') or ''}\n{took}"))
     return passed, failed, skipped
 
 
@@ -42,6 +48,7 @@ def main():
     jobs = os.environ.get("PRORATA_TEST_JOBS", str(os.cpu_count() or 1))
     code = subprocess.run(
         ["ctest", "--test-dir", args.build, "--output-on-failure", "--no-tests=error",
+         "--test-output-size-failed", str(KEPT_OF_FAILED), "--test-output-truncation", "head",
          "-j", jobs, "--output-junit", str(junit), *select(args.label)], check=False).returncode
     if not junit.exists():
         print(f"run_tests: ctest wrote no report (exit status {code})", file=sys.stderr)
@@ -49,13 +56,7 @@ def main():
     passed, failed, skipped = counts(junit)
     for name, reason in skipped:
         print(f"SKIPPED {name}: {reason}")
-    for name in failed:
-        print(f"FAILED {name}")
-    total = pathlib.Path(os.environ["PRORATA_TEST_TOTAL"]) if "PRORATA_TEST_TOTAL" in os.environ else None
-    if total:
-        with total.open("a", encoding="ascii") as out:
-            out.write(f"{passed} {len(failed)} {len(skipped)}\n")
-    print(f"{passed} passed, {len(failed)} failed, {len(skipped)} skipped")
+    test_report.finish(args.label, passed, failed, len(skipped))
     return code or (1 if failed or not passed else 0)
 
 

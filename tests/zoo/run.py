@@ -30,11 +30,11 @@ class Exercise:
     program: str  # tests/zoo/exercise_PROGRAM.py
     arguments: tuple = ()
     kernels: bool = False  # wants the path of the image made of kernels.cu
-    timeout_s: int = 120
+    timeout_s: int = 600
 
 
 def pytorch(name, program, *arguments):
-    return Exercise(name, "cuda13", "torch", "torch", program, arguments, timeout_s=300)
+    return Exercise(name, "cuda13", "torch", "torch", program, arguments)
 
 
 def cuda_exercises(major, suffix, cudnn):
@@ -48,7 +48,7 @@ def cuda_exercises(major, suffix, cudnn):
         one("NVRTC", "libraries", "nvidia-cuda-nvrtc" + suffix, "nvrtc"),
         one("cuFFT", "libraries", "nvidia-cufft" + suffix, "cufft"),
         one("cuRAND", "libraries", "nvidia-curand" + suffix, "curand"),
-        one("cuDNN", "libraries", cudnn, "cudnn", timeout_s=300),
+        one("cuDNN", "libraries", cudnn, "cudnn"),
     ]
 
 
@@ -120,7 +120,7 @@ def last_step(text):
 
 
 def run_exercise(harness, exercise, build, kernels):
-    """(row of the page, passed, failed)."""
+    """(row of the page, how many passed, [(name, output)] of those that failed)."""
     # pylint: disable-next=import-outside-toplevel
     import zoo_wheels
     folder = build / "zoo" / exercise.environment
@@ -131,7 +131,7 @@ def run_exercise(harness, exercise, build, kernels):
     if exercise.kernels and kernels is None:
         raise Skipped(f"no nvcc in {build}/venv-cuda13 (scripts/setup.sh cuda-venv)")
     arguments = [*exercise.arguments, *([kernels] if exercise.kernels else [])]
-    results, report = {}, None
+    results, report, failed = {}, None, []
     for way in ("alone", "on a share"):
         try:
             report = run_once(harness, exercise, folder / "bin" / "python", arguments,
@@ -140,6 +140,7 @@ def run_exercise(harness, exercise, build, kernels):
             print(f"zoo: passed  {exercise.name}, {way}: version {report['version']}", flush=True)
         except AssertionError as error:
             results[way] = "FAILED: " + last_step(str(error))
+            failed.append((f"{exercise.name}, {way}", str(error)))
             print(f"zoo: FAILED  {exercise.name}, {way}:\n{error}", flush=True)
     version, size = next(part[exercise.wheel] for part in found.values() if exercise.wheel in part)
     light = ", *light*" if exercise.part == "light" else ""
@@ -147,7 +148,7 @@ def run_exercise(harness, exercise, build, kernels):
            f"{exercise.wheel} {version} | {size / 1e6:.0f} | "
            f"{'; '.join(report['done']) if report else ''} | {results['alone']} | "
            f"{results['on a share']} |\n")
-    return row, sum(r == "passed" for r in results.values()), sum(r != "passed" for r in results.values())
+    return row, len(results) - len(failed), failed
 
 
 def write_page(rows):
@@ -170,8 +171,9 @@ def main():
     build = args.build.resolve()
     os.environ["PRORATA_BUILD_DIR"] = str(build)
     import harness  # pylint: disable=import-outside-toplevel
+    import test_report  # pylint: disable=import-outside-toplevel
     kernels = build_kernels(build)
-    rows, passed, failed, skipped = {}, 0, 0, 0
+    rows, passed, failed, skipped = {}, 0, [], 0
     for exercise in EXERCISES:
         if args.only not in exercise.name or (args.tier == "light" and exercise.part != "light"):
             continue
@@ -183,10 +185,7 @@ def main():
             print(f"SKIPPED {exercise.name}: {reason}", flush=True)
     if write_page(rows):
         print("zoo: docs/ZOO.md has changed: look at the difference (git diff docs/ZOO.md), commit it")
-    if "PRORATA_TEST_TOTAL" in os.environ:
-        with open(os.environ["PRORATA_TEST_TOTAL"], "a", encoding="ascii") as total:
-            total.write(f"{passed} {failed} {skipped}\n")
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    test_report.finish("zoo", passed, failed, skipped)
     return 1 if failed or not passed else 0
 
 
