@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes generated/ from spec/.
+"""Writes generated/ and docs/MEMORY.md from spec/.
 
     python3 codegen/generate.py           write every file
     python3 codegen/generate.py --check   fail, naming the stale files
@@ -13,16 +13,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import gen_abi
 import gen_defaults
 import gen_maps
+import gen_memory
 import gen_symbols
 import gen_trampolines
 from model import ROOT, load
 from overlay import SpecError
 
 OUT = ROOT / "generated"
+DOCS = ROOT / "docs"
 
 
 # How each kind of file opens and closes a comment.
-COMMENTS = {".h": ("//", ""), ".inc": ("//", ""), ".S": ("#", ""), ".map": ("/*", " */")}
+COMMENTS = {".h": ("//", ""), ".inc": ("//", ""), ".S": ("#", ""), ".map": ("/*", " */"),
+            ".md": ("<!--", " -->")}
 CUDA_NOT_SUPPORTED = 801
 NVML_NOT_SUPPORTED = 3
 
@@ -33,7 +36,7 @@ def banner(name, generator):
 
 
 def outputs():
-    """Every generated file: name -> text."""
+    """Every file of generated/: name -> text."""
     cuda, nvml = load("cuda"), load("nvml")
     plan = [
         ("cuda_abi.h", gen_abi, gen_abi.generate(cuda)),
@@ -57,20 +60,34 @@ def outputs():
             for name, module, lines in plan}
 
 
+def documents():
+    """Every generated file of docs/: name -> text."""
+    title, *lines = gen_memory.generate(load("cuda"))
+    return {"MEMORY.md": "\n".join([title, "", banner("MEMORY.md", "gen_memory").rstrip(), *lines])
+            + "\n"}
+
+
 def stale(files):
     names = {path.name for path in OUT.iterdir()} | files.keys()
     return sorted(n for n in names
                   if n not in files or not (OUT / n).exists() or (OUT / n).read_text() != files[n])
 
 
+def stale_documents(files):
+    return sorted(name for name, text in files.items()
+                  if not (DOCS / name).exists() or (DOCS / name).read_text() != text)
+
+
 def main():
     try:
-        files = outputs()
+        files, papers = outputs(), documents()
     except SpecError as error:
         sys.exit(f"spec: {error}")
     if sys.argv[1:] == ["--check"]:
         if names := stale(files):
             sys.exit("stale in generated/, run codegen/generate.py: " + ", ".join(names))
+        if names := stale_documents(papers):
+            sys.exit("stale in docs/, run codegen/generate.py: " + ", ".join(names))
         return
     if sys.argv[1:]:
         sys.exit(__doc__)
@@ -80,6 +97,8 @@ def main():
             (OUT / name).write_text(files[name])
         else:
             (OUT / name).unlink()
+    for name in stale_documents(papers):
+        (DOCS / name).write_text(papers[name])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ compiler. Steps, each with its own file bench/results/DEVICE-DATE-STEP.json:
 
   facts   build/bin/gpu-facts: what the device and its driver do
   tests   the tests labelled "gpu", on this driver in place of the simulated GPU
+  limits  the tests labelled "limits": what each function may take of a share (docs/MEMORY.md)
   conformance  build/tests/conformance_suite: every rule of the driver that the simulated GPU is held
           to, and that does not hold here (docs/CONFORMANCE.md)
   demo    scripts/demo.py
@@ -173,9 +174,15 @@ class Check:
         return ("passed" if code == 0 else "failed"), result
 
     def tests(self):
-        chosen = [test for test in ctest_files.read_tests(self.build, ROOT) if "gpu" in test.labels]
+        return self.labelled("gpu")
+
+    def limits(self):
+        return self.labelled("limits")
+
+    def labelled(self, label):
+        chosen = [test for test in ctest_files.read_tests(self.build, ROOT) if label in test.labels]
         if not chosen:
-            return "skipped: the build has no test labelled gpu", {}
+            return f"skipped: the build has no test labelled {label}", {}
         result = {"passed": [], "failed": {}, "skipped": {}, "errors": []}
         for test in chosen:
             code, out, err = self.run(test.command, test.timeout_s, test.environment, test.folder)
@@ -196,7 +203,7 @@ class Check:
         return ("failed" if result["failed"] else "passed"), result
 
 
-STEPS = ("facts", "tests", "conformance", "demo", "micro")
+STEPS = ("facts", "tests", "limits", "conformance", "demo", "micro")
 
 
 # --- Results --------------------------------------------------------------------------------------

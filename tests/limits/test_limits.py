@@ -1,0 +1,33 @@
+"""The pairs of tests of limits_suite (limits.h), each suite on a share of its own."""
+import re
+
+import harness
+
+PROGRAM = harness.BUILD / "tests" / "limits_suite"
+SHARE = ["--memory", "3GiB"]
+TIMEOUT_S = 240
+
+
+class Limits(harness.MachineTestCase):
+    def run_suite(self, suite):
+        self.machine.start_agent()
+        status, out, err = self.machine.call(
+            self.machine.command([*SHARE, "--name", suite.lower()],
+                                 [PROGRAM, f"--gtest_filter={suite}.*"]), TIMEOUT_S)
+        print(out)
+        self.assertEqual(status, 0, out[-12000:] + err[-4000:])
+        ran = int(re.search(r"\[=+\] (\d+) tests? from \d+ test suites? ran", out)[1])
+        self.assertGreater(ran, 0, f"{suite} has no test")
+        if "[  PASSED  ] 0 tests" in out:
+            self.skipTest(re.search(r"Skipped\n(.*)", out)[1])
+
+    def test_every_suite_has_a_method(self):
+        methods = {name.removeprefix("test_").replace("_", "").lower()
+                   for name in dir(self) if name.startswith("test_") and name.endswith("_limits")}
+        status, out, err = self.machine.call([PROGRAM, "--gtest_list_tests"])
+        self.assertEqual(status, 0, err)
+        suites = re.findall(r"^(\w+)\.", out, re.M)
+        self.assertEqual({suite.lower() for suite in suites}, methods)
+
+    def test_context_limits(self):
+        self.run_suite("ContextLimits")
