@@ -11,6 +11,10 @@
 //   +--------------------+ 4352
 //   | GrantRow     x 512 | 128 bytes each: one grant per device for the member in that slot
 //   +--------------------+ 69888
+//   | Utilization  x 16  | 128 bytes each: the share's part of a device's time, lately
+//   +--------------------+ 71936
+//   | MemberRow    x 512 | 256 bytes each: who is in that slot, for the process lists of NVML
+//   +--------------------+ 203008
 //
 // Freestanding: no libstdc++ objects, for the client library includes it. All integers are native
 // (one machine). Every field that changes after creation is an atomic; a lone aligned 64-bit word
@@ -24,7 +28,7 @@
 namespace prorata::protocol {
 
 inline constexpr uint64_t kLimitsMagic = 0x3153'5449'4D4C'5250;  // "PRLMITS1"
-inline constexpr uint32_t kLimitsVersion = 1;
+inline constexpr uint32_t kLimitsVersion = 2;
 inline constexpr uint32_t kMaxDevices = 16;
 inline constexpr uint32_t kMaxMembers = 512;
 inline constexpr uint32_t kShareNameBytes = 64;  // with the closing zero
@@ -48,7 +52,13 @@ struct LimitsHeader {
   // nanoseconds are one of all times that the agent and the members of this share reckon with. 0
   // and 1 are real time. Written before the first member joins, read by a member once.
   uint32_t dilation;
-  uint32_t reserved[28];
+  // All slots in use are below this one.
+  std::atomic<uint32_t> members_end;
+  uint32_t reserved0;
+  // The pid namespace of the agent (the inode number of /proc/self/ns/pid): whoever lives in it too
+  // knows members by MemberRow::host_pid. 0: unknown.
+  std::atomic<uint64_t> agent_pid_namespace;
+  uint32_t reserved[24];
 };
 static_assert(sizeof(LimitsHeader) == 256);
 
@@ -86,7 +96,10 @@ struct DeviceLimits {
   // use; the next one puts it back. Nothing for members.
   std::atomic<uint64_t> recall_previous_bytes;
   std::atomic<uint64_t> recall_slot_plus_one;
-  uint64_t reserved2[5];
+  // What the audit found on the device beyond all charges and beyond the overhead in the members'
+  // rows: memory of the share that is no one member's. Counts as used.
+  std::atomic<uint64_t> overhead_bytes;
+  uint64_t reserved2[4];
 };
 static_assert(sizeof(DeviceLimits) == 256);
 
@@ -95,12 +108,44 @@ struct GrantRow {
 };
 static_assert(sizeof(GrantRow) == 128);
 
+// The share's device time over wall time, one sample each tenth of a second, the last 30: number n
+// (the first is number 0) stands at n % 30, and is there once `samples` is above n.
+inline constexpr uint32_t kUtilizationSamples = 30;
+inline constexpr uint64_t kUtilizationPeriodNs = 100'000'000;
+struct Utilization {
+  std::atomic<uint64_t> samples;
+  std::atomic<uint32_t> busy_ppm[kUtilizationSamples];
+};
+static_assert(sizeof(Utilization) == 128);
+
+// Who is in a slot, for whoever asks NVML. The bytes a member has in use are its own word in its
+// usage memory, which every process of the share may have from the agent, to read (wire.h,
+// kUsageWanted); where that cannot be had, and for the dead, its grant counts as used.
+struct MemberRow {
+  // Names the usage memory of this member; another one for another member, and never used again in
+  // the life of a share. 0: there is none (a free slot, a dead member, one that has not joined again
+  // since the agent started), and what the slot has in use is its grant.
+  std::atomic<uint64_t> usage_serial;
+  // As the agent sees the process, and as the process sees itself (the last number of NSpid in
+  // /proc/PID/status). 0: the slot is free. The dead stay until their memory is gone.
+  std::atomic<uint32_t> host_pid;
+  std::atomic<uint32_t> inner_pid;
+  uint64_t reserved[6];
+  // Its device time over wall time in the last tenth of a second.
+  std::atomic<uint32_t> busy_ppm[kMaxDevices];
+  // What the audit found it to hold on a device beyond its charges. Counts as used by it.
+  std::atomic<uint64_t> overhead_bytes[kMaxDevices];
+};
+static_assert(sizeof(MemberRow) == 256);
+
 struct LimitsFile {
   LimitsHeader header;
   DeviceLimits devices[kMaxDevices];
   GrantRow grants[kMaxMembers];
+  Utilization utilization[kMaxDevices];
+  MemberRow members[kMaxMembers];
 };
-static_assert(sizeof(LimitsFile) == 69888);
+static_assert(sizeof(LimitsFile) == 203008);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 }  // namespace prorata::protocol

@@ -31,6 +31,8 @@ enum class MessageType : uint16_t {
   kLeaseDrained = 9,    // member -> agent: the work launched under the closed lease is done
   kLeaseChanged = 10,   // agent -> member: the lease word changed (wakes the helper thread's poll)
   kRefused = 11,        // agent -> member, then the connection closes
+  kUsageWanted = 20,    // anybody -> agent, joined or not
+  kUsageShown = 21,     // agent -> who asked, with a member's usage memory, to read; see there
   kControlJson = 64,    // both ways on the control socket
 };
 
@@ -84,6 +86,20 @@ struct ContextSettled {
 struct LeaseEvent {  // kLeaseWanted, kLeaseIdle, kLeaseDrained, kLeaseChanged
   uint32_t device;
   uint32_t sequence;  // the lease word's sequence that the sender saw
+};
+
+// Who reads what a share has in use (cuMemGetInfo, NVML) maps the usage memory of its members. The
+// answer is one kUsageShown for each member from `first_slot` on that has joined, each with the
+// descriptor (SCM_RIGHTS) of its memory, opened for reading, on its first byte; then one without a
+// descriptor, whose slot is where to ask on, or kMaxMembers: that was all.
+struct UsageWanted {
+  uint32_t layout_version;  // kLimitsVersion
+  uint32_t first_slot;
+};
+struct UsageShown {
+  uint32_t slot;
+  uint32_t has_usage;  // 1: a descriptor came along
+  uint64_t serial;     // MemberRow::usage_serial
 };
 
 struct Refused {
