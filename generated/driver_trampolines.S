@@ -172,7 +172,6 @@ prorata_driver_lazy:
   export cuDeviceGetTexture1DLinearMaxWidth 82
   export cuDeviceGetUuid 83
   export cuDeviceGetUuid_v2 84
-  export cuDeviceGraphMemTrim 85
   export cuDevicePrimaryCtxGetState 86
   export cuDevicePrimaryCtxSetFlags 92
   export cuDevicePrimaryCtxSetFlags_v2 93
@@ -247,12 +246,9 @@ prorata_driver_lazy:
   export cuGraphAddHostNode 166
   export cuGraphAddKernelNode 167
   export cuGraphAddKernelNode_v2 168
-  export cuGraphAddMemAllocNode 169
   export cuGraphAddMemFreeNode 170
   export cuGraphAddMemcpyNode 171
   export cuGraphAddMemsetNode 172
-  export cuGraphAddNode 173
-  export cuGraphAddNode_v2 174
   export cuGraphBatchMemOpNodeGetParams 175
   export cuGraphBatchMemOpNodeSetParams 176
   export cuGraphChildGraphNodeGetGraph 177
@@ -268,7 +264,6 @@ prorata_driver_lazy:
   export cuGraphEventWaitNodeSetEvent 187
   export cuGraphExecBatchMemOpNodeSetParams 188
   export cuGraphExecChildGraphNodeSetParams 189
-  export cuGraphExecDestroy 190
   export cuGraphExecEventRecordNodeSetEvent 191
   export cuGraphExecEventWaitNodeSetEvent 192
   export cuGraphExecExternalSemaphoresSignalNodeSetParams 193
@@ -292,11 +287,6 @@ prorata_driver_lazy:
   export cuGraphGetRootNodes 211
   export cuGraphHostNodeGetParams 212
   export cuGraphHostNodeSetParams 213
-  export cuGraphInstantiate 214
-  export cuGraphInstantiateWithFlags 215
-  export cuGraphInstantiateWithParams 216
-  export cuGraphInstantiateWithParams_ptsz 217
-  export cuGraphInstantiate_v2 218
   export cuGraphKernelNodeCopyAttributes 219
   export cuGraphKernelNodeGetAttribute 220
   export cuGraphKernelNodeGetParams 221
@@ -323,8 +313,6 @@ prorata_driver_lazy:
   export cuGraphRemoveDependencies 244
   export cuGraphRemoveDependencies_v2 245
   export cuGraphRetainUserObject 246
-  export cuGraphUpload 247
-  export cuGraphUpload_ptsz 248
   export cuGraphicsEGLRegisterImage 249
   export cuGraphicsGLRegisterBuffer 250
   export cuGraphicsGLRegisterImage 251

@@ -6,6 +6,7 @@
 // use).
 
 #include "client/contexts.h"
+#include "client/graphs.h"
 #include "client/launch_steps.h"
 #include "client/library_world.h"
 #include "client/memory.h"
@@ -123,11 +124,15 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, uns
 }
 
 CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
-  return Launch(LaunchKey(hGraph, 0, 0, 0), hStream, false,
-                [&] { return PRORATA_REAL(cuGraphLaunch)(hGraph, hStream); });
+  return WithGraphMemory(hGraph, hStream, false, [&] {
+    return Launch(LaunchKey(hGraph, 0, 0, 0), hStream, false,
+                  [&] { return PRORATA_REAL(cuGraphLaunch)(hGraph, hStream); });
+  });
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
-  return Launch(LaunchKey(hGraphExec, 0, 0, 0), hStream, true,
-                [&] { return PRORATA_REAL(cuGraphLaunch_ptsz)(hGraphExec, hStream); });
+  return WithGraphMemory(hGraphExec, hStream, true, [&] {
+    return Launch(LaunchKey(hGraphExec, 0, 0, 0), hStream, true,
+                  [&] { return PRORATA_REAL(cuGraphLaunch_ptsz)(hGraphExec, hStream); });
+  });
 }

@@ -4,6 +4,7 @@
 // code.
 
 #include "client/charge.h"
+#include "client/graphs.h"
 #include "client/memory.h"
 #include "client/pools.h"
 #include "client/share.h"
@@ -73,7 +74,9 @@ CUresult AllocateAsync(CUdeviceptr* out, size_t bytes, CUstream stream, bool per
   const auto plain =
       per_thread ? PRORATA_REAL(cuMemAllocAsync_ptsz) : PRORATA_REAL(cuMemAllocAsync);
   const auto pass = [&] { return plain(out, bytes, stream); };
-  if (!Governed() || bytes == 0 || out == nullptr || IsCaptured(stream, per_thread)) {
+  if (!Governed() || bytes == 0 || out == nullptr) return Within(pass);
+  if (IsCaptured(stream, per_thread)) {  // it becomes a node of a graph
+    GraphAllocates();
     return Within(pass);
   }
   const Place place = CurrentPlace();
@@ -97,7 +100,9 @@ CUresult AllocateFrom(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstrea
   const auto call = per_thread ? PRORATA_REAL(cuMemAllocFromPoolAsync_ptsz)
                                : PRORATA_REAL(cuMemAllocFromPoolAsync);
   const auto pass = [&] { return call(out, bytes, pool, stream); };
-  if (!Governed() || bytes == 0 || out == nullptr || IsCaptured(stream, per_thread)) {
+  if (!Governed() || bytes == 0 || out == nullptr) return Within(pass);
+  if (IsCaptured(stream, per_thread)) {  // it becomes a node of a graph
+    GraphAllocates();
     return Within(pass);
   }
   const Place place = CurrentPlace();

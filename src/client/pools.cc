@@ -34,14 +34,19 @@ uint32_t FindPool(CUmemoryPool pool) {
   return kMaxPools;
 }
 
+bool IsOfGraphs(const Pool& pool, CUmemoryPool handle) { return handle == GraphPool(pool.device); }
+
 // What the driver has reserved for the pool; false: it does not say (destroyed, or another error).
-bool Reserved(CUmemoryPool pool, uint64_t* bytes) {
+bool Reserved(const Pool& pool, CUmemoryPool handle, uint64_t* bytes) {
   cuuint64_t value = 0;
   const OwnCalls own;
-  if (PRORATA_REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value) !=
-      CUDA_SUCCESS) {
-    return false;
-  }
+  const CUresult result = IsOfGraphs(pool, handle)
+                              ? PRORATA_REAL(cuDeviceGetGraphMemAttribute)(
+                                    g_share.ordinal_of_index[pool.device],
+                                    CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &value)
+                              : PRORATA_REAL(cuMemPoolGetAttribute)(
+                                    handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
+  if (result != CUDA_SUCCESS) return false;
   *bytes = value;
   return true;
 }
@@ -89,12 +94,16 @@ uint32_t PoolNumber(CUmemoryPool pool, uint32_t device) {
 }
 
 bool ReservePool(uint32_t number, uint64_t bytes, uint64_t* pending_bytes) {
-  Pool& pool = g_pools[number];
   if (bytes > ~uint64_t{0} - kPoolChunkBytes) return false;
-  *pending_bytes = RoundUp(bytes, kPoolChunkBytes);
-  if (!ChargeOrTrim(pool.device, *pending_bytes)) return false;
+  return ReservePoolBytes(number, RoundUp(bytes, kPoolChunkBytes), pending_bytes);
+}
+
+bool ReservePoolBytes(uint32_t number, uint64_t bytes, uint64_t* pending_bytes) {
+  Pool& pool = g_pools[number];
+  if (!ChargeOrTrim(pool.device, bytes)) return false;
+  *pending_bytes = bytes;
   const Holding holding(pool.lock);
-  pool.pending += *pending_bytes;
+  pool.pending += bytes;
   return true;
 }
 
@@ -104,7 +113,7 @@ void SettlePool(uint32_t number, uint64_t pending_bytes) {
     const uint64_t generation = pool.generation.load();
     const CUmemoryPool handle = pool.handle.load();
     uint64_t reserved = 0;
-    const bool known = Alive(handle) && Reserved(handle, &reserved);
+    const bool known = Alive(handle) && Reserved(pool, handle, &reserved);
     const Holding holding(pool.lock);
     if (pool.generation.load() != generation) continue;
     if (!known && handle != nullptr) reserved = pool.settled + pool.pending;  // keep all charged
@@ -155,9 +164,15 @@ bool TrimPools(uint32_t device) {
   for (uint32_t i = 0; i < count; ++i) {
     const CUmemoryPool handle = g_pools[i].handle.load();
     if (!Alive(handle) || g_pools[i].device != device) continue;
+    const bool of_graphs = IsOfGraphs(g_pools[i], handle);
+    if (of_graphs && !MayTrimGraphs(device)) continue;
     {
       const OwnCalls own;
-      PRORATA_REAL(cuMemPoolTrimTo)(handle, 0);
+      if (of_graphs) {
+        PRORATA_REAL(cuDeviceGraphMemTrim)(g_share.ordinal_of_index[device]);
+      } else {
+        PRORATA_REAL(cuMemPoolTrimTo)(handle, 0);
+      }
     }
     SettlePool(i, 0);
     any = true;

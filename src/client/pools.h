@@ -25,12 +25,21 @@ namespace prorata::client {
 inline constexpr uint64_t kPoolChunkBytes = uint64_t{32} << 20;
 inline constexpr uint32_t kMaxPools = 256;
 
+// The pool that the driver keeps for the graphs of a device (graphs.h): a name, and no handle.
+inline CUmemoryPool GraphPool(uint32_t device) {
+  return reinterpret_cast<CUmemoryPool>(uint64_t{16} + device);
+}
+// Before the graphs' pool is trimmed; false: not now.
+bool MayTrimGraphs(uint32_t device);
+
 // The number of the pool, entered if new; kMaxPools: too many. `device` is taken for new ones.
 uint32_t PoolNumber(CUmemoryPool pool, uint32_t device);
 
 // Before and after an allocation of `bytes` from pool `number`. ReservePool false: refused.
 // SettlePool is called whether the driver succeeded or not.
 bool ReservePool(uint32_t number, uint64_t bytes, uint64_t* pending_bytes);
+// The same for so many bytes, as they are.
+bool ReservePoolBytes(uint32_t number, uint64_t bytes, uint64_t* pending_bytes);
 void SettlePool(uint32_t number, uint64_t pending_bytes);
 
 // After something that may have made the pool smaller: settles it when it is known.

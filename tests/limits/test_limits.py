@@ -31,3 +31,6 @@ class Limits(harness.MachineTestCase):
 
     def test_context_limits(self):
         self.run_suite("ContextLimits")
+
+    def test_graph_limits(self):
+        self.run_suite("GraphLimits")

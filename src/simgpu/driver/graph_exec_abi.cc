@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/context.h"
+#include "simgpu/driver/graph_memory.h"
 
 namespace prorata::simgpu::driver {
 
@@ -96,6 +98,14 @@ CUgraphNode NodeOfCircle(const Graph& graph) {
   return nullptr;
 }
 
+// An executable graph that cannot be uploaded is none.
+CUresult UploadNew(CUgraphExec* out) {
+  std::lock_guard lock(D().mutex);
+  const CUresult result = AttachGraphMemory(*D().execs[*out], false);
+  if (result != CUDA_SUCCESS) D().execs.erase(std::exchange(*out, nullptr));
+  return result;
+}
+
 CUresult MakeExecWithParams(CUgraphExec* out, CUgraph graph,
                             CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
@@ -103,6 +113,9 @@ CUresult MakeExecWithParams(CUgraphExec* out, CUgraph graph,
   params->hErrNode_out = nullptr;
   params->result_out =
       result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+  if (result == CUDA_SUCCESS && params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) {
+    return UploadNew(out);
+  }
   if (result != CUDA_ERROR_INVALID_VALUE) return result;
   std::lock_guard lock(D().mutex);
   std::shared_ptr<Graph> found;
