@@ -252,8 +252,7 @@ uint16_t TestMember::Join(uint64_t previous_slot) {
 }
 
 bool TestMember::Rejoin() {
-  return Eventually([this] { return Join(slot_) == static_cast<uint16_t>(MessageType::kWelcome); },
-                    10'000);
+  return Eventually([this] { return Join(slot_) == static_cast<uint16_t>(MessageType::kWelcome); });
 }
 
 std::optional<Received> TestMember::Await(MessageType type, int ms) {

@@ -60,6 +60,10 @@ class PageNvml final : public driver::Nvml {
   std::vector<driver::NvmlDevice> devices_;
 };
 
+// How long a test waits for what must come. An agent that is right is never near it, however busy
+// the machine.
+inline constexpr int kPatienceMs = 60'000;
+
 class AgentProcess {
  public:
   AgentProcess(std::string dir, DevicePage* page) : dir_(std::move(dir)), page_(page) {}
@@ -67,8 +71,8 @@ class AgentProcess {
   // Answers when the control socket listens, or with what the agent said.
   std::string Start(bool exit_when_idle = false, uint32_t dilation = 1);
   void Kill();  // SIGKILL
-  // Whether it ended by itself within this time.
-  bool WaitForEnd(int64_t ms);
+  // Whether it ends by itself within this time.
+  bool WaitForEnd(int64_t ms = kPatienceMs);
   pid_t pid() const { return pid_; }
 
  private:
@@ -86,7 +90,7 @@ struct Received {
   uint16_t type = 0;
   std::string body;
 };
-std::optional<Received> ReceiveFrame(int fd, int ms = 5000);
+std::optional<Received> ReceiveFrame(int fd, int ms = kPatienceMs);
 
 // One request to the control socket; an empty object when it could not be had.
 nlohmann::json Call(const std::string& dir, const nlohmann::json& request);
@@ -98,7 +102,7 @@ class TestMember {
 
   // The type of the answer: kWelcome or kRefused; 0: none.
   uint16_t Join(uint64_t previous_slot = protocol::kNoSlot);
-  // Joins again as often as needed, after the agent was killed. False: not within ten seconds.
+  // Joins again as often as needed, after the agent was killed. False: not within kPatienceMs.
   bool Rejoin();
 
   // Charges as usage_file.h says, asking when the grant is too small. False: refused.
@@ -119,7 +123,7 @@ class TestMember {
     SendFrame(socket_.get(), static_cast<uint16_t>(type), &event, sizeof event);
   }
   // The next frame of this type; others are passed over.
-  std::optional<Received> Await(protocol::MessageType type, int ms = 5000);
+  std::optional<Received> Await(protocol::MessageType type, int ms = kPatienceMs);
 
  private:
   bool MapLimits();
@@ -134,7 +138,7 @@ class TestMember {
 };
 
 // Waits for a condition; false: it did not come true within `ms`.
-bool Eventually(const std::function<bool()>& condition, int ms = 5000);
+bool Eventually(const std::function<bool()>& condition, int ms = kPatienceMs);
 
 // A new folder under /tmp, removed at the end.
 class TemporaryFolder {

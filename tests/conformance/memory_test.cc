@@ -1,6 +1,9 @@
 // Plain device memory: what cuMemAlloc gives, what cuMemFree takes, what cuMemGetInfo says.
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "conformance.h"
@@ -180,12 +183,27 @@ RULE_TEST(MemoryTest, FreeingWaitsForTheWorkThatUsesIt,
           "observed, always") {
   CUstream stream = NewStream();
   const CUdeviceptr word = NewWord(1);
-  ASSERT_EQ(Step(stream, word, 1, 1, 20'000'000), CUDA_SUCCESS);
   CUdeviceptr address = 0;
   CUDA_OK(cuMemAlloc_v2, &address, 4 * kMiB);
-  CUDA_IS(CUDA_ERROR_NOT_READY, cuStreamQuery, stream);
-  CUDA_OK(cuMemFree_v2, address);
-  CUDA_OK(cuStreamQuery, stream);
+  Kernel("step");
+  Gate& gate = NewGate();
+  ASSERT_EQ(gate.Hold(stream), CUDA_SUCCESS);
+  ASSERT_EQ(Step(stream, word, 1, 1, 1000), CUDA_SUCCESS);
+  // Opened only when the call has long been made: what returns before that has not waited.
+  std::atomic<bool> opened = false;
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    opened = true;
+    gate.Open();
+  });
+  const CUresult freed = CUDA(cuMemFree_v2)(address);
+  const bool waited = opened;
+  const CUresult left = CUDA(cuStreamQuery)(stream);
+  opener.join();
+  EXPECT_EQ(freed, CUDA_SUCCESS);
+  EXPECT_TRUE(waited) << "cuMemFree did not wait for the stream";
+  EXPECT_EQ(left, CUDA_SUCCESS) << "cuMemFree did not wait for all of it";
+  EXPECT_TRUE(Finishes(stream));
 }
 
 RULE_TEST(MemoryTest, SmallAllocationsShareASlab,

@@ -101,7 +101,7 @@ OtherProcess::OtherProcess(int device) {
   }
   close(sockets[1]);
   socket_ = sockets[0];
-  timeval limit = {60, 0};
+  timeval limit = {300, 0};
   setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   Reply ready;
   int fd;

@@ -352,8 +352,14 @@ RULE_TEST(
     return CUDA(cuLaunchKernel)(Kernel("step"), 10'000, 1, 1, 1024, 1, 1, 0, stream, params,
                                 nullptr);
   };
+  // By one event, not each by the gate: both begin at the same moment, however late the gate is
+  // seen.
+  const CUstream held = NewStream();
+  const CUevent begin = NewEvent();
   Gate& gate = NewGate();
-  for (const CUstream stream : {low, high}) ASSERT_EQ(gate.Hold(stream), CUDA_SUCCESS);
+  ASSERT_EQ(gate.Hold(held), CUDA_SUCCESS);
+  CUDA_OK(cuEventRecord, begin, held);
+  for (const CUstream stream : {low, high}) CUDA_OK(cuStreamWaitEvent, stream, begin, 0);
   for (int i = 0; i < 3; ++i) {
     ASSERT_EQ(launch(low), CUDA_SUCCESS);
     ASSERT_EQ(launch(high), CUDA_SUCCESS);

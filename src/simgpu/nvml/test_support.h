@@ -43,7 +43,7 @@ class NvmlTest : public ::testing::Test {
       const Handle context = machine->CreateContext(process, 0).value();
       const Handle stream = machine->CreateStream(context, StreamKind::kBlocking).value();
       machine->AllocSlabs(context, 64 * kMiB).value();
-      if (busy) machine->Submit(stream, Work::Kernel(100 * kNsPerS)).value();
+      if (busy) machine->Submit(stream, Work::Kernel(3600 * kNsPerS)).value();
       if (write(ready[1], "x", 1) != 1) _exit(1);
       pause();
     });
@@ -55,7 +55,7 @@ class NvmlTest : public ::testing::Test {
   }
 
   static bool Eventually(const std::function<bool()>& condition) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (!condition()) {
       if (std::chrono::steady_clock::now() > end) return false;
       usleep(1000);
