@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "agent/node.h"
+#include "agent/share_events.h"
 #include "base/clock.h"
 
 namespace prorata::agent {
@@ -43,6 +44,7 @@ Status Node::AdoptShare(SavedShare saved) {
     Member* restored = share.Restore(member.slot, member.process);
     if (restored == nullptr) continue;
     held[member.slot] = true;
+    restored->command = CommandOf(member.process.pid);
     members.push_back(restored);
     const auto now = IdentifyProcess(member.process.pid);
     if (member.departed || !now || *now != member.process) {
@@ -69,6 +71,9 @@ Status Node::AdoptShare(SavedShare saved) {
     if (!member->departed) WatchMember(share, *member);
   }
   spdlog::info("share '{}' taken over, with {} members", share.config().name, members.size());
+  protocol::Event adopted = EventOf(protocol::EventKind::kShareAdopted, share);
+  adopted.detail = std::to_string(members.size()) + " process(es)";
+  events_.Add(std::move(adopted));
   ReapSoon();
   boost::asio::post(loop_, [this, id] { TakeAwayIfDone(id); });
   return {};

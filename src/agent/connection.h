@@ -46,6 +46,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // What waits to be sent is tried once more, and lost otherwise.
   void Close();
   bool closed() const { return closed_; }
+  size_t unsent_bytes() const { return unsent_.size(); }
   int fd() { return descriptor_.native_handle(); }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "protocol/control.h"
@@ -13,6 +14,9 @@ using nlohmann::json;
 
 constexpr size_t kMostSessions = 128;
 constexpr size_t kMostUnsent = 8 << 20;
+// A follower with more than this unsent gets no more events before it has read.
+constexpr size_t kMostUnsentEvents = 64 << 10;
+constexpr auto kEventsAgainAfter = std::chrono::milliseconds(50);
 
 bool Changes(protocol::ControlOp op) {
   return op == protocol::ControlOp::kCreateShare || op == protocol::ControlOp::kRemoveShare ||
@@ -26,9 +30,13 @@ ControlServer::ControlServer(boost::asio::io_context& loop, Node& node, std::str
     : loop_(loop),
       node_(node),
       program_version_(std::move(program_version)),
-      on_shutdown_(std::move(on_shutdown)) {}
+      on_shutdown_(std::move(on_shutdown)),
+      events_timer_(loop) {
+  node_.on_event = [this] { SendEventsSoon(); };
+}
 
 ControlServer::~ControlServer() {
+  node_.on_event = nullptr;
   while (!sessions_.empty()) {
     const auto connection = sessions_.begin()->second.connection;
     connection->Close();  // forgets the session
@@ -81,11 +89,63 @@ void ControlServer::OnFrame(uint64_t session_id, const protocol::FrameHeader& he
     connection->Close();
     return;
   }
-  Reply(session,
-        Answer(session.peer, {reinterpret_cast<const char*>(body), size_t{header.body_bytes}}));
+  if (session.follows) {
+    Reply(session, protocol::ToJson(Error{"malformed",
+                                          "malformed request: this connection follows "
+                                          "events and answers nothing else"}));
+    const auto connection = session.connection;
+    connection->Close();
+    return;
+  }
+  Reply(session, Answer(session, {reinterpret_cast<const char*>(body), size_t{header.body_bytes}}));
 }
 
-json ControlServer::Answer(const Peer& peer, std::string_view text) {
+json ControlServer::AnswerEvents(Session& session, const protocol::EventsRequest& request) {
+  const Events& events = node_.events();
+  const uint64_t last = events.last_sequence();
+  auto batch =
+      events.After(request.since.value_or(last), protocol::kMostEventsInReply, request.share);
+  if (request.follow) {
+    session.follows = true;
+    session.after = batch.next;
+    session.share = request.share;
+    if (batch.next < last) SendEventsSoon();
+  }
+  return protocol::ToJson(
+      protocol::EventsReply{std::move(batch.events), batch.lost, batch.next, last});
+}
+
+void ControlServer::SendEventsSoon() {
+  if (events_armed_) return;
+  events_armed_ = true;
+  boost::asio::post(loop_, [this] {
+    events_armed_ = false;
+    bool all = true;
+    for (auto& [id, session] : sessions_) all &= SendEvents(session);
+    if (all) return;
+    events_timer_.expires_after(kEventsAgainAfter);
+    events_timer_.async_wait([this](const boost::system::error_code& stopped) {
+      if (!stopped) SendEventsSoon();
+    });
+  });
+}
+
+bool ControlServer::SendEvents(Session& session) {
+  if (!session.follows || session.connection->closed()) return true;
+  const Events& events = node_.events();
+  while (session.after < events.last_sequence()) {
+    if (session.connection->unsent_bytes() > kMostUnsentEvents) return false;
+    auto batch = events.After(session.after, protocol::kMostEventsInReply, session.share);
+    session.after = batch.next;
+    if (batch.events.empty() && batch.lost == 0) continue;
+    Reply(session, protocol::ToJson(protocol::EventsReply{std::move(batch.events), batch.lost,
+                                                          batch.next, events.last_sequence()}));
+  }
+  return true;
+}
+
+json ControlServer::Answer(Session& session, std::string_view text) {
+  const Peer& peer = session.peer;
   auto request = protocol::DecodeRequest(text);
   if (!request) return protocol::ToJson(request.error());
   if (Changes(request->op) && peer.uid != 0 && peer.uid != ::geteuid()) {
@@ -123,6 +183,8 @@ json ControlServer::Answer(const Peer& peer, std::string_view text) {
     case protocol::ControlOp::kRemoveShare:
       if (auto ok = node_.Remove(request->name); !ok) return protocol::ToJson(ok.error());
       return json::object();
+    case protocol::ControlOp::kEvents:
+      return AnswerEvents(session, request->events);
     case protocol::ControlOp::kShutdown:
       boost::asio::post(loop_, on_shutdown_);
       return json::object();

@@ -8,6 +8,7 @@
 // 0700, root's is 0666. Peers are as the kernel names them.
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 
 #include "agent/connection.h"
 #include "agent/node.h"
+#include "protocol/control.h"
 
 namespace prorata::agent {
 
@@ -32,11 +34,18 @@ class ControlServer {
   struct Session {
     Peer peer;
     std::shared_ptr<Connection> connection;
+    bool follows = false;    // events are sent as they come
+    uint64_t after = 0;      // the last that was sent
+    std::string share = {};  // of this share only; empty: of all
   };
 
   void Accept(UniqueFd socket);
   void OnFrame(uint64_t session_id, const protocol::FrameHeader& header, const uint8_t* body);
-  nlohmann::json Answer(const Peer& peer, std::string_view text);
+  nlohmann::json Answer(Session& session, std::string_view text);
+  nlohmann::json AnswerEvents(Session& session, const protocol::EventsRequest& request);
+  // Sends followers what they have not got; those that read slowly wait for the next time.
+  void SendEventsSoon();
+  bool SendEvents(Session& session);  // false: there is more
   void Reply(Session& session, const nlohmann::json& reply);
 
   boost::asio::io_context& loop_;
@@ -46,6 +55,8 @@ class ControlServer {
   std::unique_ptr<Acceptor> acceptor_;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Session> sessions_;
+  boost::asio::steady_timer events_timer_;
+  bool events_armed_ = false;
 };
 
 }  // namespace prorata::agent

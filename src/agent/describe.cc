@@ -34,7 +34,7 @@ protocol::ShareStatus Node::Describe(Share& share) {
     if (member->departed) continue;
     protocol::MemberStatus& out = status.members.emplace_back();
     out.pid = member->process.pid;
-    out.command = CommandOf(member->process.pid);
+    out.command = member->command;
     for (uint32_t i = 0; i < share.device_count(); ++i) {
       const uint64_t grant = share.ledger(i).grant_bytes(member->slot);
       out.used_bytes +=

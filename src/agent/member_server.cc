@@ -5,6 +5,8 @@
 
 #include <chrono>
 
+#include "agent/share_events.h"
+
 namespace prorata::agent {
 
 using protocol::MessageType;
@@ -15,6 +17,7 @@ namespace {
 constexpr size_t kMostUnsent = 64 << 10;
 constexpr uint32_t kMostConnections = kMaxMembers + 64;  // per share
 constexpr auto kJoinWithin = std::chrono::seconds(5);
+constexpr int64_t kRefusedWindowNs = 10 * kNsPerS;
 constexpr uint32_t kMostWaiting = 64;  // requests of one member that wait for memory
 
 }  // namespace
@@ -97,9 +100,11 @@ void MemberServer::Forget(uint64_t id) {
   if (--by_share_[session->share_id] == 0) by_share_.erase(session->share_id);
 }
 
+// Told once and then counted: a process that tries again and again fills no log.
 void MemberServer::Refuse(Session& session, RefusedReason reason) {
-  spdlog::debug("refused process {} (reason {})", session.peer.process.pid,
-                static_cast<uint32_t>(reason));
+  const Share* share = ShareOf(session);
+  node_.events().AddCounted(RefusedEvent(share, session.peer.process.pid, reason),
+                            kRefusedWindowNs);
   const auto connection = session.connection;  // the session ends with Close
   connection->SendMessage(MessageType::kRefused,
                           protocol::Refused{static_cast<uint32_t>(reason), 0});

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <ctime>
 
+#include "agent/share_events.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 
@@ -15,6 +16,21 @@ namespace prorata::agent {
 namespace {
 
 constexpr int64_t kTickNs = 100 * kNsPerMs;
+int64_t UnixMs() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+}
+
+// What somebody should look at. The life of shares and members is logged where it happens.
+void Log(const protocol::Event& event) {
+  using enum protocol::EventKind;
+  if (event.kind != kMemberRefused && event.kind != kBypassSuspected && event.kind != kFalseUsage &&
+      event.kind != kUngovernedFunctions && event.kind != kFiguresMissing) {
+    return;
+  }
+  spdlog::warn("{}{}", event.share.empty() ? "" : "share '" + event.share + "': ", Words(event));
+}
+
 constexpr auto kSaveWithin = std::chrono::milliseconds(50);
 
 std::unexpected<Error> NoShare(const std::string& name) {
@@ -29,11 +45,18 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       runtime_dir_(std::move(runtime_dir)),
       clock_(dilation),
       devices_(nvml),
+      events_(real_clock_, UnixMs),
       heartbeat_(clock_),
       leases_(loop, devices_.count(), clock_),
       tick_(loop),
       save_(loop),
       reap_(loop) {
+  events_.on_kept = [this](const protocol::Event& event) {
+    Log(event);
+    if (on_event) on_event();
+  };
+  events_.Add({.kind = protocol::EventKind::kAgentStarted,
+               .detail = std::to_string(devices_.count()) + " GPU(s)"});
   Tick();
 }
 
@@ -90,6 +113,7 @@ Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) 
                share.config().name, FormatBytes(valid->memory_bytes), devices[valid->device].index,
                FormatFraction(spec.compute_request), FormatFraction(spec.compute_limit),
                owner.process.pid);
+  events_.Add(CreatedEvent(share));
   return &share;
 }
 
@@ -144,6 +168,7 @@ Result<Share*> Node::Update(const std::string& name, const protocol::ShareChange
     terms.push_back(*valid);
   }
   for (uint32_t i = 0; i < share->device_count(); ++i) {
+    events_.Add(ChangedEvent(*share, i, terms[i]));
     share->SetTerms(i, terms[i]);
     leases_.SetTerms(*share, i);
     spdlog::info("share '{}' changed: {} of GPU {}, request {}, limit {}, weight {}", name,
@@ -169,6 +194,7 @@ void Node::TakeAwayIfDone(uint64_t id) {
   Share* share = Find(id);
   if (share == nullptr || !share->owner_dead || share->HasMembers()) return;
   spdlog::info("share '{}' ended", share->config().name);
+  events_.Add(EventOf(protocol::EventKind::kShareEnded, *share));
   share->End();
   const std::string folder = share->config().folder;
   if (share->acceptor != nullptr) leases_.Remove(*share);
@@ -200,6 +226,8 @@ Member* Node::AdmitMember(Share& share, const ProcessId& process) {
     DepartMember(share, *member);
     return nullptr;
   }
+  member->command = CommandOf(process.pid);
+  events_.Add(EventOf(protocol::EventKind::kMemberJoined, share, member));
   return member;
 }
 
@@ -224,6 +252,8 @@ void Node::WatchMember(Share& share, Member& member) {
 
 void Node::DepartMember(Share& share, Member& member) {
   spdlog::debug("share '{}': member {} departed", share.config().name, member.process.pid);
+  TellCounters(events_, share, member);
+  events_.Add(EventOf(protocol::EventKind::kMemberGone, share, &member));
   share.Depart(member, RealClock().NowNs());
   SaveSoon();
   leases_.TouchAll(share);
@@ -265,7 +295,9 @@ void Node::Tick() {
   leases_.Tick();
   for (const auto& [id, share] : shares_) {
     for (uint32_t i = 0; i < share->device_count(); ++i) share->RecallOverLimit(i);
+    for (Member* member : share->Members()) TellCounters(events_, *share, *member);
   }
+  events_.Tick();
   tick_.expires_after(std::chrono::nanoseconds(clock_.RealNs(kTickNs)));
   tick_.async_wait([this](const boost::system::error_code& stopped) {
     if (!stopped) Tick();

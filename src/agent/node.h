@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "agent/devices.h"
+#include "agent/events.h"
 #include "agent/heartbeat.h"
 #include "agent/leases.h"
 #include "agent/share.h"
@@ -36,6 +37,8 @@ class Node {
   OnConnection on_connection;
   // A share has ended, and was taken away.
   std::function<void()> on_share_gone;
+  // There is a new event.
+  std::function<void()> on_event;
 
   // Takes over what an agent before us left. "state".
   Status Adopt();
@@ -49,6 +52,7 @@ class Node {
   Share* FindByName(const std::string& name);
   Devices& devices() { return devices_; }
   Leases& leases() { return leases_; }
+  Events& events() { return events_; }
   bool HasShares() const { return !shares_.empty(); }
 
   // A member's process is new here: it gets a slot, is watched, and the state is saved. Null: no
@@ -102,6 +106,8 @@ class Node {
   std::string runtime_dir_;
   const DilatedClock clock_;  // of all that members share time by; see AgentOptions::dilation
   Devices devices_;
+  const RealClock real_clock_;  // of what is for people
+  Events events_;
   Heartbeat heartbeat_;
   Leases leases_;
   std::map<uint64_t, std::unique_ptr<Share>> shares_;

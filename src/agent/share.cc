@@ -127,6 +127,11 @@ void Share::SetUsage(Member& member, UsageMapping usage) {
   // The old mapping goes when nobody looks at it any more.
   const std::optional<UsageMapping> old = std::exchange(member.usage, std::move(usage));
   for (uint32_t device = 0; device < device_count(); ++device) {
+    if (!old) {  // what it counted before was told by the agent before us
+      member.devices[device].refusals = member.usage->device(device).refusals;
+      member.devices[device].ungoverned_functions =
+          member.usage->device(device).ungoverned_functions;
+    }
     times_[device].SetUsage(member.slot, &member.usage->device(device));
   }
 }

@@ -45,6 +45,7 @@ struct ShareConfig {
 struct Member {
   uint32_t slot = 0;
   ProcessId process;
+  std::string command;  // of the program that joined
   bool departed = false;
   int64_t departed_ns = 0;
   std::optional<UsageMapping> usage;  // absent: has not joined again since the agent started
@@ -53,6 +54,11 @@ struct Member {
 
   struct OnDevice {
     bool released = false;  // departed, and its memory is gone
+    // Of its usage memory, as told in events so far.
+    uint64_t refusals = 0;
+    uint64_t ungoverned_functions = 0;
+    // Why the agent refused it memory last, until that was told; "": it has not.
+    std::string refused_why;
   };
   std::array<OnDevice, kMaxDevices> devices;
 };

@@ -57,7 +57,9 @@ bool ChargeOrTrim(uint32_t device, uint64_t bytes) {
   if (Charge(device, bytes)) return true;
   if (device >= g_share.device_count) return false;
   if (TrimPools(device) && Charge(device, bytes)) return true;
-  UsageOf(device).refusals.fetch_add(1, std::memory_order_relaxed);
+  // In this order: who sees the count finds the size.
+  UsageOf(device).refused_bytes.store(bytes, std::memory_order_relaxed);
+  UsageOf(device).refusals.fetch_add(1, std::memory_order_release);
   return false;
 }
 

@@ -18,6 +18,7 @@ constexpr std::pair<std::string_view, ControlOp> kOps[] = {
     {"remove_share", ControlOp::kRemoveShare},
     {"shutdown", ControlOp::kShutdown},
     {"update_share", ControlOp::kUpdateShare},
+    {"events", ControlOp::kEvents},
 };
 
 // Long enough for any name or UUID, and for an error to repeat what it got.
@@ -122,6 +123,24 @@ Status ReadName(const json& object, ControlRequest& request) {
   return {};
 }
 
+Status ReadEvents(const json& object, EventsRequest& events) {
+  if (const auto since = object.find("since"); since != object.end()) {
+    auto sequence = CountField(*since, "since", 0, uint64_t{1} << 62);
+    if (!sequence) return std::unexpected(sequence.error());
+    events.since = *sequence;
+  }
+  if (const auto follow = object.find("follow"); follow != object.end()) {
+    if (!follow->is_boolean()) return Malformed("'follow' is neither true nor false");
+    events.follow = follow->get<bool>();
+  }
+  if (const auto share = object.find("share"); share != object.end()) {
+    auto name = TextField(*share, "share");
+    if (!name) return std::unexpected(name.error());
+    events.share = *name;
+  }
+  return {};
+}
+
 // Whether a text from outside nests so deep that a recursive parser would end badly. (nlohmann's
 // parser is iterative; what it builds is destroyed by recursion.)
 bool NestsTooDeep(std::string_view text) {
@@ -168,6 +187,10 @@ Result<ControlRequest> DecodeRequest(std::string_view text) {
       if (ok && !object.contains("change")) return Malformed("'change' is missing");
       if (ok) ok = ReadChange(object["change"], request.change);
       break;
+    case ControlOp::kEvents:
+      ok = OnlyFields(object, "the request", {"op", "since", "follow", "share"});
+      if (ok) ok = ReadEvents(object, request.events);
+      break;
     default:
       ok = OnlyFields(object, "the request", {"op"});
   }
@@ -190,6 +213,11 @@ std::string EncodeRequest(const ControlRequest& request) {
     if (from.compute_request) change["compute_request"] = from.compute_request->value();
     if (from.compute_limit) change["compute_limit"] = from.compute_limit->value();
     if (from.weight) change["weight"] = *from.weight;
+  }
+  if (request.op == ControlOp::kEvents) {
+    if (request.events.since) object["since"] = *request.events.since;
+    if (request.events.follow) object["follow"] = true;
+    if (!request.events.share.empty()) object["share"] = request.events.share;
   }
   if (request.op == ControlOp::kCreateShare) {
     const ShareSpec& spec = request.share;

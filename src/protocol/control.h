@@ -12,11 +12,19 @@
 //             {"op": "remove_share", "name": NAME}   {"op": "shutdown"}
 //             {"op": "update_share", "name": NAME, "change": {"memory_bytes"?, "compute_request"?,
 //                                                             "compute_limit"?, "weight"?}}
+//             {"op": "events", "since"?: SEQUENCE, "follow"?: BOOL, "share"?: NAME}
 //   reply     an object with what was asked, or {"error": {"code": CODE, "message": TEXT}}
 //
 // Fractions are numbers from 0 to 1, sizes are bytes, times nanoseconds. A request with a field
 // that is not known is refused: a misspelt limit must not be a share without one. Replies may grow
 // fields. The owner of a share is the process that asked for it, as the kernel names it.
+//
+// "events" is answered by {"events": [...], "lost": N, "next": SEQUENCE, "last": SEQUENCE}: at most
+// 256 events (event.h) after "since" (absent: none of those there are), how many the agent had
+// dropped before they were asked for, what to give as "since" to go on, and the last there is. With
+// "follow" more such objects come as events happen, each of at least one event or a loss, until
+// either side closes; nothing more can be asked on that connection. Who reads too slowly loses
+// events, and is told how many; the agent waits for nobody.
 //
 // Decoders take any bytes and answer an Error whose message is for a person. Nothing here does I/O;
 // all functions are thread-safe.
@@ -31,6 +39,7 @@
 
 #include "base/fraction.h"
 #include "base/result.h"
+#include "protocol/event.h"
 
 namespace prorata::protocol {
 
@@ -48,6 +57,7 @@ enum class ControlOp {
   kRemoveShare,
   kShutdown,
   kUpdateShare,
+  kEvents,
 };
 
 // What a person asks for. What is absent is decided by the agent.
@@ -70,11 +80,27 @@ struct ShareChange {
   bool Empty() const { return !memory_bytes && !compute_request && !compute_limit && !weight; }
 };
 
+struct EventsRequest {
+  std::optional<uint64_t> since = {};  // absent: only what happens from now on
+  bool follow = false;
+  std::string share = {};  // empty: all
+};
+
+// Events as they are sent, in order.
+struct EventsReply {
+  std::vector<Event> events;
+  uint64_t lost = 0;
+  uint64_t next = 0;
+  uint64_t last = 0;
+};
+inline constexpr size_t kMostEventsInReply = 256;
+
 struct ControlRequest {
   ControlOp op = ControlOp::kHello;
-  ShareSpec share = {};     // kCreateShare
-  std::string name = {};    // kRemoveShare, kUpdateShare
-  ShareChange change = {};  // kUpdateShare
+  ShareSpec share = {};       // kCreateShare
+  std::string name = {};      // kRemoveShare, kUpdateShare
+  ShareChange change = {};    // kUpdateShare
+  EventsRequest events = {};  // kEvents
 };
 
 struct HelloReply {
@@ -139,11 +165,13 @@ std::string EncodeRequest(const ControlRequest& request);
 nlohmann::json ToJson(const HelloReply& hello);
 nlohmann::json ToJson(const ShareStatus& share);
 nlohmann::json ToJson(const DeviceStatus& device);
+nlohmann::json ToJson(const EventsReply& events);
 nlohmann::json ToJson(const Error& error);  // {"error": {...}}
 
 Result<HelloReply> HelloFromJson(const nlohmann::json& json);
 Result<ShareStatus> ShareFromJson(const nlohmann::json& json);
 Result<DeviceStatus> DeviceFromJson(const nlohmann::json& json);
+Result<EventsReply> EventsFromJson(const nlohmann::json& json);
 
 // The error of a reply, if it is one.
 std::optional<Error> ErrorOfReply(const nlohmann::json& reply);

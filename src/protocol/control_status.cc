@@ -107,6 +107,15 @@ json ToJson(const DeviceStatus& device) {
           {"shares", device.shares}};
 }
 
+json ToJson(const EventsReply& reply) {
+  json events = json::array();
+  for (const Event& event : reply.events) events.push_back(ToJson(event));
+  return {{"events", std::move(events)},
+          {"lost", reply.lost},
+          {"next", reply.next},
+          {"last", reply.last}};
+}
+
 json ToJson(const Error& error) {
   return {{"error", {{"code", error.code}, {"message", error.message}}}};
 }
@@ -151,6 +160,25 @@ Result<DeviceStatus> DeviceFromJson(const json& object) {
     device.promised_request = FractionOf(object.at("promised_request"));
     object.at("shares").get_to(device.shares);
   });
+}
+
+Result<EventsReply> EventsFromJson(const json& object) {
+  Error bad;
+  auto reply = Decode<EventsReply>("list of events", [&](EventsReply& into) {
+    for (const json& entry : object.at("events")) {
+      auto event = EventFromJson(entry);
+      if (!event) {
+        bad = event.error();
+        return;
+      }
+      into.events.push_back(std::move(*event));
+    }
+    object.at("lost").get_to(into.lost);
+    object.at("next").get_to(into.next);
+    object.at("last").get_to(into.last);
+  });
+  if (!bad.code.empty()) return std::unexpected(bad);
+  return reply;
 }
 
 std::optional<Error> ErrorOfReply(const json& reply) {

@@ -154,6 +154,15 @@ TEST(DecodeRequest, RoundTrips) {
   EXPECT_EQ(read->share.compute_limit.ppm, 700'001u);
   EXPECT_EQ(read->share.weight, 7u);
   EXPECT_EQ(DecodeRequest(EncodeRequest({ControlOp::kRemoveShare, {}, "x"}))->name, "x");
+  const ControlRequest events{.op = ControlOp::kEvents,
+                              .events = {.since = 5, .follow = true, .share = "s"}};
+  const auto read_events = DecodeRequest(EncodeRequest(events));
+  ASSERT_TRUE(read_events.has_value());
+  EXPECT_EQ(read_events->op, ControlOp::kEvents);
+  EXPECT_EQ(read_events->events.since, 5u);
+  EXPECT_TRUE(read_events->events.follow);
+  EXPECT_EQ(read_events->events.share, "s");
+  EXPECT_FALSE(DecodeRequest(R"({"op":"events"})")->events.since.has_value());
 }
 
 TEST(DecodeRequest, RefusesTheRest) {
@@ -177,6 +186,11 @@ TEST(DecodeRequest, RefusesTheRest) {
                            R"({"op":"create_share","share":{"compute_request":-0.1}})",
                            R"({"op":"create_share","share":{"compute_request":null}})",
                            R"({"op":"create_share","share":{"weight":0}})",
+                           R"({"op":"events","since":-1})",
+                           R"({"op":"events","since":"1"})",
+                           R"({"op":"events","follow":1})",
+                           R"({"op":"events","share":1})",
+                           R"({"op":"events","name":"a"})",
                            "{\"op\":\"\xff\"}"}) {
     EXPECT_FALSE(DecodeRequest(text).has_value()) << text;
   }

@@ -46,7 +46,8 @@ struct DeviceUsage {
   std::atomic<uint64_t> used_bytes;
   std::atomic<uint64_t> overhead_bytes;
   std::atomic<uint64_t> refusals;
-  uint64_t reserved0[5];
+  std::atomic<uint64_t> refused_bytes;  // what the last request that was refused asked for
+  uint64_t reserved0[4];
   // Line 1: time. Measured device time since joining, overlaps of one member divided (their union).
   alignas(64) std::atomic<uint64_t> device_time_ns;
   std::atomic<uint64_t> backlog_ns;  // estimated device time of work launched and not yet done

@@ -1,0 +1,126 @@
+#include "agent/share_events.h"
+
+#include "base/bytes.h"
+
+namespace prorata::agent {
+namespace {
+
+using protocol::Event;
+using protocol::EventKind;
+using protocol::RefusedReason;
+
+std::string TermsInWords(uint64_t memory_bytes, Fraction request, Fraction limit, uint32_t weight) {
+  return FormatBytes(memory_bytes) + ", compute " + FormatFraction(request) + "-" +
+         FormatFraction(limit) + ", weight " + std::to_string(weight);
+}
+
+std::string WordOf(RefusedReason reason) {
+  switch (reason) {
+    case RefusedReason::kMalformed:
+      return "malformed";
+    case RefusedReason::kVersion:
+      return "version";
+    case RefusedReason::kShareEnded:
+      return "share_ended";
+    case RefusedReason::kTooManyMembers:
+      return "too_many_members";
+    case RefusedReason::kNotAllowed:
+      return "not_allowed";
+  }
+  return "refused";
+}
+
+// How much a counter has grown since `*told`; one that went back begins anew.
+uint64_t Grown(uint64_t counter, uint64_t* told) {
+  const uint64_t before = std::exchange(*told, counter);
+  return counter > before ? counter - before : 0;
+}
+
+}  // namespace
+
+Event EventOf(EventKind kind, const Share& share, const Member* member,
+              std::optional<uint32_t> device) {
+  Event event{.kind = kind, .share = share.config().name};
+  if (member != nullptr) {
+    event.pid = member->process.pid;
+    event.command = member->command;
+  }
+  if (device) {
+    const DeviceOfShare& on = share.config().devices[*device];
+    event.gpu = static_cast<uint32_t>(on.device);
+    event.uuid = on.uuid;
+    event.limit_bytes = on.memory_bytes;
+    event.used_bytes = share.UsedBytes(*device);
+  }
+  return event;
+}
+
+Event CreatedEvent(const Share& share) {
+  Event event = EventOf(EventKind::kShareCreated, share);
+  event.pid = share.config().owner.pid;
+  event.command = CommandOf(share.config().owner.pid);
+  if (share.device_count() == 1) {
+    event.gpu = static_cast<uint32_t>(share.config().devices[0].device);
+    event.uuid = share.config().devices[0].uuid;
+    event.limit_bytes = share.config().devices[0].memory_bytes;
+  }
+  for (const DeviceOfShare& on : share.config().devices) {
+    event.detail +=
+        (event.detail.empty() ? "" : "; ") + std::string("GPU ") + std::to_string(on.device) +
+        ", " +
+        TermsInWords(on.memory_bytes, on.compute.request, on.compute.limit, on.compute.weight);
+  }
+  return event;
+}
+
+Event ChangedEvent(const Share& share, uint32_t device, const protocol::ShareTerms& terms) {
+  const DeviceOfShare& on = share.config().devices[device];
+  Event event = EventOf(EventKind::kShareChanged, share, nullptr, device);
+  event.limit_bytes = terms.memory_bytes;
+  auto changed = [&event](const char* what, const std::string& before, const std::string& after) {
+    if (before == after) return;
+    event.detail +=
+        (event.detail.empty() ? "" : ", ") + std::string(what) + " " + before + " to " + after;
+  };
+  changed("memory", FormatBytes(on.memory_bytes), FormatBytes(terms.memory_bytes));
+  changed("compute", FormatFraction(on.compute.request), FormatFraction(terms.compute_request));
+  changed("compute limit", FormatFraction(on.compute.limit), FormatFraction(terms.compute_limit));
+  changed("weight", std::to_string(on.compute.weight), std::to_string(terms.weight));
+  if (event.detail.empty()) event.detail = "nothing is different";
+  return event;
+}
+
+Event RefusedEvent(const Share* share, pid_t pid, RefusedReason reason) {
+  Event event{.kind = EventKind::kMemberRefused, .why = WordOf(reason)};
+  if (share != nullptr) event.share = share->config().name;
+  if (pid > 0) {
+    event.pid = pid;
+    event.command = CommandOf(pid);
+  }
+  return event;
+}
+
+void TellCounters(Events& events, const Share& share, Member& member) {
+  if (!member.usage) return;
+  for (uint32_t i = 0; i < share.device_count(); ++i) {
+    const protocol::DeviceUsage& usage = member.usage->device(i);
+    Member::OnDevice& on = member.devices[i];
+    if (const uint64_t count = Grown(usage.refusals.load(std::memory_order_acquire), &on.refusals);
+        count > 0) {
+      Event event = EventOf(EventKind::kRefusal, share, &member, i);
+      event.asked_bytes = usage.refused_bytes.load();
+      // What the agent was not asked about was more than the whole share.
+      event.why = on.refused_why.empty() ? "own_limit" : std::exchange(on.refused_why, {});
+      event.count = count;
+      events.AddCounted(std::move(event));
+    }
+    if (const uint64_t count = Grown(usage.ungoverned_functions.load(), &on.ungoverned_functions);
+        count > 0) {
+      Event event = EventOf(EventKind::kUngovernedFunctions, share, &member);
+      event.count = count;
+      events.AddCounted(std::move(event));
+    }
+  }
+}
+
+}  // namespace prorata::agent

@@ -1,0 +1,30 @@
+#pragma once
+
+// Events about shares and their members (protocol/event.h), filled in from what the agent knows.
+
+#include <optional>
+
+#include "agent/events.h"
+#include "agent/share.h"
+#include "protocol/event.h"
+#include "protocol/wire.h"
+
+namespace prorata::agent {
+
+// Of a share, a member of it and one of its devices; with the device go the share's limit and use
+// on it.
+protocol::Event EventOf(protocol::EventKind kind, const Share& share,
+                        const Member* member = nullptr, std::optional<uint32_t> device = {});
+
+protocol::Event CreatedEvent(const Share& share);
+// What `terms` make different on a device; before they are set.
+protocol::Event ChangedEvent(const Share& share, uint32_t device,
+                             const protocol::ShareTerms& terms);
+// A process was turned away at a share's socket (null: the share is gone).
+protocol::Event RefusedEvent(const Share* share, pid_t pid, protocol::RefusedReason reason);
+
+// What a member's usage memory counts, told as events as far as it is new. The counters are the
+// member's: what they say is believed as events only.
+void TellCounters(Events& events, const Share& share, Member& member);
+
+}  // namespace prorata::agent
