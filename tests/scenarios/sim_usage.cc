@@ -1,8 +1,9 @@
 // sim_usage: what the simulated machine's own account says, at the times asked for.
 //
 // Reads times on the machine's clock (nanoseconds, one a line) from standard input; when each has
-// come, prints one line of JSON: {"now_ns", "busy_ns", "switching_ns", "processes": {"PID":
-// busy_ns}} of device 0. NVML gives utilization in whole percents only.
+// come, prints one line of JSON: {"now_ns", "busy_ns", "switching_ns", "peak_bytes", "processes":
+// {"PID": busy_ns}} of device 0. NVML gives utilization in whole percents only, and no high-water
+// mark of the memory.
 
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -40,6 +41,7 @@ int Main() {
     const nlohmann::json line = {{"now_ns", usage->now_ns},
                                  {"busy_ns", usage->busy_ns},
                                  {"switching_ns", usage->switching_ns},
+                                 {"peak_bytes", usage->peak_bytes},
                                  {"processes", processes}};
     std::cout << line.dump() << std::endl;
   }

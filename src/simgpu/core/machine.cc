@@ -431,6 +431,7 @@ bool Operation::Look(int index, DeviceUsage* out) const {
   usage.total_bytes = memory.total_bytes;
   usage.free_bytes = memory.free_bytes;
   usage.used_bytes = memory.total_bytes - memory.free_bytes;
+  usage.peak_bytes = device.peak_bytes;
   usage.now_ns = state.now_ns;
   usage.busy_ns = device.busy_ns;
   usage.switching_ns = device.switching_ns;

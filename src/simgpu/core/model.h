@@ -232,6 +232,7 @@ class Model {
   void FreeStream(Index stream);
   void WakeEverybody();
   void EndContextShares(Index context);
+  void NotePeaks();
   void FreeSlabRun(int device, const Extent& extent);
   void Charge(Index process, Index block, bool pays);
   std::vector<Extent> FreeBlock(Index block, Index wiper);

@@ -310,6 +310,9 @@ std::string Model::CheckInvariants() const {
     counts.Expect(device.context_bytes == context_bytes[i],
                   Text("device", i, ": context memory", device.context_bytes, "counted,",
                        context_bytes[i], "found"));
+    const MemoryInfo memory = Memory(static_cast<int>(i));
+    counts.Expect(memory.total_bytes - memory.free_bytes <= device.peak_bytes,
+                  Text("device", i, ": more in use than its peak", device.peak_bytes));
     const uint32_t ring = Length<Ring>(s, device.ring, &counts, [&](Index context) {
       counts.Expect(s.contexts[context].slot.life == Life::kLive, "dead context in the ring");
     });

@@ -23,6 +23,7 @@ void Model::AdvanceTo(int64_t now_ns) {
 }
 
 void Model::Settle() {
+  NotePeaks();
   for (;;) {
     while (const Index stream = state().dirty.head) {
       Pump(stream);

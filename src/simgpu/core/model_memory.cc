@@ -87,6 +87,16 @@ MemoryInfo Model::Memory(int index) const {
           config.memory_bytes - device.context_bytes - device.used_slabs * config.slab_bytes};
 }
 
+// Before whatever took memory is committed, so that no kill comes between the two.
+void Model::NotePeaks() {
+  for (size_t index = 0; index < config_->devices.size(); ++index) {
+    const DeviceRecord& device = state().devices[index];
+    const MemoryInfo memory = Memory(static_cast<int>(index));
+    const uint64_t used_bytes = memory.total_bytes - memory.free_bytes;
+    if (used_bytes > device.peak_bytes) tx_.Mut(device.peak_bytes) = used_bytes;
+  }
+}
+
 Answer<std::vector<Extent>> Model::AllocSlabs(Index index, uint64_t bytes) {
   const ContextRecord& context = state().contexts[index];
   const auto device_index = static_cast<int>(context.device);

@@ -73,6 +73,24 @@ TEST(SharedMachineTest, MemoryOfAKilledProcessIsFreeAtOnceAndItsPidWasKnown) {
   usage = *observer->Usage(0);
   EXPECT_EQ(usage.used_bytes, 0u);
   EXPECT_TRUE(usage.processes.empty());
+  EXPECT_EQ(usage.peak_bytes, 80 * kMiB) << "what nobody looked at is remembered";
+}
+
+TEST(SharedMachineTest, ThePeakIsOfAllTogetherAndStays) {
+  const StateFolder folder;
+  const auto machine = AttachOrFail(SmallMachine(), folder.path());
+  EXPECT_EQ(machine->Usage(0)->peak_bytes, 0u);
+  const Guest guest = Enter(*machine);
+  const auto first = machine->AllocSlabs(guest.context, 64 * kMiB).value();
+  const auto second = machine->AllocSlabs(guest.context, 32 * kMiB).value();
+  EXPECT_EQ(machine->Usage(0)->peak_bytes, 112 * kMiB);
+  ASSERT_EQ(machine->FreeSlabs(guest.context, first), Code::kOk);
+  ASSERT_EQ(machine->FreeSlabs(guest.context, second), Code::kOk);
+  EXPECT_EQ(machine->Usage(0)->used_bytes, 16 * kMiB);
+  machine->AllocSlabs(guest.context, 80 * kMiB).value();
+  EXPECT_EQ(machine->Usage(0)->peak_bytes, 112 * kMiB);
+  machine->AllocSlabs(guest.context, 32 * kMiB).value();
+  EXPECT_EQ(machine->Usage(0)->peak_bytes, 128 * kMiB);
 }
 
 TEST(SharedMachineTest, SlabsAreSharedMemoryAndReadAsZerosWhenHandedOutAgain) {

@@ -24,7 +24,7 @@ namespace prorata::simgpu {
 using Index = uint32_t;
 
 inline constexpr uint64_t kStateMagic = 0x75706773'7472706dULL;
-inline constexpr uint32_t kStateLayout = 4;  // raise with every change of the structs below
+inline constexpr uint32_t kStateLayout = 5;  // raise with every change of the structs below
 inline constexpr uint32_t kMaxProcesses = 256;
 inline constexpr uint32_t kMaxContexts = 1024;
 inline constexpr uint32_t kMaxStreams = 16384;
@@ -269,6 +269,7 @@ struct DeviceRecord {
   uint32_t scrubbing_slabs = 0;
   uint32_t next_slab = 0;  // where the next search begins
   uint64_t context_bytes = 0;
+  uint64_t peak_bytes = 0;  // the most that was ever in use
   int64_t busy_ns = 0;
   int64_t switching_ns = 0;
   bool lost = false;  // off the bus: nothing runs on it any more

@@ -140,6 +140,7 @@ struct DeviceUsage {
   uint64_t total_bytes = 0;
   uint64_t used_bytes = 0;
   uint64_t free_bytes = 0;
+  uint64_t peak_bytes = 0;              // the most that was ever in use at once
   int64_t now_ns = 0;                   // when this was true
   int64_t busy_ns = 0;                  // sum over all processes, dead ones included
   int64_t switching_ns = 0;             // time lost to context switches
