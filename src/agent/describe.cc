@@ -80,21 +80,21 @@ protocol::ContextSettled Node::SettleContext(Share& share, Member& member,
   const uint32_t index = made.device;
   const size_t number = share.config().devices[index].device;
   protocol::ContextSettled settled{made.id, index, 0, 0};
-  const auto processes = devices_.Processes(number);
-  if (!processes || !member.usage) return settled;
-  const auto found = processes->find(member.process.pid);
-  if (found == processes->end() || !found->second) return settled;
-
-  // used = what was allocated + the overhead charged so far, the new context's reservation
-  // included. Read after NVML was: what another thread charges meanwhile is then counted on the
-  // ledger's side, and the overhead comes out too small for a moment rather than too large for
-  // ever.
+  if (!member.usage) return settled;
+  // NVML's figure for a process is its contexts' alone only while nothing else of it is on the
+  // device, that is, while `used` is all overhead: a charge comes before the driver's allocation
+  // and goes after its free. Beside other memory the two are never read at one moment: threads that
+  // allocate meanwhile would make the overhead too small (and take the share over its limit) or too
+  // large for ever. Then the reservation stays, which is what earlier contexts took.
   const protocol::DeviceUsage& usage = member.usage->device(index);
   const uint64_t charged = usage.overhead_bytes.load();
-  const uint64_t used = usage.used_bytes.load();
-  if (charged > used || made.reserved_bytes > charged) return settled;
-  const uint64_t allocated = used - charged;
-  uint64_t overhead = *found->second > allocated ? *found->second - allocated : 0;
+  if (usage.used_bytes.load() != charged || made.reserved_bytes > charged) return settled;
+  const auto processes = devices_.Processes(number);
+  if (!processes) return settled;
+  const auto found = processes->find(member.process.pid);
+  if (found == processes->end() || !found->second) return settled;
+  if (usage.used_bytes.load() != charged || usage.overhead_bytes.load() != charged) return settled;
+  uint64_t overhead = *found->second;
 
   const uint64_t before = charged - made.reserved_bytes;
   if (overhead > before) {
@@ -106,9 +106,8 @@ protocol::ContextSettled Node::SettleContext(Share& share, Member& member,
           devices_.ContextOverhead(number);
     }
   }
-  if (overhead > charged && !share.Grant(member, index, allocated + overhead)) {
-    const uint64_t grant = share.ledger(index).grant_bytes(member.slot);
-    const uint64_t covered = grant > allocated ? grant - allocated : 0;
+  if (overhead > charged && !share.Grant(member, index, overhead)) {
+    const uint64_t covered = share.ledger(index).grant_bytes(member.slot);
     spdlog::warn(
         "share '{}': a context of process {} took {}, of which the share can cover only {}",
         share.config().name, member.process.pid, FormatBytes(overhead), FormatBytes(covered));
