@@ -27,7 +27,7 @@ void Release(uint64_t key, const Allocation& allocation) {
       DropSlabs(allocation.device, key >> kSlabShift, LastSlab(key, allocation.bytes) + 1);
       return;
     case Kind::kPool:
-      PoolAllocationGone(allocation.pool);
+      PoolAllocationGone();
       return;
     default:
       Uncharge(allocation.device, allocation.bytes);

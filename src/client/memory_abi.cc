@@ -62,7 +62,6 @@ CUresult AllocateFromPool(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, uin
     allocation.kind = Kind::kPool;
     allocation.pool = static_cast<uint16_t>(number);
     allocation.device = static_cast<uint8_t>(device);
-    PoolAllocationMade(number);
     AccountWhole(KeyOf(Space::kPointer, *out), allocation);
   }
   SettlePool(number, pending);
@@ -209,7 +208,6 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  const CUresult result = Within([&] { return PRORATA_REAL(cuMemPoolDestroy)(pool); });
-  if (Governed() && result == CUDA_SUCCESS) PoolDestroyed(pool);
-  return result;
+  return Governed() ? DestroyPool(pool)
+                    : Within([&] { return PRORATA_REAL(cuMemPoolDestroy)(pool); });
 }

@@ -11,11 +11,11 @@ namespace {
 
 struct Pool {
   Lock lock;
-  std::atomic<CUmemoryPool> handle;  // null: free, or destroyed
+  std::atomic<CUmemoryPool> handle;  // null: free; kDestroyed: by the program
+  std::atomic<CUmemoryPool> doomed;  // what the driver still has of it, unless somebody looks at it
   uint32_t device;
   uint64_t settled;
   uint64_t pending;
-  std::atomic<uint64_t> live;  // allocations remembered
   std::atomic<uint64_t> generation;
 };
 constinit Pool g_pools[kMaxPools] = {};
@@ -66,12 +66,40 @@ void SettleBy(Pool& pool, uint64_t reserved, uint64_t mine) {  // pool.lock is h
   }
 }
 
-// A destroyed pool whose last allocation is gone: nothing is charged for it, its number is free.
-void Bury(Pool& pool) {
+// If the pool is doomed, settles it; if nothing is left of it, destroys it and frees its number.
+void LookAtDoomed(Pool& pool) {
+  const CUmemoryPool handle = pool.doomed.exchange(nullptr);
+  if (handle == nullptr) return;
+  uint64_t reserved = 0;
+  {
+    const OwnCalls own;
+    PRORATA_REAL(cuMemPoolTrimTo)(handle, 0);
+  }
+  const bool left = Reserved(pool, handle, &reserved) && reserved != 0;
+  if (!left) {
+    const OwnCalls own;
+    PRORATA_REAL(cuMemPoolDestroy)(handle);
+  }
   const Holding holding(pool.lock);
-  CUmemoryPool destroyed = kDestroyed;
-  if (!pool.handle.compare_exchange_strong(destroyed, nullptr)) return;
-  SettleBy(pool, 0, 0);
+  SettleBy(pool, reserved, 0);
+  if (left) {
+    pool.doomed.store(handle);
+  } else {
+    pool.handle.store(nullptr);
+  }
+}
+
+// As the driver does for a pool that is destroyed: the device's default pool becomes its current
+// one, if this was. False: it is the default pool, which cannot be destroyed.
+bool LeaveCurrent(CUmemoryPool pool, CUdevice ordinal) {
+  CUmemoryPool current = nullptr, standard = nullptr;
+  const OwnCalls own;
+  if (PRORATA_REAL(cuDeviceGetDefaultMemPool)(&standard, ordinal) != CUDA_SUCCESS) return false;
+  if (pool == standard) return false;
+  if (PRORATA_REAL(cuDeviceGetMemPool)(&current, ordinal) == CUDA_SUCCESS && current == pool) {
+    PRORATA_REAL(cuDeviceSetMemPool)(ordinal, standard);
+  }
+  return true;
 }
 
 }  // namespace
@@ -127,21 +155,20 @@ void SettlePoolHandle(CUmemoryPool pool) {
   if (pool != nullptr && number != kMaxPools) SettlePool(number, 0);
 }
 
-void PoolAllocationMade(uint32_t number) { g_pools[number].live.fetch_add(1); }
+void PoolAllocationGone() { g_changed.store(1, std::memory_order_relaxed); }
 
-void PoolAllocationGone(uint32_t number) {
+CUresult DestroyPool(CUmemoryPool handle) {
+  const auto destroy = [handle] { return PRORATA_REAL(cuMemPoolDestroy)(handle); };
+  const uint32_t number = handle == nullptr ? kMaxPools : FindPool(handle);
+  if (number == kMaxPools) return Within(destroy);  // nothing was ever allocated from it
   Pool& pool = g_pools[number];
-  if (pool.live.fetch_sub(1) == 1 && pool.handle.load() == kDestroyed) Bury(pool);
+  if (!LeaveCurrent(handle, g_share.ordinal_of_index[pool.device])) return Within(destroy);
+  CUmemoryPool expected = handle;
+  if (!pool.handle.compare_exchange_strong(expected, kDestroyed)) return CUDA_ERROR_INVALID_VALUE;
+  pool.doomed.store(handle);
+  LookAtDoomed(pool);
   g_changed.store(1, std::memory_order_relaxed);
-}
-
-void PoolDestroyed(CUmemoryPool handle) {
-  const uint32_t number = FindPool(handle);
-  if (handle == nullptr || number == kMaxPools) return;
-  Pool& pool = g_pools[number];
-  pool.handle.store(kDestroyed);
-  // seq_cst against PoolAllocationGone: one of the two sees the other's store.
-  if (pool.live.load() == 0) Bury(pool);
+  return CUDA_SUCCESS;
 }
 
 void SettleChangedPools() {
@@ -149,9 +176,10 @@ void SettleChangedPools() {
   const uint32_t count = g_pool_count.load(std::memory_order_acquire);
   bool more = false;
   for (uint32_t i = 0; i < count; ++i) {
-    if (!Alive(g_pools[i].handle.load())) continue;
-    SettlePool(i, 0);
-    more = true;
+    LookAtDoomed(g_pools[i]);
+    const CUmemoryPool handle = g_pools[i].handle.load();
+    more |= handle != nullptr;
+    if (Alive(handle)) SettlePool(i, 0);
   }
   // Freed memory leaves a pool at the program's next synchronisation, which we do not see: look
   // again for as long as there are pools.
@@ -162,8 +190,14 @@ bool TrimPools(uint32_t device) {
   const uint32_t count = g_pool_count.load(std::memory_order_acquire);
   bool any = false;
   for (uint32_t i = 0; i < count; ++i) {
+    if (g_pools[i].device != device) continue;
     const CUmemoryPool handle = g_pools[i].handle.load();
-    if (!Alive(handle) || g_pools[i].device != device) continue;
+    if (handle == kDestroyed) {
+      LookAtDoomed(g_pools[i]);
+      any = true;
+      continue;
+    }
+    if (!Alive(handle)) continue;
     const bool of_graphs = IsOfGraphs(g_pools[i], handle);
     if (of_graphs && !MayTrimGraphs(device)) continue;
     {

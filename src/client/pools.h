@@ -14,7 +14,13 @@
 //
 // Why r + pending is enough: r was read after my own call returned, so it contains my growth.
 // Growth by others who had not settled when r was read is inside their pending, which is still
-// counted. Pool numbers are never reused while allocations of the pool are remembered.
+// counted.
+//
+// A pool that the program destroys lives on in the driver until what was allocated from it is freed
+// and the device has reached those frees, and can no longer be asked. So it is we who destroy it,
+// then: until its reserved memory is zero it is a doomed pool, which the program can no longer name
+// and whose memory stays charged, to the byte. Whoever looks at a doomed pool takes its handle out
+// of `doomed` and puts it back, so that one alone destroys it. Pool numbers are reused after that.
 
 #include <cstdint>
 
@@ -45,13 +51,11 @@ void SettlePool(uint32_t number, uint64_t pending_bytes);
 // After something that may have made the pool smaller: settles it when it is known.
 void SettlePoolHandle(CUmemoryPool pool);
 
-// An allocation of the pool is remembered / was freed. After a free the helper settles soon.
-void PoolAllocationMade(uint32_t number);
-void PoolAllocationGone(uint32_t number);
+// An allocation of some pool was freed: the helper settles soon.
+void PoolAllocationGone();
 
-// The program destroyed the pool. The driver keeps its memory until the last allocation is freed,
-// and can no longer be asked: what was charged stays charged until then.
-void PoolDestroyed(CUmemoryPool pool);
+// cuMemPoolDestroy.
+CUresult DestroyPool(CUmemoryPool pool);
 
 // Helper: settles all pools if something changed since.
 void SettleChangedPools();
