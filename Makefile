@@ -5,7 +5,7 @@ JOBS  ?= $(shell nproc)
 CMAKE_STAMP := $(BUILD)/build.ninja
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-unit test-zoo scenarios simulate bench gpu-check generate format lint layers check soak \
+.PHONY: help setup build demo test test-unit test-zoo scenarios simulate bench gpu-check generate format lint layers check soak stress \
         asan-ubsan tsan fuzz clean
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo 'make bench       what the client library adds to each driver call'
 	@echo 'make gpu-check   on a machine with an NVIDIA driver, from a build carried there'
 	@echo 'make soak        kill at random for MINUTES=5 (SEED=n repeats one): processes, programs, agents'
+	@echo 'make stress      64 threads in 8 processes of one share, every allocator: never above the limit'
 	@echo 'make generate    write generated/ anew from spec/'
 	@echo 'make check       format, lint, layers, generated code'
 	@echo 'make asan-ubsan  the tests that can run under AddressSanitizer and UBSan; also: tsan, fuzz'
@@ -64,6 +65,11 @@ bench: build
 # Builds nothing: run it where the GPU is, with the build folder carried there.
 gpu-check:
 	@scripts/gpu_check.py --build $(BUILD)
+
+# Three times SECONDS_EACH: all allocators at once; the same with processes, and with agents, killed.
+stress: build
+	@PRORATA_BUILD_DIR=$(BUILD) PRORATA_STRESS_SECONDS=$(or $(SECONDS_EACH),60) $(if $(SEED),PRORATA_TEST_SEED=$(SEED)) \
+		PYTHONPATH=tests python3 tests/stress/test_stress.py -v
 
 soak: build
 	@PRORATA_BUILD_DIR=$(BUILD) tests/soak/soak.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))

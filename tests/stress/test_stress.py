@@ -1,0 +1,147 @@
+"""64 threads in 8 processes of one share allocate in every way there is; the device is the judge.
+
+What the simulated GPU gives out is counted twice: by a watcher who asks NVML as fast as it can, and
+by the machine itself, whose high-water mark (build/tests/sim_usage) misses nothing in between.
+
+    PRORATA_STRESS_SECONDS=60 PRORATA_TEST_SEED=7 tests/run_one.py tests/stress/test_stress.py ...
+"""
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+import unittest
+
+import harness
+from harness import GIB, MIB
+
+MEMORY_STRESS = harness.BUILD / "tests" / "memory_stress"
+SIM_USAGE = harness.BUILD / "tests" / "sim_usage"
+SECONDS = float(os.environ.get("PRORATA_STRESS_SECONDS", 6))
+LIMIT = 2 * GIB
+PROCESSES, THREADS = 8, 8
+# Those that the client library charges.
+KINDS = os.environ.get("PRORATA_STRESS_KINDS", "plain,pitched,managed,array,mipmap,async,pool,vmm,"
+                       "context,graph").split(",")
+
+
+@unittest.skipIf(harness.REAL_GPU, "its judge is the simulated machine's own account")
+class Stress(harness.MachineTestCase):
+    MACHINE_TOML = """
+[[devices]]
+memory = "8GiB"
+context_memory = "48MiB"
+"""
+
+    def setUp(self):
+        super().setUp()
+        self.machine.start_agent()
+        self.nvml = harness.Nvml(self.machine)
+        self.addCleanup(self.nvml.close)
+        self.seed = int(os.environ.get("PRORATA_TEST_SEED", time.time()))
+        self.random = random.Random(self.seed)
+        print(f"seed: PRORATA_TEST_SEED={self.seed}")
+        self.most = 0
+
+    def begin(self):
+        """The stress, when all its processes have begun, and who watches the device meanwhile."""
+        def sample():
+            used = self.nvml.memory()[2]
+            self.most = max(self.most, used)
+            assert used <= LIMIT, f"{used - LIMIT} bytes above the limit"
+
+        watcher = harness.Watcher(sample, step_s=0)
+        watcher.start()
+        process = self.machine.start(self.machine.command(
+            ["--name", "s", "--memory", str(LIMIT)],
+            [MEMORY_STRESS, "--processes", PROCESSES, "--threads", THREADS, "--seconds", SECONDS,
+             "--seed", self.seed, "--kinds", ",".join(KINDS), "--most", 64 * MIB]),
+            stdin=subprocess.PIPE)
+        self.assertEqual(json.loads(harness.read_line(process))["event"], "begun")
+        return process, watcher
+
+    def finish(self, process, watcher):
+        """Its report, once all that it says and all that the device says has been judged."""
+        report = json.loads(harness.read_line(process, SECONDS + 120))
+        print(report)
+        # Every process freed what it had and is gone; the share is still there.
+        harness.wait_until(lambda: self.machine.share("s")["used_bytes"] == 0,
+                           what="a ledger at zero")
+        self.assertEqual(self.nvml.memory()[2], 0)
+        self.assertEqual(self.machine.share("s")["members"], [])
+        watcher.stop()
+        self.assertEqual((report["errors"], report["crashed"]), (0, []), report["first_error"])
+        self.assertLessEqual(self.peak(), LIMIT)
+        # It was a stress: the share was full (of charges: not all of them are used at once), and all
+        # kinds were made.
+        self.assertGreater(self.peak(), LIMIT // 2)
+        self.assertGreater(sum(report["refused"].values()), 0)
+        self.assertEqual([kind for kind, made in report["made"].items() if not made], [])
+        self.assertGreater(watcher.samples, 100)
+        process.stdin.close()
+        self.assertEqual(process.wait(timeout=harness.DEADLINE_S), 0)
+        harness.wait_until(lambda: not self.machine.ps(), what="the share's end")
+        self.check_room()
+        return report
+
+    def peak(self):
+        """The most that was ever in use, by the machine's own account."""
+        out = subprocess.run([SIM_USAGE], input="0\n", env=self.machine.environment, text=True,
+                             capture_output=True, check=True).stdout
+        return json.loads(out.splitlines()[-1])["peak_bytes"]
+
+    def check_room(self):
+        """A program gets a whole share of the same size."""
+        report = self.machine.run_json(["--memory", str(LIMIT)],
+                                       ["--allocate", "16MiB", "--until-refused"])
+        self.assertGreater(report["allocated_bytes"], LIMIT - (48 + 17) * MIB)
+        self.assertEqual(report["refused"], "CUDA_ERROR_OUT_OF_MEMORY")
+
+    def until_the_end(self, process, act):
+        """Calls act() at random moments for as long as the stress goes on; how often."""
+        end = time.monotonic() + SECONDS - 1
+        done = 0
+        while time.monotonic() < end and process.poll() is None:
+            time.sleep(self.random.uniform(0, 0.4))
+            done += act()
+        return done
+
+    def test_never_above_the_limit_and_nothing_left(self):
+        self.finish(*self.begin())
+
+    def test_processes_killed_at_random(self):
+        process, watcher = self.begin()
+
+        def kill():
+            pids = sorted(self.nvml.processes())
+            if not pids:
+                return 0
+            try:
+                os.kill(self.random.choice(pids), signal.SIGKILL)
+            except ProcessLookupError:  # its end was on its way
+                return 0
+            return 1
+
+        kills = self.until_the_end(process, kill)
+        report = self.finish(process, watcher)
+        self.assertGreater(kills, 2)
+        self.assertGreater(report["killed"], 2)
+
+    def test_agents_killed_at_random(self):
+        process, watcher = self.begin()
+
+        def kill():
+            self.machine.kill_agent()
+            time.sleep(self.random.uniform(0, 0.5))  # the programs go on with nobody there
+            self.machine.start_agent()
+            return 1
+
+        kills = self.until_the_end(process, kill)
+        report = self.finish(process, watcher)
+        self.assertGreater(kills, 1)
+        self.assertEqual(report["killed"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
