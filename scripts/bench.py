@@ -1,28 +1,54 @@
 #!/usr/bin/env python3
-"""Runs build/bin/micro: what the client library adds to each driver call, against the bars of the
-design. Further arguments go to it (after --). Its table and its exit status are these."""
+"""What the client library costs, against the bars of the design: build/bin/micro (nanoseconds that it
+adds to each driver call, over a driver that does almost nothing), then build/bin/memory-throughput (how
+much many threads and processes allocate and free through it and straight at the simulated driver).
+Further arguments go to both (after --); both know --json. Tables and exit status are theirs."""
 import argparse
+import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def throughput(build, arguments):
+    """On a machine, and under an agent, of its own; the agent ends with the share."""
+    with tempfile.TemporaryDirectory(prefix="prorata-bench-") as folder:
+        environment = {**os.environ, "PRORATA_DRIVER_DIR": str(build / "sim"),
+                       "PRORATA_DIR": f"{folder}/run", "PRORATA_SIM_STATE": f"{folder}/sim"}
+        for name in ("run", "sim"):
+            pathlib.Path(folder, name).mkdir()
+        return subprocess.run(
+            [build / "bin" / "prorata", "run", "--memory", "4GiB", "--",
+             build / "bin" / "memory-throughput", "--bare", build / "sim" / "libcuda.so.1", *arguments],
+            env=environment, check=False).returncode
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
-    parser.add_argument("arguments", nargs="*", help="for micro, such as -- --json")
+    parser.add_argument("--only", choices=("micro", "memory-throughput"), help="one of the two")
+    parser.add_argument("arguments", nargs="*", help="for the programs, such as -- --json")
     options = parser.parse_args()
-    program = options.build / "bin" / "micro"
-    if not program.exists():
-        print(f"bench: {program} is not built: run `make build` first", file=sys.stderr)
-        return 1
-    try:
-        code = subprocess.run([program, "--dir", options.build, *options.arguments], check=False).returncode
-    except KeyboardInterrupt:
-        return 130
-    return code if code >= 0 else 128 - code
+    build = options.build.resolve()
+    runs = {"micro": lambda: subprocess.run([build / "bin" / "micro", "--dir", build, *options.arguments],
+                                            check=False).returncode,
+            "memory-throughput": lambda: throughput(build, options.arguments)}
+    worst = 0
+    for name, run in runs.items():
+        if options.only not in (None, name):
+            continue
+        if not (build / "bin" / name).exists():
+            print(f"bench: {build / 'bin' / name} is not built: run `make build` first", file=sys.stderr)
+            return 1
+        try:
+            code = run()
+        except KeyboardInterrupt:
+            return 130
+        worst = max(worst, code if code >= 0 else 128 - code)
+    return worst
 
 
 if __name__ == "__main__":
