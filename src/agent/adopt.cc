@@ -59,7 +59,7 @@ Status Node::AdoptShare(SavedShare saved) {
   }
   if (saved.ended) share.End();
   shares_[id] = std::move(made);
-  share.WriteLimits(devices_.ContextOverhead(share.config().devices[0].device), true);
+  share.WriteLimits(ContextOverheads(share), true);
   if (auto ok = Begin(share); !ok) {
     leases_.Remove(share);
     heartbeat_.Remove(share.limits());

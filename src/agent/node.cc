@@ -85,10 +85,12 @@ Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) 
   config.owner_uid = owner.uid;
   config.owner = owner.process;
   config.created_unix_s = ::time(nullptr);
-  config.devices.push_back({valid->device,
-                            devices[valid->device].uuid,
-                            valid->memory_bytes,
-                            {spec.compute_request, spec.compute_limit, spec.weight}});
+  for (const auto& [device, terms] : valid->devices) {
+    config.devices.push_back({device,
+                              devices[device].uuid,
+                              terms.memory_bytes,
+                              {terms.compute_request, terms.compute_limit, terms.weight}});
+  }
   if (::mkdir(config.folder.c_str(), 0755) != 0 && errno != EEXIST) {
     return FailErrno("share_folder", "cannot make the share's folder '" + config.folder + "'",
                      errno);
@@ -99,7 +101,7 @@ Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) 
   const uint64_t id = next_id_++;
   auto made = std::make_unique<Share>(id, std::move(config), std::move(*limits));
   Share& share = *made;
-  share.WriteLimits(devices_.ContextOverhead(valid->device), false);
+  share.WriteLimits(ContextOverheads(share), false);
   shares_[id] = std::move(made);
   Status ok = Begin(share);
   if (ok) ok = Save();
@@ -109,12 +111,22 @@ Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) 
     TakeAwayIfDone(id);
     return std::unexpected(ok.error());
   }
-  spdlog::info("share '{}' made: {} of GPU {}, request {}, limit {}, for process {}",
-               share.config().name, FormatBytes(valid->memory_bytes), devices[valid->device].index,
-               FormatFraction(spec.compute_request), FormatFraction(spec.compute_limit),
-               owner.process.pid);
+  for (const auto& [device, terms] : valid->devices) {
+    spdlog::info("share '{}' made: {} of GPU {}, request {}, limit {}, for process {}",
+                 share.config().name, FormatBytes(terms.memory_bytes), devices[device].index,
+                 FormatFraction(terms.compute_request), FormatFraction(terms.compute_limit),
+                 owner.process.pid);
+  }
   events_.Add(CreatedEvent(share));
   return &share;
+}
+
+std::vector<uint64_t> Node::ContextOverheads(const Share& share) const {
+  std::vector<uint64_t> bytes;
+  for (const DeviceOfShare& on : share.config().devices) {
+    bytes.push_back(devices_.ContextOverhead(on.device));
+  }
+  return bytes;
 }
 
 Status Node::Begin(Share& share) {
@@ -159,15 +171,18 @@ Result<Share*> Node::Update(const std::string& name, const protocol::ShareChange
   Share* share = FindByName(name);
   if (share == nullptr || share->ended()) return NoShare(name);
   const std::vector<protocol::DeviceStatus> devices = DescribeDevices();
-  std::vector<protocol::ShareTerms> terms;
+  std::vector<protocol::ShareTerms> now;
+  std::vector<protocol::DeviceStatus> own;
   for (const DeviceOfShare& on : share->config().devices) {
-    const protocol::ShareTerms now{on.memory_bytes, on.compute.request, on.compute.limit,
-                                   on.compute.weight};
-    auto valid = protocol::ValidateChange(change, now, devices[on.device]);
-    if (!valid) return std::unexpected(valid.error());
-    terms.push_back(*valid);
+    now.push_back({on.memory_bytes, on.compute.request, on.compute.limit, on.compute.weight});
+    own.push_back(devices[on.device]);
   }
+  // All devices are judged before the first is touched.
+  const auto valid = protocol::ValidateChange(change, now, own);
+  if (!valid) return std::unexpected(valid.error());
+  const std::vector<protocol::ShareTerms>& terms = *valid;
   for (uint32_t i = 0; i < share->device_count(); ++i) {
+    if (terms[i] == now[i] && share->device_count() > 1) continue;  // a change of its other GPUs
     events_.Add(ChangedEvent(*share, i, terms[i]));
     share->SetTerms(i, terms[i]);
     leases_.SetTerms(*share, i);

@@ -90,6 +90,7 @@ class Node {
   void WatchMember(Share& share, Member& member);
   void TakeAwayIfDone(uint64_t id);
   std::string FreeName() const;
+  std::vector<uint64_t> ContextOverheads(const Share& share) const;  // on each of its devices
 
   Status Save();
   void SaveSoon();

@@ -20,14 +20,14 @@ std::optional<uint32_t> Share::IndexOf(size_t device) const {
   return std::nullopt;
 }
 
-void Share::WriteLimits(uint64_t context_overhead_bytes, bool adopted) {
+void Share::WriteLimits(std::span<const uint64_t> context_overhead_bytes, bool adopted) {
   protocol::LimitsHeader& header = limits_->header;
   for (uint32_t i = 0; i < device_count(); ++i) {
     const DeviceOfShare& device = config_.devices[i];
     protocol::DeviceLimits& out = limits_->devices[i];
     if (!adopted) std::strncpy(out.uuid, device.uuid.c_str(), sizeof out.uuid - 1);
     WriteTerms(i);
-    out.context_overhead_bytes = context_overhead_bytes;
+    out.context_overhead_bytes = context_overhead_bytes[i];
   }
   header.device_count = device_count();
   // Last: members that see the new epoch join again, and find all of the above in place.

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -76,7 +77,8 @@ class Share {
 
   // Writes identity, limits and terms to the limits file of a new share; for an adopted one only
   // what may have changed, and the next epoch.
-  void WriteLimits(uint64_t context_overhead_bytes, bool adopted);
+  // `context_overhead_bytes`: of each of its devices.
+  void WriteLimits(std::span<const uint64_t> context_overhead_bytes, bool adopted);
 
   // Other terms on a device, in force at once for all members. A memory limit below what is granted
   // gives nothing more until use has fallen, and takes back what is not used.

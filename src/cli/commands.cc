@@ -22,11 +22,13 @@ constexpr int kAttemptsMax = 20;
 protocol::ShareSpec SpecOf(const RunOptions& options) {
   protocol::ShareSpec spec;
   if (!options.name.empty()) spec.name = options.name;
-  if (!options.gpu.empty()) spec.gpu = options.gpu;
+  spec.gpus = options.gpus;
+  spec.gpu_count = options.gpu_count;
   spec.memory_bytes = options.memory_bytes;
   spec.compute_request = options.compute_request;
   spec.compute_limit = options.compute_limit;
   spec.weight = options.weight;
+  spec.on = options.on;
   return spec;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "cli/terms_options.h"
 #include "cli/version.h"
 #include "protocol/control.h"
 
@@ -24,7 +25,12 @@ constexpr const char* kRunFooter =
     "Examples:\n"
     "  prorata run -- python train.py                 all free memory, GPU time when it is there\n"
     "  prorata run --memory 4GiB --compute 0.3 -- python train.py\n"
-    "  prorata run --gpu 1 --compute-limit 50% --name nightly -- ./job --epochs 3\n\n"
+    "  prorata run --gpu 1 --compute-limit 50% --name nightly -- ./job --epochs 3\n"
+    "  prorata run --gpus 2 --memory 4GiB -- ./job                two GPUs, 4 GiB of each\n"
+    "  prorata run --gpu 0,2 --memory 4GiB,2=6GiB -- ./job        4 GiB of each, of GPU 2 6 GiB\n\n"
+    "With several GPUs, what --memory, --compute, --compute-limit and --weight say holds for each\n"
+    "of them; GPU=VALUE, separated by commas, says otherwise of one that --gpu names. The program\n"
+    "sees them in the order of --gpu as GPU 0, 1 and so on.\n\n"
     "Once its share is made, prorata becomes the program: signals, terminal and exit status are "
     "the\n"
     "program's own. Before that: 127, no such command; 126, it cannot be executed; 2, wrong\n"
@@ -53,16 +59,17 @@ constexpr const char* kAgentFooter =
 constexpr const char* kUpdateFooter =
     "Examples:\n"
     "  prorata update nightly --memory 6GiB\n"
-    "  prorata update nightly --compute 0.5 --compute-limit 0.8 --weight 200\n\n"
+    "  prorata update nightly --compute 0.5 --compute-limit 0.8 --weight 200\n"
+    "  prorata update nightly --memory 2=6GiB     of its GPU 2 only; 4GiB,2=6GiB: of each, but "
+    "2\n\n"
     "What is not named stays. Running programs go on with it at once. Below what they hold, the\n"
     "memory limit gives nothing new until use has fallen; nothing is taken from them.";
 
-// The terms of a share, as typed.
-struct RawTerms {
-  std::string memory;
-  std::string compute;
-  std::string compute_limit;
-  std::string weight;
+// What `run` takes, as typed.
+struct RawRun {
+  RawTerms terms;
+  std::string gpu;
+  std::string gpus;
 };
 
 ParseOutcome UsageError(const std::string& message) {
@@ -72,53 +79,61 @@ ParseOutcome UsageError(const std::string& message) {
   return outcome;
 }
 
-// Reads the texts of the options that say a share's terms; the error is what follows "prorata: ".
-Status FillTerms(const CLI::App& app, const RawTerms& raw, protocol::ShareChange* terms) {
-  if (app.count("--memory") > 0) {
-    auto bytes = ParseBytes(raw.memory);
-    if (!bytes) return Fail("usage", "--memory: " + bytes.error().message);
-    terms->memory_bytes = *bytes;
+// "0,2" as its parts; nothing: one of them is missing.
+std::optional<std::vector<std::string>> SplitGpus(const std::string& text) {
+  std::vector<std::string> gpus;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t comma = std::min(text.find(',', from), text.size());
+    gpus.push_back(text.substr(from, comma - from));
+    if (gpus.back().empty()) return std::nullopt;
+    from = comma + 1;
   }
-  for (const auto& [flag, text, target] :
-       {std::tuple{"--compute", &raw.compute, &terms->compute_request},
-        std::tuple{"--compute-limit", &raw.compute_limit, &terms->compute_limit}}) {
-    if (app.count(flag) == 0) continue;
-    auto fraction = ParseFraction(*text);
-    if (!fraction) return Fail("usage", std::string(flag) + ": " + fraction.error().message);
-    *target = *fraction;
-  }
-  if (terms->compute_limit == Fraction::Zero()) {
-    return Fail("usage", "--compute-limit: a share that may take no GPU time at all cannot run");
-  }
-  if (app.count("--weight") > 0) {
-    const bool digits = !raw.weight.empty() && raw.weight.size() <= 5 &&
-                        std::all_of(raw.weight.begin(), raw.weight.end(),
-                                    [](char c) { return c >= '0' && c <= '9'; });
-    const uint32_t weight = digits ? static_cast<uint32_t>(std::stoul(raw.weight)) : 0;
-    if (weight == 0 || weight > protocol::kMaxWeight) {
-      return Fail("usage", "--weight: '" + raw.weight + "' is not a whole number from 1 to 10000");
+  return gpus;
+}
+
+Status FillGpus(const CLI::App& app, const RawRun& raw, RunOptions* run) {
+  if (app.count("--gpu") > 0) {
+    auto gpus = SplitGpus(raw.gpu);
+    if (!gpus) {
+      return Fail("usage", "--gpu: '" + raw.gpu +
+                               "' lacks an index or a UUID; `prorata gpus` "
+                               "lists them, several are written 0,2");
     }
-    terms->weight = weight;
+    run->gpus = *gpus;
   }
-  if (terms->compute_request && terms->compute_limit &&
-      *terms->compute_limit < *terms->compute_request) {
-    return Fail("usage", "--compute-limit " + FormatFraction(*terms->compute_limit) +
-                             " is below --compute " + FormatFraction(*terms->compute_request) +
-                             "; raise the limit or lower the request");
+  if (app.count("--gpus") > 0) {
+    const bool digits = !raw.gpus.empty() && raw.gpus.size() <= 2 &&
+                        raw.gpus.find_first_not_of("0123456789") == std::string::npos;
+    const uint32_t count = digits ? static_cast<uint32_t>(std::stoul(raw.gpus)) : 0;
+    if (count == 0 || count > protocol::kMaxGpusOfShare) {
+      return Fail("usage", "--gpus: '" + raw.gpus + "' is not a number of GPUs from 1 to " +
+                               std::to_string(protocol::kMaxGpusOfShare) +
+                               "; GPUs are named by --gpu");
+    }
+    run->gpu_count = count;
+  }
+  if (!run->gpus.empty() && run->gpu_count) {
+    return Fail("usage",
+                "--gpu names the GPUs and --gpus leaves the choice to the agent; give one");
+  }
+  if (run->gpus.empty() && !run->on.empty()) {
+    return Fail("usage",
+                "GPU " + run->on.front().gpu +
+                    " has terms of its own, but --gpu does not "
+                    "name the share's GPUs; write for example --gpu 0,2 --memory 0=4GiB,2=6GiB");
   }
   return {};
 }
 
-Status FillRun(const CLI::App& app, const RawTerms& raw, RunOptions* run) {
+Status FillRun(const CLI::App& app, const RawRun& raw, RunOptions* run) {
   protocol::ShareChange terms;
-  if (auto ok = FillTerms(app, raw, &terms); !ok) return ok;
+  if (auto ok = ReadTermsOptions(app, raw.terms, &terms); !ok) return ok;
   run->memory_bytes = terms.memory_bytes;
   run->compute_request = terms.compute_request.value_or(run->compute_request);
   run->compute_limit = terms.compute_limit.value_or(run->compute_limit);
   run->weight = terms.weight.value_or(run->weight);
-  if (app.count("--gpu") > 0 && run->gpu.empty()) {
-    return Fail("usage", "--gpu: an index or a UUID is missing; `prorata gpus` lists them");
-  }
+  run->on = terms.on;
+  if (auto ok = FillGpus(app, raw, run); !ok) return ok;
   if (app.count("--name") > 0) {
     if (auto ok = protocol::ValidateShareName(run->name); !ok) {
       return Fail("usage", "--name: " + ok.error().message);
@@ -131,7 +146,7 @@ Status FillUpdate(const CLI::App& app, const RawTerms& raw, UpdateOptions* updat
   if (auto ok = protocol::ValidateShareName(update->name); !ok) {
     return Fail("usage", "update: " + ok.error().message);
   }
-  if (auto ok = FillTerms(app, raw, &update->change); !ok) return ok;
+  if (auto ok = ReadTermsOptions(app, raw, &update->change); !ok) return ok;
   if (update->change.Empty()) {
     return Fail("usage",
                 "update: nothing to change; give --memory, --compute, --compute-limit or "
@@ -215,37 +230,24 @@ class Parser {
     run_ = app_.add_subcommand("run", "Run a program on a share of a GPU");
     run_->formatter(std::make_shared<RunFormatter>());
     run_->prefix_command();
-    AddTerms(run_, &raw_run_, " (default: all that is free)", " (default: 0)", " (default: 1)",
-             " (default: 100)");
-    run_->add_option("--gpu", options_.run.gpu,
-                     "Index or UUID, as `prorata gpus` shows them (default: the agent chooses)")
-        ->option_text("INDEX|UUID");
+    AddTermsOptions(run_, &raw_run_.terms, " (default: all that is free)", " (default: 0)",
+                    " (default: 1)", " (default: 100)");
+    run_->add_option("--gpus", raw_run_.gpus,
+                     "Number of GPUs; the agent chooses the best-linked ones (default: 1)")
+        ->option_text("N");
+    run_->add_option("--gpu", raw_run_.gpu,
+                     "Indices or UUIDs, as `prorata gpus` shows them, e.g. 0,2 (default: the agent "
+                     "chooses)")
+        ->option_text("GPU[,GPU...]");
     run_->add_option("--name", options_.run.name, "Name of the share (default: made up)")
         ->option_text("NAME");
     run_->footer(kRunFooter);
   }
 
-  static void AddTerms(CLI::App* app, RawTerms* raw, const std::string& memory,
-                       const std::string& compute, const std::string& limit,
-                       const std::string& weight) {
-    app->add_option("--memory", raw->memory,
-                    "Device memory the share may hold, e.g. 512MiB or 4GiB" + memory)
-        ->option_text("SIZE");
-    app->add_option("--compute", raw->compute,
-                    "Part of the GPU's time it gets whenever it wants it" + compute)
-        ->option_text("FRACTION");
-    app->add_option("--compute-limit", raw->compute_limit,
-                    "The most of the GPU's time it may take" + limit)
-        ->option_text("FRACTION");
-    app->add_option("--weight", raw->weight,
-                    "Its part of the time that no request claims, against others'" + weight)
-        ->option_text("N");
-  }
-
   void AddOthers() {
     update_ = app_.add_subcommand("update", "Change a share while its programs run");
     update_->add_option("name", options_.update.name, "The share")->required()->option_text("NAME");
-    AddTerms(update_, &raw_update_, "", "", "", "");
+    AddTermsOptions(update_, &raw_update_, "", "", "", "");
     update_->footer(kUpdateFooter);
     ps_ = app_.add_subcommand("ps", "Show the shares: members, memory and GPU time now");
     ps_->add_flag("--json", options_.json, "Print JSON");
@@ -301,7 +303,7 @@ class Parser {
   CLI::App* gpus_ = nullptr;
   CLI::App* update_ = nullptr;
   CLI::App* agent_ = nullptr;
-  RawTerms raw_run_;
+  RawRun raw_run_;
   RawTerms raw_update_;
   Options options_;
 };

@@ -23,7 +23,9 @@ struct RunOptions {
   Fraction compute_request = Fraction::Zero();
   Fraction compute_limit = Fraction::One();
   uint32_t weight = protocol::kDefaultWeight;
-  std::string gpu;   // index, UUID, or empty: the agent chooses
+  std::vector<std::string> gpus;      // indices or UUIDs; empty: the agent chooses
+  std::optional<uint32_t> gpu_count;  // how many it chooses; nothing: one
+  std::vector<protocol::TermsOnGpu> on;
   std::string name;  // empty: made from the command's name
   std::vector<std::string> command;
 };

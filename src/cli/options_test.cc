@@ -32,7 +32,7 @@ TEST(OptionsTest, RunReadsItsFlags) {
   EXPECT_EQ(run.compute_request.ppm, 300'000u);
   EXPECT_EQ(run.compute_limit.ppm, 500'000u);
   EXPECT_EQ(run.weight, 7u);
-  EXPECT_EQ(run.gpu, "GPU-1");
+  EXPECT_EQ(run.gpus, Words{"GPU-1"});
   EXPECT_EQ(run.name, "night-1");
 }
 

@@ -23,6 +23,8 @@ constexpr std::pair<std::string_view, ControlOp> kOps[] = {
 
 // Long enough for any name or UUID, and for an error to repeat what it got.
 constexpr size_t kMaxTextLength = 256;
+// More than any machine has; how many a share may hold is ValidateShare's to say.
+constexpr size_t kMaxGpusNamed = 64;
 
 std::unexpected<Error> Malformed(std::string why) {
   return Fail("malformed", "malformed request: " + std::move(why));
@@ -86,30 +88,79 @@ Status ReadTerm(const std::string& key, const json& value, Terms& terms) {
   if (key == "compute_request") take(FractionField(value, key), terms.compute_request);
   if (key == "compute_limit") take(FractionField(value, key), terms.compute_limit);
   if (key == "weight") take(CountField(value, key, 1, kMaxWeight), terms.weight);
-  if constexpr (requires { terms.gpu; }) {
-    if (key == "name") take(TextField(value, key), terms.name);
-    if (key == "gpu") take(TextField(value, key), terms.gpu);
-  }
   return bad;
+}
+
+// The GPUs of a share: one text, or a list of them.
+Status ReadGpus(const json& value, std::vector<std::string>& gpus) {
+  const json list = value.is_array() ? value : json::array({value});
+  if (list.empty() || list.size() > kMaxGpusNamed) {
+    return Malformed("'gpu' is a list of " + std::to_string(list.size()) + " GPUs, not of 1 to " +
+                     std::to_string(kMaxGpusNamed));
+  }
+  for (const json& entry : list) {
+    auto gpu = TextField(entry, "gpu");
+    if (!gpu) return std::unexpected(gpu.error());
+    gpus.push_back(*gpu);
+  }
+  return {};
+}
+
+Status ReadOn(const json& value, std::vector<TermsOnGpu>& on) {
+  if (!value.is_array() || value.size() > kMaxGpusNamed) {
+    return Malformed("'on' is not a list of at most " + std::to_string(kMaxGpusNamed) +
+                     " objects, one for each GPU");
+  }
+  for (const json& entry : value) {
+    if (!entry.is_object() || !entry.contains("gpu")) {
+      return Malformed("'on' has an entry that is no object with a 'gpu'");
+    }
+    TermsOnGpu& terms = on.emplace_back();
+    Status ok = OnlyFields(entry, "an entry of 'on'",
+                           {"gpu", "memory_bytes", "compute_request", "compute_limit", "weight"});
+    for (const auto& [key, field] : entry.items()) {
+      if (ok) ok = ReadTerm(key, field, terms);
+    }
+    if (!ok) return ok;
+    auto gpu = TextField(entry["gpu"], "gpu");
+    if (!gpu) return std::unexpected(gpu.error());
+    terms.gpu = *gpu;
+    if (terms.Empty()) return Malformed("'on' says nothing of GPU '" + terms.gpu + "'");
+  }
+  return {};
 }
 
 Status ReadSpec(const json& object, ShareSpec& spec) {
   if (!object.is_object()) return Malformed("'share' is not an object");
-  Status ok =
-      OnlyFields(object, "'share'",
-                 {"name", "gpu", "memory_bytes", "compute_request", "compute_limit", "weight"});
+  Status ok = OnlyFields(
+      object, "'share'",
+      {"name", "gpu", "gpus", "memory_bytes", "compute_request", "compute_limit", "weight", "on"});
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, spec);
+    if (ok && key == "gpu") ok = ReadGpus(value, spec.gpus);
+    if (ok && key == "on") ok = ReadOn(value, spec.on);
   }
-  return ok;
+  if (!ok) return ok;
+  if (object.contains("name")) {
+    auto name = TextField(object["name"], "name");
+    if (!name) return std::unexpected(name.error());
+    spec.name = *name;
+  }
+  if (object.contains("gpus")) {
+    auto count = CountField(object["gpus"], "gpus", 1, kMaxGpusNamed);
+    if (!count) return std::unexpected(count.error());
+    spec.gpu_count = static_cast<uint32_t>(*count);
+  }
+  return {};
 }
 
 Status ReadChange(const json& object, ShareChange& change) {
   if (!object.is_object()) return Malformed("'change' is not an object");
   Status ok = OnlyFields(object, "'change'",
-                         {"memory_bytes", "compute_request", "compute_limit", "weight"});
+                         {"memory_bytes", "compute_request", "compute_limit", "weight", "on"});
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, change);
+    if (ok && key == "on") ok = ReadOn(value, change.on);
   }
   if (ok && change.Empty()) return Malformed("'change' says nothing to change");
   return ok;
@@ -151,6 +202,26 @@ bool NestsTooDeep(std::string_view text) {
     if (depth > 32) return true;
   }
   return false;
+}
+
+template <typename Terms>
+json WriteTerms(const Terms& from) {
+  json to = json::object();
+  if (from.memory_bytes) to["memory_bytes"] = *from.memory_bytes;
+  if (from.compute_request) to["compute_request"] = from.compute_request->value();
+  if (from.compute_limit) to["compute_limit"] = from.compute_limit->value();
+  if (from.weight) to["weight"] = *from.weight;
+  return to;
+}
+
+json WriteOn(const std::vector<TermsOnGpu>& on) {
+  json list = json::array();
+  for (const TermsOnGpu& terms : on) {
+    json entry = WriteTerms(terms);
+    entry["gpu"] = terms.gpu;
+    list.push_back(std::move(entry));
+  }
+  return list;
 }
 
 }  // namespace
@@ -208,11 +279,8 @@ std::string EncodeRequest(const ControlRequest& request) {
   }
   if (request.op == ControlOp::kUpdateShare) {
     const ShareChange& from = request.change;
-    json& change = object["change"] = json::object();
-    if (from.memory_bytes) change["memory_bytes"] = *from.memory_bytes;
-    if (from.compute_request) change["compute_request"] = from.compute_request->value();
-    if (from.compute_limit) change["compute_limit"] = from.compute_limit->value();
-    if (from.weight) change["weight"] = *from.weight;
+    json& change = object["change"] = WriteTerms(from);
+    if (!from.on.empty()) change["on"] = WriteOn(from.on);
   }
   if (request.op == ControlOp::kEvents) {
     if (request.events.since) object["since"] = *request.events.since;
@@ -223,11 +291,14 @@ std::string EncodeRequest(const ControlRequest& request) {
     const ShareSpec& spec = request.share;
     json& share = object["share"] = json::object();
     if (spec.name) share["name"] = *spec.name;
-    if (spec.gpu) share["gpu"] = *spec.gpu;
+    if (spec.gpus.size() == 1) share["gpu"] = spec.gpus.front();
+    if (spec.gpus.size() > 1) share["gpu"] = spec.gpus;
+    if (spec.gpu_count) share["gpus"] = *spec.gpu_count;
     if (spec.memory_bytes) share["memory_bytes"] = *spec.memory_bytes;
     share["compute_request"] = spec.compute_request.value();
     share["compute_limit"] = spec.compute_limit.value();
     share["weight"] = spec.weight;
+    if (!spec.on.empty()) share["on"] = WriteOn(spec.on);
   }
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
 }

@@ -5,14 +5,15 @@
 // of them.
 //
 //   request   {"op": "hello"}
-//             {"op": "create_share", "share": {"name"?, "gpu"?, "memory_bytes"?,
-//             "compute_request"?,
-//                                              "compute_limit"?, "weight"?}}
+//             {"op": "create_share", "share": {"name"?, "gpu"?, "gpus"?, TERMS, "on"?}}
 //             {"op": "list_shares"}   {"op": "list_devices"}
 //             {"op": "remove_share", "name": NAME}   {"op": "shutdown"}
-//             {"op": "update_share", "name": NAME, "change": {"memory_bytes"?, "compute_request"?,
-//                                                             "compute_limit"?, "weight"?}}
+//             {"op": "update_share", "name": NAME, "change": {TERMS, "on"?}}
 //             {"op": "events", "since"?: SEQUENCE, "follow"?: BOOL, "share"?: NAME}
+//   TERMS     "memory_bytes"?, "compute_request"?, "compute_limit"?, "weight"?: of each of the
+//             share's GPUs, less what "on": [{"gpu": GPU, TERMS}, ...] says of single ones
+//   GPU       an index or a UUID, as a text; "gpu" of a share is one or a list of them, "gpus" is
+//             the number of GPUs when the agent is to choose them
 //   reply     an object with what was asked, or {"error": {"code": CODE, "message": TEXT}}
 //
 // Fractions are numbers from 0 to 1, sizes are bytes, times nanoseconds. A request with a field
@@ -48,6 +49,7 @@ inline constexpr uint32_t kMaxShares = 256;
 inline constexpr uint32_t kDefaultWeight = 100;
 inline constexpr uint32_t kMaxWeight = 10'000;
 inline constexpr size_t kMaxShareNameLength = 63;
+inline constexpr uint32_t kMaxGpusOfShare = 16;
 
 enum class ControlOp {
   kHello,
@@ -60,14 +62,27 @@ enum class ControlOp {
   kEvents,
 };
 
+// What is asked of a single GPU of a share; what is absent is as on the others.
+struct TermsOnGpu {
+  std::string gpu;  // an index or a UUID
+  std::optional<uint64_t> memory_bytes = {};
+  std::optional<Fraction> compute_request = {};
+  std::optional<Fraction> compute_limit = {};
+  std::optional<uint32_t> weight = {};
+
+  bool Empty() const { return !memory_bytes && !compute_request && !compute_limit && !weight; }
+};
+
 // What a person asks for. What is absent is decided by the agent.
 struct ShareSpec {
   std::optional<std::string> name = {};       // absent: the agent makes one up
-  std::optional<std::string> gpu = {};        // an index or a UUID; absent: where it fits best
-  std::optional<uint64_t> memory_bytes = {};  // absent: all that is free
+  std::vector<std::string> gpus = {};         // indices or UUIDs; empty: where it fits best
+  std::optional<uint32_t> gpu_count = {};     // how many; absent: as many as are named, or one
+  std::optional<uint64_t> memory_bytes = {};  // of each GPU; absent: all that is free
   Fraction compute_request = {};
   Fraction compute_limit = Fraction::One();
   uint32_t weight = kDefaultWeight;
+  std::vector<TermsOnGpu> on = {};  // of GPUs that are named in `gpus`
 };
 
 // What is to be different about a share that runs. What is absent stays as it is.
@@ -76,8 +91,11 @@ struct ShareChange {
   std::optional<Fraction> compute_request = {};
   std::optional<Fraction> compute_limit = {};
   std::optional<uint32_t> weight = {};
+  std::vector<TermsOnGpu> on = {};
 
-  bool Empty() const { return !memory_bytes && !compute_request && !compute_limit && !weight; }
+  bool Empty() const {
+    return !memory_bytes && !compute_request && !compute_limit && !weight && on.empty();
+  }
 };
 
 struct EventsRequest {
@@ -147,6 +165,26 @@ struct ShareStatus {
   std::vector<MemberStatus> members;
 };
 
+// How two devices reach each other, the nearer the higher; the words of `nvidia-smi topo`.
+enum class LinkClass : uint8_t {
+  kUnknown,     // NVML does not say
+  kSystem,      // SYS: over the interconnect between the host's memory nodes
+  kNode,        // NODE: over host bridges of one memory node
+  kHostBridge,  // PHB: over one host bridge
+  kMultiple,    // PXB: over several PCIe switches
+  kSingle,      // PIX: over one PCIe switch
+  kInternal,    // PSB: on one board
+  kNvlink,      // NV18: over NVLinks
+  kSelf,        // the device itself
+};
+
+struct DeviceLink {
+  LinkClass kind = LinkClass::kUnknown;
+  uint32_t nvlinks = 0;  // how many, for kNvlink; 0: NVML does not say
+
+  bool operator==(const DeviceLink&) const = default;
+};
+
 struct DeviceStatus {
   uint32_t index = 0;
   std::string uuid;
@@ -157,6 +195,7 @@ struct DeviceStatus {
   uint64_t promised_bytes = 0;  // the memory limits of all shares
   Fraction promised_request;
   uint32_t shares = 0;
+  std::vector<DeviceLink> links;  // to each device in their order, itself too; empty: not known
 };
 
 Result<ControlRequest> DecodeRequest(std::string_view text);
@@ -183,28 +222,36 @@ Status ValidateShareName(std::string_view name);
 // The folder of a share below RUNTIME_DIR/shares: its name, with '+' (which no name has) for '/'.
 std::string ShareFolder(std::string_view name);
 
-struct ValidShare {
-  size_t device = 0;  // index in the list that was given
-  uint64_t memory_bytes = 0;
-};
-
-// Judges a request for a share against the devices and shares there are, and settles what it left
-// open (never its name). Every refusal names what was asked, what there is, and what to do.
-Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceStatus> devices,
-                                 std::span<const std::string> names);
-
-// What a share may have on its device.
+// What a share may have on one of its devices.
 struct ShareTerms {
   uint64_t memory_bytes = 0;
   Fraction compute_request;
   Fraction compute_limit;
   uint32_t weight = kDefaultWeight;
+
+  bool operator==(const ShareTerms&) const = default;
 };
 
-// Judges a change of a share, whose present terms are `now`, on the device as it is with the share
-// on it. A memory limit below what the share uses is no error: new allocations are refused until
-// use has fallen. Errors as for ValidateShare.
-Result<ShareTerms> ValidateChange(const ShareChange& change, const ShareTerms& now,
-                                  const DeviceStatus& device);
+struct ValidShare {
+  struct Device {
+    size_t device = 0;  // index in the list that was given
+    ShareTerms terms;
+  };
+  std::vector<Device> devices;  // in the order in which the share's programs see them
+};
+
+// Judges a request for a share against the devices and shares there are, and settles what it left
+// open (never its name). Every refusal names what was asked, on which GPU, what there is, and what
+// to do.
+Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceStatus> devices,
+                                 std::span<const std::string> names);
+
+// Judges a change of a share, whose present terms are `now`, on its devices (in the same order) as
+// they are with the share on them. All of the change is good or none of it. A memory limit below
+// what the share uses is no error: new allocations are refused until use has fallen. Errors as for
+// ValidateShare.
+Result<std::vector<ShareTerms>> ValidateChange(const ShareChange& change,
+                                               std::span<const ShareTerms> now,
+                                               std::span<const DeviceStatus> devices);
 
 }  // namespace prorata::protocol

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "protocol/control.h"
 
@@ -26,6 +27,33 @@ json ToJson(const ShareDevice& device) {
           {"waiting", device.waiting},
           {"open", device.open},
           {"passed_over", device.passed_over}};
+}
+
+constexpr std::pair<LinkClass, const char*> kLinkNames[] = {
+    {LinkClass::kUnknown, "unknown"},   {LinkClass::kSystem, "system"},
+    {LinkClass::kNode, "node"},         {LinkClass::kHostBridge, "host_bridge"},
+    {LinkClass::kMultiple, "multiple"}, {LinkClass::kSingle, "single"},
+    {LinkClass::kInternal, "internal"}, {LinkClass::kNvlink, "nvlink"},
+    {LinkClass::kSelf, "self"},
+};
+
+json ToJson(const DeviceLink& link) {
+  json object;
+  for (const auto& [kind, name] : kLinkNames) {
+    if (kind == link.kind) object["kind"] = name;
+  }
+  if (link.kind == LinkClass::kNvlink) object["nvlinks"] = link.nvlinks;
+  return object;
+}
+
+DeviceLink LinkOf(const json& object) {
+  DeviceLink link;
+  const auto kind_name = object.at("kind").get<std::string>();
+  for (const auto& [kind, name] : kLinkNames) {
+    if (kind_name == name) link.kind = kind;
+  }
+  link.nvlinks = object.value("nvlinks", 0u);
+  return link;
 }
 
 Fraction FractionOf(const json& value) {
@@ -96,6 +124,8 @@ json ToJson(const ShareStatus& share) {
 }
 
 json ToJson(const DeviceStatus& device) {
+  json links = json::array();
+  for (const DeviceLink& link : device.links) links.push_back(ToJson(link));
   return {{"index", device.index},
           {"uuid", device.uuid},
           {"name", device.name},
@@ -104,7 +134,8 @@ json ToJson(const DeviceStatus& device) {
           {"foreign_bytes", device.foreign_bytes},
           {"promised_bytes", device.promised_bytes},
           {"promised_request", device.promised_request.value()},
-          {"shares", device.shares}};
+          {"shares", device.shares},
+          {"links", std::move(links)}};
 }
 
 json ToJson(const EventsReply& reply) {
@@ -159,6 +190,7 @@ Result<DeviceStatus> DeviceFromJson(const json& object) {
     object.at("promised_bytes").get_to(device.promised_bytes);
     device.promised_request = FractionOf(object.at("promised_request"));
     object.at("shares").get_to(device.shares);
+    for (const json& link : object.at("links")) device.links.push_back(LinkOf(link));
   });
 }
 

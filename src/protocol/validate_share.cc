@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "protocol/choose_devices.h"
 #include "protocol/control.h"
 
 namespace prorata::protocol {
@@ -10,86 +11,73 @@ namespace {
 
 constexpr uint64_t kDefaultGranularity = 2 * kMiB;  // what a driver hands memory out in
 
-std::string Describe(const DeviceStatus& device) {
-  return "GPU " + std::to_string(device.index) + " (" + device.uuid + ")";
-}
-
-uint64_t MemoryLeft(const DeviceStatus& device) {
-  const uint64_t taken = device.promised_bytes + device.foreign_bytes;
-  return device.total_bytes > taken ? device.total_bytes - taken : 0;
-}
-
 uint32_t RequestLeft(const DeviceStatus& device) {
   return Fraction::kOne - std::min(Fraction::kOne, device.promised_request.ppm);
 }
 
-Status CheckMemory(const ShareSpec& spec, const DeviceStatus& device) {
+// `terms` with what `from` says in its place.
+template <typename From>
+ShareTerms Changed(const ShareTerms& terms, const From& from) {
+  return {from.memory_bytes.value_or(terms.memory_bytes),
+          from.compute_request.value_or(terms.compute_request),
+          from.compute_limit.value_or(terms.compute_limit), from.weight.value_or(terms.weight)};
+}
+
+Status CheckMemory(std::optional<uint64_t> asked_bytes, const DeviceStatus& device) {
   const uint64_t left = MemoryLeft(device);
   const std::string taken = FormatBytes(device.promised_bytes) + " of its " +
                             FormatBytes(device.total_bytes) + " are promised to " +
                             std::to_string(device.shares) + " shares and " +
                             FormatBytes(device.foreign_bytes) + " are used outside prorata";
-  if (!spec.memory_bytes) {
+  if (!asked_bytes) {
     if (left >= kDefaultGranularity) return {};
     return Fail("memory_exceeded", Describe(device) + " has no memory left for another share: " +
                                        taken + "; end a share, or give each its --memory");
   }
-  if (*spec.memory_bytes <= left) return {};
-  return Fail("memory_exceeded", "the share asks for " + FormatBytes(*spec.memory_bytes) +
-                                     " of memory, but " + Describe(device) + " has only " +
-                                     FormatBytes(left) + " left: " + taken);
+  if (*asked_bytes == 0) {
+    return Fail("memory_zero", "the share asks for no memory at all of " + Describe(device) +
+                                   ", with which no program can run; give it some, or leave "
+                                   "--memory out for all that is free");
+  }
+  if (*asked_bytes <= left) return {};
+  return Fail("memory_exceeded",
+              "the share asks for " + FormatBytes(*asked_bytes) + " of memory, but " +
+                  Describe(device) + " has only " + FormatBytes(left) + " left: " + taken +
+                  (*asked_bytes > device.total_bytes
+                       ? "; ask for no more than it has"
+                       : "; ask for less, or end or `prorata update` a share there"));
 }
 
-Status CheckTerms(const ShareTerms& terms) {
+// `where` says on which GPU, if that is known.
+Status CheckTerms(const ShareTerms& terms, const std::string& where) {
   if (terms.compute_request.ppm > Fraction::kOne || terms.compute_limit.ppm > Fraction::kOne) {
-    return Fail("bad_fraction", "a request or limit above 1 is more than a GPU");
+    return Fail("bad_fraction", "a request or limit above 1" + where + " is more than a GPU");
   }
   if (terms.compute_limit.ppm == 0) {
-    return Fail("bad_fraction", "a compute limit of 0 would never let the share run");
+    return Fail("bad_fraction", "a compute limit of 0" + where + " would never let the share run");
   }
   if (terms.compute_limit < terms.compute_request) {
-    return Fail("limit_below_request", "the compute limit, " + FormatFraction(terms.compute_limit) +
-                                           ", is below the request, " +
-                                           FormatFraction(terms.compute_request));
+    return Fail("limit_below_request",
+                "the compute limit" + where + ", " + FormatFraction(terms.compute_limit) +
+                    ", is below the request, " + FormatFraction(terms.compute_request));
   }
   if (terms.weight < 1 || terms.weight > kMaxWeight) {
-    return Fail("bad_weight", "a weight is from 1 to " + std::to_string(kMaxWeight));
+    return Fail("bad_weight",
+                "the weight" + where + " is not from 1 to " + std::to_string(kMaxWeight));
   }
   return {};
 }
 
-Status CheckRequest(const ShareSpec& spec, const DeviceStatus& device) {
-  if (spec.compute_request.ppm <= RequestLeft(device)) return {};
+std::string Where(const DeviceStatus& device) { return " on " + Describe(device); }
+
+Status CheckRequest(Fraction request, const DeviceStatus& device) {
+  if (request.ppm <= RequestLeft(device)) return {};
   return Fail("request_exceeded",
-              "the share requests " + FormatFraction(spec.compute_request) + " of " +
-                  Describe(device) + ", but only " + FormatFraction({RequestLeft(device)}) +
+              "the share requests " + FormatFraction(request) + " of " + Describe(device) +
+                  ", but only " + FormatFraction({RequestLeft(device)}) +
                   " is left: the requests of its " + std::to_string(device.shares) +
                   " shares add up to " + FormatFraction(device.promised_request) +
                   "; ask for less, or for less request and a higher --compute-limit");
-}
-
-Result<size_t> FindDevice(const std::string& asked, std::span<const DeviceStatus> devices) {
-  std::string known;
-  for (size_t i = 0; i < devices.size(); ++i) {
-    if (asked == devices[i].uuid || asked == std::to_string(devices[i].index)) return i;
-    known += (known.empty() ? "" : ", ") + std::to_string(devices[i].index) + " (" +
-             devices[i].uuid + ", " + devices[i].name + ")";
-  }
-  return Fail("unknown_gpu", "there is no GPU '" + asked +
-                                 "' here; the GPUs are: " + (known.empty() ? "none" : known));
-}
-
-// Where a share goes that names no GPU: where it fits, and of those where most memory is left.
-Result<size_t> ChooseDevice(const ShareSpec& spec, std::span<const DeviceStatus> devices) {
-  if (spec.gpu) return FindDevice(*spec.gpu, devices);
-  if (devices.empty())
-    return Fail("unknown_gpu", "this machine has no GPU that the agent knows of");
-  size_t best = devices.size();
-  for (size_t i = 0; i < devices.size(); ++i) {
-    if (!CheckMemory(spec, devices[i]) || !CheckRequest(spec, devices[i])) continue;
-    if (best == devices.size() || MemoryLeft(devices[i]) > MemoryLeft(devices[best])) best = i;
-  }
-  return best == devices.size() ? 0 : best;  // nowhere: the first one's error is told
 }
 
 }  // namespace
@@ -137,41 +125,71 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
     return Fail("too_many_shares", "the agent holds " + std::to_string(names.size()) +
                                        " shares, which is all it can; end one first");
   }
-  if (auto ok = CheckTerms({0, spec.compute_request, spec.compute_limit, spec.weight}); !ok) {
-    return std::unexpected(ok.error());
+  const ShareTerms common{0, spec.compute_request, spec.compute_limit, spec.weight};
+  if (auto ok = CheckTerms(common, ""); !ok) return std::unexpected(ok.error());
+  auto chosen = ChooseDevices(spec, devices, [&](const DeviceStatus& device) {
+    Status ok = CheckMemory(spec.memory_bytes, device);
+    return ok ? CheckRequest(spec.compute_request, device) : ok;
+  });
+  if (!chosen) return std::unexpected(chosen.error());
+  auto on = MatchTerms(spec.on, *chosen, devices);
+  if (!on) return std::unexpected(on.error());
+  ValidShare valid;
+  for (size_t i = 0; i < chosen->size(); ++i) {
+    const DeviceStatus& device = devices[(*chosen)[i]];
+    const TermsOnGpu& own = (*on)[i];
+    const std::optional<uint64_t> memory = own.memory_bytes ? own.memory_bytes : spec.memory_bytes;
+    const uint64_t all = MemoryLeft(device) / kDefaultGranularity * kDefaultGranularity;
+    const ShareTerms terms =
+        Changed({memory.value_or(all), spec.compute_request, spec.compute_limit, spec.weight}, own);
+    Status ok = CheckTerms(terms, Where(device));
+    if (ok) ok = CheckMemory(memory, device);
+    if (ok) ok = CheckRequest(terms.compute_request, device);
+    if (!ok) return std::unexpected(ok.error());
+    valid.devices.push_back({(*chosen)[i], terms});
   }
-  auto device = ChooseDevice(spec, devices);
-  if (!device) return std::unexpected(device.error());
-  const DeviceStatus& chosen = devices[*device];
-  if (auto ok = CheckMemory(spec, chosen); !ok) return std::unexpected(ok.error());
-  if (auto ok = CheckRequest(spec, chosen); !ok) return std::unexpected(ok.error());
-  const uint64_t all = MemoryLeft(chosen) / kDefaultGranularity * kDefaultGranularity;
-  return ValidShare{*device, spec.memory_bytes.value_or(all)};
+  return valid;
 }
 
-Result<ShareTerms> ValidateChange(const ShareChange& change, const ShareTerms& now,
-                                  const DeviceStatus& device) {
-  const ShareTerms terms{change.memory_bytes.value_or(now.memory_bytes),
-                         change.compute_request.value_or(now.compute_request),
-                         change.compute_limit.value_or(now.compute_limit),
-                         change.weight.value_or(now.weight)};
-  if (auto ok = CheckTerms(terms); !ok) return std::unexpected(ok.error());
+namespace {
+
+// One device's part of a change.
+Result<ShareTerms> ChangeOn(const ShareTerms& terms, const ShareTerms& now,
+                            const DeviceStatus& device) {
+  if (auto ok = CheckTerms(terms, Where(device)); !ok) return std::unexpected(ok.error());
   // As for a new share on the device without this one. Less than before is always to be had, also
   // where programs outside prorata took what was promised.
   DeviceStatus others = device;
   others.promised_bytes -= std::min(others.promised_bytes, now.memory_bytes);
   others.promised_request.ppm -= std::min(others.promised_request.ppm, now.compute_request.ppm);
   others.shares -= std::min(others.shares, 1u);
-  ShareSpec spec;
-  spec.memory_bytes = terms.memory_bytes;
-  spec.compute_request = terms.compute_request;
-  if (terms.memory_bytes > now.memory_bytes) {
-    if (auto ok = CheckMemory(spec, others); !ok) return std::unexpected(ok.error());
+  if (terms.memory_bytes > now.memory_bytes || terms.memory_bytes == 0) {
+    if (auto ok = CheckMemory(terms.memory_bytes, others); !ok) return std::unexpected(ok.error());
   }
   if (now.compute_request < terms.compute_request) {
-    if (auto ok = CheckRequest(spec, others); !ok) return std::unexpected(ok.error());
+    if (auto ok = CheckRequest(terms.compute_request, others); !ok) {
+      return std::unexpected(ok.error());
+    }
   }
   return terms;
+}
+
+}  // namespace
+
+Result<std::vector<ShareTerms>> ValidateChange(const ShareChange& change,
+                                               std::span<const ShareTerms> now,
+                                               std::span<const DeviceStatus> devices) {
+  std::vector<size_t> own(devices.size());
+  for (size_t i = 0; i < own.size(); ++i) own[i] = i;
+  auto on = MatchTerms(change.on, own, devices);
+  if (!on) return std::unexpected(on.error());
+  std::vector<ShareTerms> all;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    auto terms = ChangeOn(Changed(Changed(now[i], change), (*on)[i]), now[i], devices[i]);
+    if (!terms) return std::unexpected(terms.error());
+    all.push_back(*terms);
+  }
+  return all;
 }
 
 }  // namespace prorata::protocol

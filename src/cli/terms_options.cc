@@ -1,0 +1,121 @@
+#include "cli/terms_options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <optional>
+
+#include "base/bytes.h"
+
+namespace prorata::cli {
+namespace {
+
+using protocol::ShareChange;
+using protocol::TermsOnGpu;
+
+TermsOnGpu& TermsOn(const std::string& gpu, ShareChange* terms) {
+  for (TermsOnGpu& known : terms->on) {
+    if (known.gpu == gpu) return known;
+  }
+  return terms->on.emplace_back(TermsOnGpu{gpu});
+}
+
+// Reads a list of values, each for a GPU or for all, into the field that `common` and `single`
+// point at.
+template <typename Value, typename Parse>
+Status ReadOption(const std::string& flag, const std::string& text, Parse parse, ShareChange* terms,
+                  std::optional<Value> ShareChange::* common,
+                  std::optional<Value> TermsOnGpu::* single) {
+  for (size_t from = 0; from <= text.size();) {
+    const size_t comma = std::min(text.find(',', from), text.size());
+    const std::string entry = text.substr(from, comma - from);
+    from = comma + 1;
+    const size_t equals = entry.find('=');
+    const bool named = equals != std::string::npos;
+    auto value = parse(named ? entry.substr(equals + 1) : entry);
+    if (!value) return Fail("usage", flag + ": " + value.error().message);
+    if (named && equals == 0) {
+      return Fail("usage", flag + ": no GPU stands before the '=' of '" + entry +
+                               "'; write its index or UUID, as in 0=" + entry.substr(1));
+    }
+    std::optional<Value>& target =
+        named ? TermsOn(entry.substr(0, equals), terms).*single : terms->*common;
+    if (target) {
+      return Fail("usage", flag + ": '" + entry + "' comes second, after another value for " +
+                               (named ? "GPU " + entry.substr(0, equals) : "each GPU") +
+                               "; say each once, as in 4GiB,2=6GiB");
+    }
+    target = *value;
+  }
+  return {};
+}
+
+Result<Fraction> ParseLimit(const std::string& text) {
+  auto fraction = ParseFraction(text);
+  if (fraction && *fraction == Fraction::Zero()) {
+    return Fail("usage", "a share that may take no GPU time at all cannot run");
+  }
+  return fraction;
+}
+
+Result<uint32_t> ParseWeight(const std::string& text) {
+  const bool digits =
+      !text.empty() && text.size() <= 5 &&
+      std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const uint32_t weight = digits ? static_cast<uint32_t>(std::stoul(text)) : 0;
+  if (weight == 0 || weight > protocol::kMaxWeight) {
+    return Fail("usage", "'" + text + "' is not a whole number from 1 to 10000");
+  }
+  return weight;
+}
+
+Status CheckOrder(const std::optional<Fraction>& request, const std::optional<Fraction>& limit,
+                  const std::string& where) {
+  if (!request || !limit || !(*limit < *request)) return {};
+  return Fail("usage", "--compute-limit " + FormatFraction(*limit) + where +
+                           " is below --compute " + FormatFraction(*request) +
+                           "; raise the limit or lower the request");
+}
+
+}  // namespace
+
+void AddTermsOptions(CLI::App* app, RawTerms* raw, const std::string& memory,
+                     const std::string& compute, const std::string& limit,
+                     const std::string& weight) {
+  app->add_option("--memory", raw->memory,
+                  "Device memory the share may hold, e.g. 512MiB or 4GiB" + memory)
+      ->option_text("SIZE");
+  app->add_option("--compute", raw->compute,
+                  "Part of the GPU's time it gets whenever it wants it" + compute)
+      ->option_text("FRACTION");
+  app->add_option("--compute-limit", raw->compute_limit,
+                  "The most of the GPU's time it may take" + limit)
+      ->option_text("FRACTION");
+  app->add_option("--weight", raw->weight,
+                  "Its part of the time that no request claims, against others'" + weight)
+      ->option_text("N");
+}
+
+Status ReadTermsOptions(const CLI::App& app, const RawTerms& raw, ShareChange* terms) {
+  Status ok;
+  auto read = [&](const char* flag, const std::string& text, auto parse, auto common, auto single) {
+    if (ok && app.count(flag) > 0) ok = ReadOption(flag, text, parse, terms, common, single);
+  };
+  auto bytes = [](const std::string& text) { return ParseBytes(text); };
+  auto fraction = [](const std::string& text) { return ParseFraction(text); };
+  read("--memory", raw.memory, bytes, &ShareChange::memory_bytes, &TermsOnGpu::memory_bytes);
+  read("--compute", raw.compute, fraction, &ShareChange::compute_request,
+       &TermsOnGpu::compute_request);
+  read("--compute-limit", raw.compute_limit, ParseLimit, &ShareChange::compute_limit,
+       &TermsOnGpu::compute_limit);
+  read("--weight", raw.weight, ParseWeight, &ShareChange::weight, &TermsOnGpu::weight);
+  if (ok) ok = CheckOrder(terms->compute_request, terms->compute_limit, "");
+  for (const TermsOnGpu& on : terms->on) {
+    if (!ok) break;
+    const auto& request = on.compute_request ? on.compute_request : terms->compute_request;
+    const auto& limit = on.compute_limit ? on.compute_limit : terms->compute_limit;
+    ok = CheckOrder(request, limit, " on GPU " + on.gpu);
+  }
+  return ok;
+}
+
+}  // namespace prorata::cli

@@ -1,0 +1,34 @@
+#pragma once
+
+// The options that say a share's terms, on all of its GPUs or on single ones: "4GiB" for each GPU,
+// "0=4GiB,2=6GiB" for those named, "4GiB,2=6GiB" for each but one.
+
+#include <functional>
+#include <string>
+
+#include "base/result.h"
+#include "protocol/control.h"
+
+namespace CLI {
+class App;
+}
+
+namespace prorata::cli {
+
+// As typed.
+struct RawTerms {
+  std::string memory;
+  std::string compute;
+  std::string compute_limit;
+  std::string weight;
+};
+
+// Adds the options to a command; the four texts say what happens without each.
+void AddTermsOptions(CLI::App* app, RawTerms* raw, const std::string& memory,
+                     const std::string& compute, const std::string& limit,
+                     const std::string& weight);
+
+// Reads what was typed. The error is what follows "prorata: ".
+Status ReadTermsOptions(const CLI::App& app, const RawTerms& raw, protocol::ShareChange* terms);
+
+}  // namespace prorata::cli
