@@ -115,11 +115,8 @@ prorata_driver_lazy:
   export cuCoredumpGetAttributeGlobal 19
   export cuCoredumpSetAttribute 20
   export cuCoredumpSetAttributeGlobal 21
-  export cuCtxAttach 22
-  export cuCtxDetach 29
   export cuCtxDisablePeerAccess 30
   export cuCtxEnablePeerAccess 31
-  export cuCtxFromGreenCtx 32
   export cuCtxGetApiVersion 33
   export cuCtxGetCacheConfig 34
   export cuCtxGetCurrent 35
@@ -215,8 +212,6 @@ prorata_driver_lazy:
   export cuFuncSetCacheConfig 133
   export cuFuncSetSharedMemConfig 134
   export cuFuncSetSharedSize 135
-  export cuGLCtxCreate 136
-  export cuGLCtxCreate_v2 137
   export cuGLGetDevices 138
   export cuGLGetDevices_v2 139
   export cuGLInit 140
@@ -330,8 +325,6 @@ prorata_driver_lazy:
   export cuGraphicsUnregisterResource 263
   export cuGraphicsVDPAURegisterOutputSurface 264
   export cuGraphicsVDPAURegisterVideoSurface 265
-  export cuGreenCtxCreate 266
-  export cuGreenCtxDestroy 267
   export cuGreenCtxGetDevResource 268
   export cuGreenCtxGetId 269
   export cuGreenCtxRecordEvent 270
@@ -690,8 +683,6 @@ prorata_driver_lazy:
   export cuUserObjectCreate 664
   export cuUserObjectRelease 665
   export cuUserObjectRetain 666
-  export cuVDPAUCtxCreate 667
-  export cuVDPAUCtxCreate_v2 668
   export cuVDPAUGetDevice 669
   export cuWaitExternalSemaphoresAsync 670
   export cuWaitExternalSemaphoresAsync_ptsz 671

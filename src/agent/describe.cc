@@ -97,7 +97,7 @@ protocol::ContextSettled Node::SettleContext(Share& share, Member& member,
   uint64_t overhead = *found->second;
 
   const uint64_t before = charged - made.reserved_bytes;
-  if (overhead > before) {
+  if (overhead > before && made.what == protocol::kMadeContext) {
     devices_.LearnContextOverhead(number, overhead - before);
     for (const auto& [id, other] : shares_) {
       const auto other_index = other->IndexOf(number);

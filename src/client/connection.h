@@ -47,9 +47,11 @@ bool ReadAgent();
 // long time, and the member goes on within what it has.
 bool AskGrant(uint32_t device, uint64_t needed_bytes, protocol::GrantReply* reply);
 
-// Says that a context was made, and waits for the figure (false: none came; keep the reservation).
-// The helper has settled the ledger before this returns.
-bool AskSettled(uint32_t device, uint64_t reserved_bytes, protocol::ContextSettled* reply);
+// Says that a context was made, or something else whose memory nobody tells (protocol::kMade*), and
+// waits for the figure (false: none came; keep the reservation). The helper has settled the ledger
+// before this returns.
+bool AskSettled(uint32_t device, uint32_t what, uint64_t reserved_bytes,
+                protocol::ContextSettled* reply);
 
 void ForgetConnectionLocks();
 

@@ -11,14 +11,19 @@
 #include "client/share.h"
 
 namespace prorata::client {
+
+std::atomic<uint32_t> g_green_contexts;
+
 namespace {
 
 constexpr uint32_t kMaxContexts = 256;
 
 struct Known {
-  CUcontext context;
+  CUcontext context;  // or a green context's own handle
   uint32_t device;
   bool charged;
+  uint32_t attached;
+  CUgreenCtx green;  // whose context it is
 };
 struct Primary {
   uint32_t changing;
@@ -33,26 +38,32 @@ std::atomic<uint32_t> g_known_count;  // used length; entries are in no order
 Primary g_primaries[protocol::kMaxDevices];
 uint32_t g_charged[protocol::kMaxDevices];  // contexts that overhead is charged for
 
-void AddKnown(CUcontext context, uint32_t device, bool charged) {  // under g_lock
+Known* FindKnown(CUcontext context) {  // under g_lock
   const uint32_t count = g_known_count.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < count; ++i) {
-    if (g_known[i].context == context) return;
+    if (g_known[i].context == context) return &g_known[i];
   }
-  if (count == kMaxContexts) return;
-  g_known[count] = {context, device, charged};
+  return nullptr;
+}
+
+void AddKnown(CUcontext context, uint32_t device, bool charged,
+              CUgreenCtx green = nullptr) {  // under g_lock
+  const uint32_t count = g_known_count.load(std::memory_order_relaxed);
+  if (FindKnown(context) != nullptr || count == kMaxContexts) return;
+  g_known[count] = {context, device, charged, 0, green};
   g_known_count.store(count + 1, std::memory_order_release);
 }
 
+CUcontext HandleOf(CUgreenCtx green) { return reinterpret_cast<CUcontext>(green); }
+
 bool DropKnown(CUcontext context, Known* was) {  // under g_lock
+  Known* const found = FindKnown(context);
+  if (found == nullptr) return false;
   const uint32_t count = g_known_count.load(std::memory_order_relaxed);
-  for (uint32_t i = 0; i < count; ++i) {
-    if (g_known[i].context != context) continue;
-    *was = g_known[i];
-    g_known[i] = g_known[count - 1];
-    g_known_count.store(count - 1, std::memory_order_release);
-    return true;
-  }
-  return false;
+  *was = *found;
+  *found = g_known[count - 1];
+  g_known_count.store(count - 1, std::memory_order_release);
+  return true;
 }
 
 // One of `contexts` on the device is gone: its part of the overhead goes with it. What each one
@@ -64,7 +75,8 @@ void UnchargeContext(uint32_t device, uint32_t contexts) {
 
 void Report(uint32_t device, uint64_t reserved_bytes) {
   protocol::ContextSettled settled;
-  AskSettled(device, reserved_bytes, &settled);  // the helper has settled the ledger by the answer
+  AskSettled(device, protocol::kMadeContext, reserved_bytes,
+             &settled);  // the helper has settled the ledger by the answer
 }
 
 bool IsActive(CUdevice ordinal) {
@@ -181,6 +193,104 @@ void ContextEnded(CUcontext context, bool success) {
   if (contexts != 0) UnchargeContext(was.device, contexts);
 }
 
+void ContextAttached(CUcontext context) {
+  const Holding holding(g_lock);
+  Known* const known = FindKnown(context);
+  if (known != nullptr) ++known->attached;
+}
+
+bool LastDetach(CUcontext context) {
+  const Holding holding(g_lock);
+  Known* const known = FindKnown(context);
+  if (known == nullptr || known->attached == 0) return true;
+  --known->attached;
+  return false;
+}
+
+// What is charged is the primary context, if this is the first that needs it. Its handle is got by
+// retaining it, for the time of the call.
+CUresult CreateGreen(CUgreenCtx* green, CUdevice ordinal, CUresult (*call)(void*), void* data) {
+  const uint32_t device = IndexOf(ordinal);
+  const auto real = [&] { return call(data); };
+  if (device == kNoDevice || green == nullptr) return Within(real);
+  uint64_t reserved_bytes = 0;
+  if (!IsActive(ordinal)) {
+    const CUresult result = ReserveContext(device, &reserved_bytes);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  BeginPrimary(device);
+  CUcontext primary = nullptr;
+  CUresult result =
+      Within([&] { return PRORATA_REAL(cuDevicePrimaryCtxRetain)(&primary, ordinal); });
+  if (result == CUDA_SUCCESS) {
+    result = Within(real);
+    Within([&] { return PRORATA_REAL(cuDevicePrimaryCtxRelease_v2)(ordinal); });
+  }
+  const bool made = result == CUDA_SUCCESS;
+  if (made) {
+    g_green_contexts.fetch_add(1);
+    const Holding holding(g_lock);
+    AddKnown(HandleOf(*green), device, false);
+  }
+  if (SettlePrimary(device, ordinal, made ? primary : nullptr, reserved_bytes)) {
+    ForgetStreamCache();
+    Report(device, reserved_bytes);
+  }
+  return result;
+}
+
+void ContextFromGreen(CUcontext context, CUgreenCtx green) {
+  const Holding holding(g_lock);
+  const Known* const known = FindKnown(HandleOf(green));
+  if (known != nullptr) AddKnown(context, known->device, false, green);
+}
+
+CUresult DestroyGreen(CUgreenCtx green) {
+  const auto real = [&] { return PRORATA_REAL(cuGreenCtxDestroy)(green); };
+  uint32_t device = kNoDevice;
+  CUcontext context = nullptr, primary = nullptr;
+  {
+    const Holding holding(g_lock);
+    const Known* const known = FindKnown(HandleOf(green));
+    if (known != nullptr) {
+      device = known->device;
+      primary = g_primaries[device].context;
+    }
+    for (uint32_t i = 0; known != nullptr && i < g_known_count.load(); ++i) {
+      if (g_known[i].green == green) context = g_known[i].context;
+    }
+  }
+  if (device == kNoDevice) return Within(real);
+  const CUdevice ordinal = g_share.ordinal_of_index[device];
+  BeginPrimary(device);
+  if (context != nullptr) FencesOfContextEnding(context);
+  if (primary != nullptr) ContextEnding(primary);
+  const CUresult result = Within(real);
+  SettlePrimary(device, ordinal, nullptr, 0);
+  if (primary != nullptr) ContextEnded(primary, false);  // if it is still active, all lives on
+  if (result != CUDA_SUCCESS) {
+    if (context != nullptr) FencesOfContextStay(context);
+    return result;
+  }
+  g_green_contexts.fetch_sub(1);
+  {
+    const Holding holding(g_lock);
+    Known was;
+    DropKnown(HandleOf(green), &was);
+    DropKnown(context, &was);
+  }
+  if (context != nullptr) FencesOfContextGone(context);
+  return result;
+}
+
+CUcontext OwnerOf(CUcontext context) {
+  const Holding holding(g_lock);
+  const Known* const known = FindKnown(context);
+  if (known == nullptr || known->green == nullptr) return context;
+  const CUcontext primary = g_primaries[known->device].context;
+  return primary != nullptr ? primary : context;
+}
+
 CUresult RetainPrimary(CUcontext* context, CUdevice ordinal) {
   const uint32_t device = IndexOf(ordinal);
   const auto real = PRORATA_REAL(cuDevicePrimaryCtxRetain);
@@ -220,10 +330,8 @@ uint32_t DeviceOfCurrent(CUcontext current) {
   if (current == nullptr) return kNoDevice;
   {
     const Holding holding(g_lock);
-    const uint32_t count = g_known_count.load(std::memory_order_relaxed);
-    for (uint32_t i = 0; i < count; ++i) {
-      if (g_known[i].context == current) return g_known[i].device;
-    }
+    const Known* const known = FindKnown(current);
+    if (known != nullptr) return known->device;
   }
   CUdevice ordinal = -1;
   const OwnCalls own;

@@ -16,6 +16,7 @@
 //
 // Whoever leaves last sees the state that all of them produced together.
 
+#include <atomic>
 #include <cstdint>
 
 #include "client/real.h"
@@ -32,6 +33,18 @@ void ContextMade(CUcontext context, uint32_t device, uint64_t reserved_bytes);
 // The end of a context that cuCtxCreate* made, around the driver's call.
 void ContextEnding(CUcontext context);
 void ContextEnded(CUcontext context, bool success);
+
+// cuCtxAttach makes a context outlive so many of cuCtxDetach. Whether this detach ends it.
+void ContextAttached(CUcontext context);
+bool LastDetach(CUcontext context);
+
+// Green contexts hold the primary context of their device, and what is allocated in one is the
+// primary's. `owner` of a context that is none is itself.
+CUresult CreateGreen(CUgreenCtx* green, CUdevice ordinal, CUresult (*call)(void*), void* data);
+void ContextFromGreen(CUcontext context, CUgreenCtx green);
+CUresult DestroyGreen(CUgreenCtx green);
+extern std::atomic<uint32_t> g_green_contexts;
+CUcontext OwnerOf(CUcontext context);
 
 CUresult RetainPrimary(CUcontext* context, CUdevice ordinal);
 // Releases or resets, by `call`.

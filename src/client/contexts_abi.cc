@@ -66,6 +66,59 @@ CUresult cuCtxDestroy_v2(CUcontext ctx) {
   return Destroy(ctx, [&] { return PRORATA_REAL(cuCtxDestroy_v2)(ctx); });
 }
 
+CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) {
+  const CUresult result = Within([&] { return PRORATA_REAL(cuCtxAttach)(pctx, flags); });
+  if (result == CUDA_SUCCESS && Governed() && pctx != nullptr) ContextAttached(*pctx);
+  return result;
+}
+
+CUresult cuCtxDetach(CUcontext ctx) {
+  const auto call = [&] { return PRORATA_REAL(cuCtxDetach)(ctx); };
+  if (Governed() && !LastDetach(ctx)) return Within(call);
+  return Destroy(ctx, call);
+}
+
+CUresult cuGLCtxCreate(CUcontext* pCtx, unsigned int Flags, CUdevice device) {
+  return Create(pCtx, device, [&] { return PRORATA_REAL(cuGLCtxCreate)(pCtx, Flags, device); });
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext* pCtx, unsigned int Flags, CUdevice device) {
+  return Create(pCtx, device, [&] { return PRORATA_REAL(cuGLCtxCreate_v2)(pCtx, Flags, device); });
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext* pCtx, unsigned int flags, CUdevice device, VdpDevice vdpDevice,
+                          VdpGetProcAddress* vdpGetProcAddress) {
+  return Create(pCtx, device, [&] {
+    return PRORATA_REAL(cuVDPAUCtxCreate)(pCtx, flags, device, vdpDevice, vdpGetProcAddress);
+  });
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext* pCtx, unsigned int flags, CUdevice device,
+                             VdpDevice vdpDevice, VdpGetProcAddress* vdpGetProcAddress) {
+  return Create(pCtx, device, [&] {
+    return PRORATA_REAL(cuVDPAUCtxCreate_v2)(pCtx, flags, device, vdpDevice, vdpGetProcAddress);
+  });
+}
+
+CUresult cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice dev,
+                          unsigned int flags) {
+  auto call = [&] { return PRORATA_REAL(cuGreenCtxCreate)(phCtx, desc, dev, flags); };
+  if (!Governed()) return Within(call);
+  return CreateGreen(
+      phCtx, dev, [](void* data) { return (*static_cast<decltype(call)*>(data))(); }, &call);
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
+  if (Governed()) return DestroyGreen(hCtx);
+  return Within([&] { return PRORATA_REAL(cuGreenCtxDestroy)(hCtx); });
+}
+
+CUresult cuCtxFromGreenCtx(CUcontext* pContext, CUgreenCtx hCtx) {
+  const CUresult result = Within([&] { return PRORATA_REAL(cuCtxFromGreenCtx)(pContext, hCtx); });
+  if (result == CUDA_SUCCESS && Governed()) ContextFromGreen(*pContext, hCtx);
+  return result;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   if (Governed()) return RetainPrimary(pctx, dev);
   return Within([&] { return PRORATA_REAL(cuDevicePrimaryCtxRetain)(pctx, dev); });

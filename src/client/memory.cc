@@ -68,6 +68,8 @@ Place CurrentPlace() {
     return {};
   }
   place.device = g_share.ordinals == 1 ? IndexOf(0) : DeviceOfCurrent(place.context);
+  if (g_green_contexts.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    place.context = OwnerOf(place.context);
   return place;
 }
 

@@ -140,10 +140,11 @@ bool AskGrant(uint32_t device, uint64_t needed_bytes, protocol::GrantReply* repl
       [&](const Entry& entry) { *reply = entry.grant; });
 }
 
-bool AskSettled(uint32_t device, uint64_t reserved_bytes, protocol::ContextSettled* reply) {
+bool AskSettled(uint32_t device, uint32_t what, uint64_t reserved_bytes,
+                protocol::ContextSettled* reply) {
   return Ask(
       MessageType::kContextMade, 1'000'000'000,
-      [&](uint64_t id) { return protocol::ContextMade{id, device, 0, reserved_bytes}; },
+      [&](uint64_t id) { return protocol::ContextMade{id, device, what, reserved_bytes}; },
       [&](const Entry& entry) { *reply = entry.settled; });
 }
 

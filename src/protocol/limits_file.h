@@ -123,8 +123,8 @@ static_assert(sizeof(Utilization) == 128);
 // kUsageWanted); where that cannot be had, and for the dead, its grant counts as used.
 struct MemberRow {
   // Names the usage memory of this member; another one for another member, and never used again in
-  // the life of a share. 0: there is none (a free slot, a dead member, one that has not joined again
-  // since the agent started), and what the slot has in use is its grant.
+  // the life of a share. 0: there is none (a free slot, a dead member, one that has not joined
+  // again since the agent started), and what the slot has in use is its grant.
   std::atomic<uint64_t> usage_serial;
   // As the agent sees the process, and as the process sees itself (the last number of NSpid in
   // /proc/PID/status). 0: the slot is free. The dead stay until their memory is gone.

@@ -24,8 +24,9 @@ enum class MessageType : uint16_t {
   kWelcome = 2,         // agent -> member
   kGrantRequest = 3,    // member -> agent
   kGrantReply = 4,      // agent -> member; the new grant already stands in the limits file
-  kContextMade = 5,     // member -> agent: a context was made, `reserved_bytes` were charged for it
-  kContextSettled = 6,  // agent -> member: what the context really took, by NVML
+  kContextMade = 5,     // member -> agent: a context was made, or something else that takes memory
+                        // and does not say how much; `reserved_bytes` were charged for it
+  kContextSettled = 6,  // agent -> member: what it really took, by NVML
   kLeaseWanted = 7,     // member -> agent: a launch waits for the lease
   kLeaseIdle = 8,       // member -> agent: nothing queued, nothing running, since idle_report_us
   kLeaseDrained = 9,    // member -> agent: the work launched under the closed lease is done
@@ -72,9 +73,11 @@ struct GrantReply {
 struct ContextMade {
   uint64_t id;
   uint32_t device;
-  uint32_t reserved;
+  uint32_t what;  // kMadeContext: the agent learns from it what a context takes; else kMadeOther
   uint64_t reserved_bytes;
 };
+
+inline constexpr uint32_t kMadeContext = 0, kMadeOther = 1;
 
 struct ContextSettled {
   uint64_t id;
