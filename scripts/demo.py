@@ -54,7 +54,7 @@ class Demo:
 
     def prorata(self, *arguments):
         done = subprocess.run([self.build / "bin" / "prorata", *arguments], env=self.environment,
-                              capture_output=True, text=True, check=False, timeout=30)
+                              capture_output=True, text=True, check=False, timeout=120)
         if done.returncode != 0:
             raise RuntimeError(f"prorata {arguments[0]}: {done.stderr.strip()}")
         return json.loads(done.stdout)
@@ -68,7 +68,7 @@ class Demo:
 
     def start_agent(self):
         self.agent = self.popen([self.build / "bin" / "prorata", "agent"], "agent.log")
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while time.monotonic() < end and self.agent.poll() is None:
             done = subprocess.run([self.build / "bin" / "prorata", "gpus", "--json"],
                                   env=self.environment, capture_output=True, text=True, check=False)
@@ -90,7 +90,7 @@ class Demo:
     def reports(self):
         found = {}
         for name, process in self.programs.items():
-            out, _ = process.communicate(timeout=60)
+            out, _ = process.communicate(timeout=180)
             if process.returncode != 0:
                 log = (self.folder / f"{name}.log").read_text(encoding="utf-8")
                 raise RuntimeError(f"program {name} ended with {process.returncode}: "
@@ -219,7 +219,7 @@ def run(demo):
                   if not s["ended"]]
         if len(shares) == len(PROGRAMS):
             table.show(second, sorted(shares, key=lambda share: share[0]))
-        if second > demo.seconds + 60:
+        if second > demo.seconds + 180:
             raise RuntimeError("the programs did not end in time")
     demo.reports()
     return closing_table(demo)

@@ -24,7 +24,7 @@ class Folder(unittest.TestCase):
     def call(self, *options, **environment):
         return subprocess.run([sys.executable, SCRIPT, "--build", BUILD, *options], check=False,
                               env={**os.environ, **environment}, capture_output=True, text=True,
-                              timeout=100)
+                              timeout=800)
 
 
 class WithoutADriver(Folder):

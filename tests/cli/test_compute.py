@@ -7,6 +7,7 @@ import time
 import unittest
 
 import harness
+import quiet
 
 sys.path.insert(0, str(harness.ROOT / "scripts"))
 import demo  # pylint: disable=wrong-import-position
@@ -85,14 +86,13 @@ class Contention(harness.MachineTestCase):
             ["--name", "serve", "--memory", "2GiB", "--compute", "0.3", "--compute-limit", "0.4"],
             load)
         used = {}
-        for name, process in (("train", train), ("serve", serve)):
-            out, err = process.communicate(timeout=harness.DEADLINE_S)
-            self.assertEqual(process.returncode, 0, err)
-            used[name] = json.loads(out.splitlines()[-1])["device_time_ns"] / 1e9 / seconds
-        # Entitled: 0.6 and 0.4. Loose, for a loaded machine; a share that is passed over gets 0.1.
-        self.assertLessEqual(used["serve"], 0.4 + 0.03)
-        self.assertGreater(used["serve"], 0.2)
-        self.assertGreater(used["train"], 0.3)
+        with quiet.Watch() as watch:
+            for name, process in (("train", train), ("serve", serve)):
+                out, err = process.communicate(timeout=harness.DEADLINE_S)
+                self.assertEqual(process.returncode, 0, err)
+                used[name] = json.loads(out.splitlines()[-1])["device_time_ns"] / 1e9 / seconds
+        # Entitled: 0.6 and 0.4. A share that is passed over gets 0.1.
+        watch.judge(self, 0.2 < used["serve"] <= 0.4 + 0.03 and used["train"] > 0.3, f"{used}")
 
 
 class Referee(unittest.TestCase):

@@ -8,6 +8,7 @@ import time
 import unittest
 
 import harness
+import quiet
 
 PYTHON = shutil.which("python3")
 # Prints the libraries that are mapped, what the descriptors lead to, and the number of threads.
@@ -86,14 +87,16 @@ class Guest(harness.MachineTestCase):
             subprocess.run(["/bin/true"], env=environment, check=True)
             return time.perf_counter() - begin
 
-        for _ in range(3):
-            pairs = [(once(with_library), once(without), once(without)) for _ in range(150)]
-            added = statistics.median(w - o for w, o, _ in pairs)
-            noise = statistics.median(abs(o - p) for _, o, p in pairs)
-            print(f"added {added * 1e6:.0f} us, noise {noise * 1e6:.0f} us")
-            if added <= allowed_s + noise:
-                return
-        self.fail(f"/bin/true starts {added * 1e6:.0f} us later than without prorata")
+        with quiet.Watch() as watch:
+            for _ in range(3):
+                pairs = [(once(with_library), once(without), once(without)) for _ in range(150)]
+                added = statistics.median(w - o for w, o, _ in pairs)
+                noise = statistics.median(abs(o - p) for _, o, p in pairs)
+                print(f"added {added * 1e6:.0f} us, noise {noise * 1e6:.0f} us")
+                if added <= allowed_s + noise:
+                    break
+        watch.judge(self, added <= allowed_s + noise,
+                    f"/bin/true starts {added * 1e6:.0f} us later than without prorata")
 
 
 if __name__ == "__main__":

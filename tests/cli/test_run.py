@@ -63,12 +63,16 @@ class Status(harness.MachineTestCase):
 
 
 class Agent(harness.MachineTestCase):
+    def one_agent(self):
+        """The agents, when those that found another one there have ended."""
+        return harness.wait_until(lambda: len(found := self.machine.agent_pids()) == 1 and found,
+                                  what="one agent")
+
     def test_run_starts_an_agent_which_ends_after_its_last_share(self):
         process = self.machine.start([harness.PRORATA, "run", "--", "sh", "-c", "echo on; read x"],
                                      stdin=subprocess.PIPE)
         self.assertEqual(harness.read_line(process), "on\n")
-        agents = self.machine.agent_pids()
-        self.assertEqual(len(agents), 1)
+        agents = self.one_agent()
         self.assertEqual(len(self.machine.ps()), 1)
         # In a session of its own: what a terminal sends to the program does not end it.
         self.assertNotEqual(os.getsid(agents[0]), os.getsid(process.pid))
@@ -83,7 +87,7 @@ class Agent(harness.MachineTestCase):
             ["sh", "-c", "echo on; read x"]), stdin=subprocess.PIPE) for i in range(6)]
         for process in processes:
             self.assertEqual(harness.read_line(process), "on\n")
-        self.assertEqual(len(self.machine.agent_pids()), 1)
+        self.one_agent()
         self.assertEqual({share["name"] for share in self.machine.ps()},
                          {f"n{i}" for i in range(6)})
         for process in processes:

@@ -93,21 +93,29 @@ class Compute(UpdateCase):
     def test_a_limit_that_moves_under_load(self):
         self.machine.start(self.machine.command(
             ["--name", "x", "--compute-limit", "0.3", "--memory", "2GiB"],
-            [harness.GPULOAD, "--seconds", "60", "--kernel-us", "2000"]))
+            [harness.GPULOAD, "--seconds", "3600", "--kernel-us", "2000"]))
 
-        def speed(seconds):
+        # An agent that a busy machine holds up calls a lease back late; what was used too much is
+        # made up for, so the mean since a limit was set comes down to it.
+        def held_below(most):
             begin, since = self.device()["device_time_ns"], time.monotonic()
-            time.sleep(seconds)
-            return (self.device()["device_time_ns"] - begin) / (time.monotonic() - since) / 1e9
+
+            def held():
+                time.sleep(1)
+                used = self.device()["device_time_ns"] - begin
+                return used / (time.monotonic() - since) / 1e9 < most
+            harness.wait_until(held, what=f"a mean below {most}")
+
+        def a_second_above(least):
+            begin, since = self.device()["device_time_ns"], time.monotonic()
+            time.sleep(1)
+            return (self.device()["device_time_ns"] - begin) / (time.monotonic() - since) / 1e9 > least
         harness.wait_until(lambda: self.device()["device_time_ns"] > 3e8, what="the load")
-        slow = speed(1.0)
+        held_below(0.36)
         self.update_well("--compute-limit", "0.9")
-        fast = speed(1.0)
-        # A loaded test machine may hold both down; it cannot raise one above its limit.
-        self.assertLess(slow, 0.36)
-        self.assertGreater(fast, slow * 1.3)
+        harness.wait_until(lambda: a_second_above(0.45), what="more than the old limit")
         self.update_well("--compute-limit", "0.1")
-        self.assertLess(speed(1.0), 0.2)
+        held_below(0.2)
 
 
 class Bad(UpdateCase):

@@ -17,6 +17,8 @@ LIB = os.environ["GUEST_LIBRARY"]
 MIB = 1 << 20
 LEASE_AT = 256 + 128      # DeviceLimits.lease of device 0 in the limits file
 OVERHEAD_AT = 256 + 48 + 8
+HEARTBEAT_AT = 128         # LimitsHeader.heartbeat
+SILENT_S = 0.06           # after that an agent is taken for gone, and a closed lease holds nobody
 OPEN = 1
 
 
@@ -69,6 +71,31 @@ class Limits:
 
     def lease(self, sequence, bits):
         struct.pack_into("<I", self.pages, LEASE_AT, sequence << 2 | bits)
+
+    def heartbeat(self):
+        return struct.unpack_from("<Q", self.pages, HEARTBEAT_AT)[0]
+
+    def longest_pause(self, over, limit_s):
+        """Watches the heart until over() or the limit: for how long it may have stood still."""
+        at = since = time.monotonic()
+        beat, end, longest = self.heartbeat(), at + limit_s, 0
+        while not over() and at < end:
+            time.sleep(0.001)
+            before, at = at, time.monotonic()  # of the last look and this one, each before it
+            if (now := self.heartbeat()) != beat:
+                longest = max(longest, time.monotonic() - since)
+                beat, since = now, before
+        return max(longest, time.monotonic() - since)
+
+    def await_beat(self):
+        """When the count before the one that stands there now was last seen."""
+        before, beat = time.monotonic(), self.heartbeat()
+        while True:
+            at = time.monotonic()
+            if self.heartbeat() != beat:
+                return before
+            before = at
+            time.sleep(0.001)
 
     def overhead(self, size):
         struct.pack_into("<Q", self.pages, OVERHEAD_AT, size)
@@ -131,18 +158,26 @@ def too_small():
 def lease():
     cuda, limits = Cuda(), Limits()
     assert cuda.start() == 0 and cuda.launch() == 0
-    limits.lease(2, 0)
-    done = threading.Event()
+    sequence = 2
+    for _ in range(100):
+        limits.lease(sequence, 0)
+        done = threading.Event()
 
-    def work():
-        cuda.lib.cuCtxSetCurrent(cuda.context)
-        cuda.launch()
-        done.set()
+        def work(finished=done):
+            cuda.lib.cuCtxSetCurrent(cuda.context)
+            cuda.launch()
+            finished.set()
 
-    threading.Thread(target=work, daemon=True).start()
-    blocked = not done.wait(0.3)
-    limits.lease(3, OPEN)
-    return {"blocked": blocked, "went_on": done.wait(10)}
+        threading.Thread(target=work, daemon=True).start()
+        pause_s = limits.longest_pause(done.is_set, 0.3)
+        blocked = not done.is_set()
+        limits.lease(sequence + 1, OPEN)
+        went_on = done.wait(60)
+        # A heart that stood still lets everybody go on: that shows nothing of the lease.
+        if blocked or pause_s < SILENT_S - 0.01:
+            return {"blocked": blocked, "went_on": went_on, "beats_ms": 0}
+        sequence += 2
+    return {"blocked": blocked, "went_on": went_on, "beats_ms": pause_s * 1000}
 
 
 def silent():
@@ -150,9 +185,9 @@ def silent():
     cuda, limits = Cuda(), Limits()
     assert cuda.start() == 0 and cuda.launch() == 0 and cuda.alloc(MIB)[0] == 0
     limits.lease(2, 0)
+    start = limits.await_beat()
     os.kill(os.getppid(), signal.SIGSTOP)
     try:
-        start = time.monotonic()
         launched = cuda.launch()
         waited = time.monotonic() - start
         return {"launched": launched, "waited": waited, "allocated": cuda.alloc(64 * MIB)[0]}

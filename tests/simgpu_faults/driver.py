@@ -1,6 +1,7 @@
 """The simulated driver by ctypes: just enough to allocate, launch, wait, and see what is answered.
 
-Run as a program it does what its arguments say, one after the other, and prints the answers as JSON:
+Run as a program it does what its arguments say, one after the other, and prints the answers as JSON, each
+with the milliseconds at which it was begun and ended:
 
     driver.py alloc:64 launch:1000 sync free:0
 
@@ -28,6 +29,7 @@ class Driver:
         self.memory = []
         self.called = []
         self.device = 0
+        self.stamps = []  # addresses of each stamped kernel's begin and end
         self._keep = []  # what ctypes must not collect while the driver knows its address
         self._kernel = None
 
@@ -84,13 +86,44 @@ class Driver:
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         return self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
 
+    def function(self, name):
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        path = str(BUILD / "tests" / "conformance_kernels.so").encode()
+        self.must("cuModuleLoad", ctypes.byref(module), path)
+        self.must("cuModuleGetFunction", ctypes.byref(function), module, name)
+        return function
+
+    def stamped(self):
+        """What stamp() needs, made before the device is busy."""
+        self._stamp = self.function(b"stamp")
+        for _ in range(4):
+            address = ctypes.c_uint64()
+            self.must("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(16))
+            self.stamps.append(address)
+        self._stamped = []
+        return "SUCCESS"
+
+    def stamp(self, microseconds):
+        """One kernel of so long, that notes when it ran by the device's own clock."""
+        values = [self.stamps[len(self._stamped)], ctypes.c_uint64(int(microseconds) * 1000)]
+        self._stamped.append(values[0])
+        pointers = (ctypes.c_void_p * 2)(*(ctypes.addressof(value) for value in values))
+        return self.call("cuLaunchKernel", self._stamp, 1, 1, 1, 1, 1, 1, 0, self.stream, pointers,
+                         None)
+
+    def times(self):
+        """[begin, end] of each stamped kernel, in milliseconds of the device's clock."""
+        found = []
+        for address in self._stamped:
+            pair = (ctypes.c_uint64 * 2)()
+            self.must("cuMemcpyDtoH_v2", pair, address, ctypes.c_size_t(16))
+            found.append([value / 1e6 for value in pair])
+        return found
+
     def launch(self, microseconds):
         """One kernel of so long, that adds 1 to a word."""
         if self._kernel is None:
-            module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-            path = str(BUILD / "tests" / "conformance_kernels.so").encode()
-            self.must("cuModuleLoad", ctypes.byref(module), path)
-            self.must("cuModuleGetFunction", ctypes.byref(kernel), module, b"step")
+            kernel = self.function(b"step")
             word = ctypes.c_uint64()
             self.must("cuMemAlloc_v2", ctypes.byref(word), ctypes.c_size_t(8))
             self._kernel, self._word = kernel, word
@@ -137,7 +170,7 @@ class Driver:
 
     def told(self):
         """What host functions and callbacks have been called with; waits for the first."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 120
         while not self.called and time.monotonic() < end:
             time.sleep(0.001)
         return self.called
@@ -156,11 +189,12 @@ class Driver:
 def main():
     driver = Driver()
     answers = []
+    start = time.monotonic()
     for argument in sys.argv[1:]:
         name, _, value = argument.partition(":")
         began = time.monotonic()
         answer = getattr(driver, name)(*([value] if value else []))
-        answers.append([argument, answer, (time.monotonic() - began) * 1000])
+        answers.append([argument, answer, (began - start) * 1000, (time.monotonic() - start) * 1000])
     print(json.dumps(answers), flush=True)
     os._exit(0)  # as a program that just ends: nothing is destroyed by hand
 

@@ -1,0 +1,58 @@
+"""Whether the machine was quiet while a test judged real times. A verdict that noise can explain is no
+failure: the test is then skipped by name, with the figures. What needs no quiet is judged without.
+
+    with quiet.Watch() as watch:
+        measured = ...
+    watch.judge(self, measured < bound, f"measured {measured}")
+"""
+import json
+import resource
+import signal
+import subprocess
+
+import harness
+
+NOISE_PROBE = harness.BUILD / "tests" / "noise_probe"
+# A machine beyond any of these is noisy. A quiet one with two CPUs: 0.1 ms, 1 ms, 10 ms, 5 %.
+MOST_LATE_MEAN_US = 500
+MOST_LATE_P99_US = 5_000
+MOST_LATE_US = 100_000
+MOST_OTHERS = 0.25  # of the CPUs' time, used by programs that are no children of the test
+
+
+def _children_cpu_s():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+class Watch:
+    """Measures beside the test. Children that ended (and were waited for) inside are its own."""
+
+    def __init__(self):
+        self.noisy = None  # why, with figures; empty: it was quiet
+
+    def __enter__(self):
+        self._own_s = _children_cpu_s()
+        self._probe = subprocess.Popen([NOISE_PROBE, "--watch", "--dilation", "1"], text=True,
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return self
+
+    def __exit__(self, *_):
+        own_s = _children_cpu_s() - self._own_s
+        self._probe.send_signal(signal.SIGTERM)
+        out, _ = self._probe.communicate(f"{own_s}\n", timeout=harness.DEADLINE_S)
+        report = json.loads(out)
+        noise, others = report["noise"], report["others"]
+        self.figures = f"{noise['text']}; others used {100 * others:.0f} % of the CPUs"
+        noisy = (noise["wakes"] == 0 or noise["late_mean_us"] > MOST_LATE_MEAN_US
+                 or noise["late_p99_us"] > MOST_LATE_P99_US or noise["late_max_us"] > MOST_LATE_US
+                 or others > MOST_OTHERS)
+        self.noisy = self.figures if noisy else ""
+
+    def judge(self, test, well, message):
+        """Fails the test, or skips it where the machine was noisy."""
+        if well:
+            return
+        if self.noisy:
+            test.skipTest(f"the machine was too noisy ({self.noisy}) to judge: {message}")
+        test.fail(f"{message} (on a quiet machine: {self.figures})")
