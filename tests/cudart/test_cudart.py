@@ -15,6 +15,7 @@ import harness
 from harness import GIB, MIB
 
 SOURCE = harness.ROOT / "tests" / "cudart" / "fill.cc"
+TOGETHER = harness.ROOT / "tests" / "cudart" / "together.cc"
 STEP = 128 * MIB
 
 
@@ -46,13 +47,16 @@ class Cudart(harness.MachineTestCase):
             self.skipTest(f"no cudart {major} in {':'.join(map(str, cuda_folders()))}")
         return shared.parent
 
-    def build_fill(self, major, static):
+    def build(self, source, major, static, *options):
         folder = self.folder_of(major)
-        program = self.machine.folder / "fill"
+        program = self.machine.folder / source.stem
         library = folder / ("libcudart_static.a" if static else f"libcudart.so.{major}")
-        subprocess.run([shutil.which("c++"), "-O1", "-o", program, SOURCE, library,
+        subprocess.run([shutil.which("c++"), "-O1", *options, "-o", program, source, library,
                         f"-Wl,-rpath,{folder}", "-ldl", "-lpthread", "-lrt"], check=True)
         return program
+
+    def build_fill(self, major, static):
+        return self.build(SOURCE, major, static)
 
     def check_fill(self, major, static):
         """Alone with the device it takes it whole; three with 1 GiB each fit beside each other."""
@@ -89,6 +93,45 @@ class Cudart(harness.MachineTestCase):
 
     def test_shared_12(self):
         self.check_fill(12, static=False)
+
+    def check_together(self, major, static):
+        """Two of one share, each refused and going on, as a framework's allocator does."""
+        properties = "cudaGetDeviceProperties" + ("_v2" if major == 12 else "")
+        program = self.build(TOGETHER, major, static, f"-DPROPERTIES={properties}")
+        nvml = harness.Nvml(self.machine)
+        self.addCleanup(nvml.close)
+
+        def sample():
+            used = nvml.memory()[2]
+            assert used <= 2 * GIB, f"{used - 2 * GIB} bytes above the limit"
+
+        watcher = harness.Watcher(sample)
+        watcher.start()
+        both = self.machine.start(self.machine.command(
+            ["--name", "both", "--memory", "2GiB"],
+            ["bash", "-c", f"{program} 1 2000 <&0 & one=$!; {program} 2 2000; two=$?; "
+             "wait $one && exit $two"]), stdin=subprocess.PIPE)
+        for _ in range(2):
+            self.assertEqual(harness.read_line(both), "ready\n")
+        out, err = both.communicate("go", timeout=harness.DEADLINE_S)
+        watcher.stop()
+        self.assertEqual(both.returncode, 0, out + err)
+        reports = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual(len(reports), 2)
+        for report in reports:
+            self.assertEqual((report["total"], report["properties_total"]), (2 * GIB, 2 * GIB))
+            self.assertGreater(report["refused"], 0)
+            self.assertGreater(report["recovered"], 0)
+        if not harness.REAL_GPU:
+            self.assertLessEqual(self.machine.peak_bytes(), 2 * GIB)
+            self.assertGreater(self.machine.peak_bytes(), GIB)
+            harness.wait_until(lambda: nvml.memory()[2] == 0, what="all memory back")
+
+    def test_two_of_one_share_never_exceed_it_together_13(self):
+        self.check_together(13, static=True)
+
+    def test_two_of_one_share_never_exceed_it_together_12(self):
+        self.check_together(12, static=False)
 
     def test_vector_add_by_nvcc(self):
         nvcc = find("bin/nvcc")

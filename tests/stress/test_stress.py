@@ -1,7 +1,7 @@
 """64 threads in 8 processes of one share allocate in every way there is; the device is the judge.
 
 What the simulated GPU gives out is counted twice: by a watcher who asks NVML as fast as it can, and
-by the machine itself, whose high-water mark (build/tests/sim_usage) misses nothing in between.
+by the machine itself, whose high-water mark misses nothing in between.
 
     PRORATA_STRESS_SECONDS=60 PRORATA_TEST_SEED=7 tests/run_one.py tests/stress/test_stress.py ...
 """
@@ -17,7 +17,6 @@ import harness
 from harness import GIB, MIB
 
 MEMORY_STRESS = harness.BUILD / "tests" / "memory_stress"
-SIM_USAGE = harness.BUILD / "tests" / "sim_usage"
 SECONDS = float(os.environ.get("PRORATA_STRESS_SECONDS", 6))
 LIMIT = 2 * GIB
 PROCESSES, THREADS = 8, 8
@@ -72,10 +71,10 @@ context_memory = "48MiB"
         self.assertEqual(self.machine.share("s")["members"], [])
         watcher.stop()
         self.assertEqual((report["errors"], report["crashed"]), (0, []), report["first_error"])
-        self.assertLessEqual(self.peak(), LIMIT)
+        self.assertLessEqual(self.machine.peak_bytes(), LIMIT)
         # It was a stress: the share was full (of charges: not all of them are used at once), and all
         # kinds were made.
-        self.assertGreater(self.peak(), LIMIT // 2)
+        self.assertGreater(self.machine.peak_bytes(), LIMIT // 2)
         self.assertGreater(sum(report["refused"].values()), 0)
         self.assertEqual([kind for kind, made in report["made"].items() if not made], [])
         self.assertGreater(watcher.samples, 100)
@@ -84,12 +83,6 @@ context_memory = "48MiB"
         harness.wait_until(lambda: not self.machine.ps(), what="the share's end")
         self.check_room()
         return report
-
-    def peak(self):
-        """The most that was ever in use, by the machine's own account."""
-        out = subprocess.run([SIM_USAGE], input="0\n", env=self.machine.environment, text=True,
-                             capture_output=True, check=True).stdout
-        return json.loads(out.splitlines()[-1])["peak_bytes"]
 
     def check_room(self):
         """A program gets a whole share of the same size."""
