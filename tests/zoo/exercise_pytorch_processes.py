@@ -1,6 +1,7 @@
 """PyTorch's CUDA build in two processes: what one holds the other cannot have, and gets when it is freed;
 memory of one is handed to the other and read there. On a share both are its members.
 """
+import random
 import time
 import warnings
 
@@ -16,6 +17,23 @@ def allocate(byte_count):
     return torch.empty(byte_count, dtype=torch.uint8, device="cuda")
 
 
+def fill(seed):
+    """Allocates and frees at random, nearly always near what there is; how often it was refused."""
+    pick = random.Random(seed)
+    held, refused = [], 0
+    for _ in range(400):
+        try:
+            held.append(allocate(pick.randrange(MIB, 512 * MIB)))
+        except torch.OutOfMemoryError:
+            refused += 1
+            pick.shuffle(held)
+            del held[len(held) // 2:]
+            torch.cuda.empty_cache()
+    held.clear()
+    torch.cuda.empty_cache()
+    return refused
+
+
 def other(pipe):
     """Answers requests until there is none: its end is the end of what it holds."""
     held = None
@@ -24,6 +42,8 @@ def other(pipe):
             held = None
             torch.cuda.empty_cache()
             pipe.send(torch.cuda.mem_get_info())
+        elif isinstance(request, str):
+            pipe.send(fill(request))
         elif isinstance(request, int):
             try:
                 held = allocate(request)
@@ -64,6 +84,14 @@ def main():
         torch.cuda.empty_cache()
         answer = ask(pipe, total // 2)
         expect(answer != "out of memory", "memory that was freed cannot be had")
+        ask(pipe, "free")
+    with step("both fill it at once, are refused, and go on"):
+        pipe.send("seed")  # never above the share: tests/zoo/run.py asks the device
+        mine = fill("another")
+        expect(pipe.poll(300), "the other did not come to an end within 300 s")
+        others = pipe.recv()
+        expect(mine > 0 and others > 0, f"refused {mine} and {others} times")
+        expect(ask(pipe, total // 2) != "out of memory", "half of the memory cannot be had afterwards")
         ask(pipe, "free")
     with step("a tensor of one read in the other"):
         values = torch.arange(1 << 20, device="cpu").cuda()

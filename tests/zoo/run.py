@@ -68,8 +68,8 @@ Written by `make test-zoo` (and, for the rows marked *light*, by `make test-zoo 
 runs): do not edit. Every exercise is a program of its own in [tests/zoo](../tests/zoo), on a simulated
 machine of its own. Kernels take time and compute nothing; memory, streams, events, graphs and
 properties are checked. *Alone* is on the simulated driver; *on a share* is the same under
-`prorata run` with 6 GiB, where the library must also see 6 GiB as the device's memory. The version is
-what the library says of itself.
+`prorata run` with 6 GiB, where the library must also see 6 GiB as the device's memory, and the machine's
+own account must never have seen more than 6 GiB in use. The version is what the library says of itself.
 
 """
 HEAD = ("| library | version | wheel | MB | exercised | alone | on a share |\n"
@@ -107,6 +107,8 @@ def run_once(harness, exercise, python, arguments, on_a_share):
         status, out, err = machine.call(command, exercise.timeout_s, environment)
         if status != 0:
             raise AssertionError(f"exit status {status}\n{out[-2000:]}{err[-6000:]}")
+        if on_a_share and (over := machine.peak_bytes() - SHARE_BYTES) > 0:
+            raise AssertionError(f"zoo: FAILED at the limit: {over} bytes of the device above it")
         return json.loads(out.splitlines()[-1])
     finally:
         machine.close()
