@@ -147,6 +147,7 @@ void FixtureShare::Answer(int fd, uint16_t type, const uint8_t* body) {
   protocol::DeviceLimits& device = limits_->devices[0];
   switch (static_cast<MessageType>(type)) {
     case MessageType::kJoin:
+      std::this_thread::sleep_for(std::chrono::milliseconds(welcome_after_ms_));
       Send(fd, MessageType::kWelcome, protocol::Welcome{0, 0, limits_->header.epoch.load()});
       ++joins_;
       return;

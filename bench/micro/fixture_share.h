@@ -23,6 +23,8 @@ class FixtureShare {
   FixtureShare(const std::string& folder, const char* uuid, uint64_t limit_bytes);
   ~FixtureShare();
 
+  // Members that join from now on are welcomed so late, as by an agent on a busy machine.
+  void WelcomeAfter(int ms) { welcome_after_ms_ = ms; }
   protocol::LimitsFile& limits() { return *limits_; }
   uint64_t joins() const { return joins_.load(); }
   // The usage memory of the member that joined last (it may be gone); nullptr: none did. After the
@@ -41,6 +43,7 @@ class FixtureShare {
   UniqueFd listener_;
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> joins_{0};
+  std::atomic<int> welcome_after_ms_{0};
   std::atomic<protocol::UsageFile*> usage_{nullptr};
   std::thread server_, heart_;
 };

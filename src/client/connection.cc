@@ -10,6 +10,7 @@
 
 #include <cstring>
 
+#include "client/charge.h"
 #include "client/requests.h"
 #include "client/share.h"
 
@@ -78,8 +79,9 @@ bool Receive(int fd) {
 }
 
 // Waits for the answer to a join.
-JoinResult AwaitWelcome(int fd, int64_t deadline_ns, protocol::Welcome* welcome,
-                        protocol::RefusedReason* reason) {
+JoinResult AwaitWelcome(int fd, int64_t deadline_ns, int64_t busy_until_ns,
+                        protocol::Welcome* welcome, protocol::RefusedReason* reason) {
+  constexpr int64_t kLookEveryNs = 100'000'000;  // at the heart
   for (;;) {
     FrameHeader header;
     const uint8_t* body;
@@ -96,9 +98,10 @@ JoinResult AwaitWelcome(int fd, int64_t deadline_ns, protocol::Welcome* welcome,
         return JoinResult::kRefused;
       }
     }
-    const int64_t left_ns = deadline_ns - NowNs();
+    const bool beats = AgentSilentNs() < kHeartStoodStillNs;
+    const int64_t left_ns = Max(deadline_ns, beats ? busy_until_ns : 0) - NowNs();
     if (state == FrameReader::State::kBad || left_ns <= 0) return JoinResult::kNoAgent;
-    AwaitReadable(fd, left_ns);
+    AwaitReadable(fd, Min(left_ns, kLookEveryNs));
     if (!Receive(fd)) return JoinResult::kNoAgent;
   }
 }
@@ -116,13 +119,13 @@ void RemapLimits() {
 
 }  // namespace
 
-JoinResult JoinAgent(int64_t deadline_ns, protocol::RefusedReason* reason) {
+JoinResult JoinAgent(int64_t deadline_ns, protocol::RefusedReason* reason, int64_t busy_until_ns) {
   const int fd = Connect(g_share.folder);
   if (fd < 0) return JoinResult::kNoAgent;
   g_reader = FrameReader(g_buffer, sizeof g_buffer);
   protocol::Welcome welcome = {};
   JoinResult result = JoinResult::kNoAgent;
-  if (SendJoin(fd)) result = AwaitWelcome(fd, deadline_ns, &welcome, reason);
+  if (SendJoin(fd)) result = AwaitWelcome(fd, deadline_ns, busy_until_ns, &welcome, reason);
   if (result == JoinResult::kJoined && welcome.slot >= protocol::kMaxMembers) {
     result = JoinResult::kNoAgent;
   }

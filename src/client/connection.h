@@ -27,9 +27,13 @@ namespace prorata::client {
 enum class JoinResult { kJoined, kNoAgent, kRefused };
 
 // Connects to FOLDER/socket, sends the usage memory, and waits for the welcome until `deadline_ns`
-// (NowNs). On kJoined the socket, slot and grant row in g_share are set. On kRefused *reason is the
-// agent's, and joining again will not help. One thread at a time.
-JoinResult JoinAgent(int64_t deadline_ns, protocol::RefusedReason* reason);
+// (NowNs); for an agent whose heart has beaten within kHeartStoodStillNs until `busy_until_ns`, if
+// that is later: it is only busy, and asking it anew would queue behind. On kJoined the socket,
+// slot and grant row in g_share are set. On kRefused *reason is the agent's, and joining again will
+// not help. One thread at a time.
+inline constexpr int64_t kHeartStoodStillNs = 2'000'000'000;
+JoinResult JoinAgent(int64_t deadline_ns, protocol::RefusedReason* reason,
+                     int64_t busy_until_ns = 0);
 
 // Sends a whole frame; false: not connected (any more). The helper notices a broken connection.
 bool SendBytes(const void* bytes, size_t size);

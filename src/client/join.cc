@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "client/charge.h"
 #include "client/connection.h"
 #include "client/helper.h"
 #include "client/share.h"
@@ -31,6 +32,7 @@ const std::atomic<uint32_t>* g_live = &g_never;
 namespace {
 
 constexpr int64_t kJoinWithinNs = 2'000'000'000;
+constexpr int64_t kBusyAgentWithinNs = 60'000'000'000;
 constexpr int64_t kTryEveryNs = 50'000'000;
 constexpr size_t kPageBytes = 4096;
 
@@ -100,14 +102,18 @@ const char* ReasonText(protocol::RefusedReason reason) {
   }
 }
 
-// Joins within two seconds: an agent may be restarting just now. Without a welcome there is no row
+// Joins within two seconds: an agent may be restarting just now. One whose heart beats is waited
+// for longer: on a machine that is busy enough it answers late. Without a welcome there is no row
 // of grants, so nothing could be allocated; better to say so here.
 CUresult JoinOrSay() {
-  const int64_t deadline_ns = NowNs() + kJoinWithinNs;
+  const int64_t start_ns = NowNs();
+  const int64_t busy_until_ns = start_ns + kBusyAgentWithinNs;
   protocol::RefusedReason reason = {};
   JoinResult result;
-  while ((result = JoinAgent(deadline_ns, &reason)) == JoinResult::kNoAgent &&
-         NowNs() < deadline_ns) {
+  while ((result = JoinAgent(start_ns + kJoinWithinNs, &reason, busy_until_ns)) ==
+             JoinResult::kNoAgent &&
+         NowNs() <
+             (AgentSilentNs() < kHeartStoodStillNs ? busy_until_ns : start_ns + kJoinWithinNs)) {
     const std::atomic<uint32_t> never{0};
     FutexWait(&never, 0, kTryEveryNs);
   }
@@ -118,7 +124,9 @@ CUresult JoinOrSay() {
   }
   Line("cannot join the share ")
       .Text(g_share.folder)
-      .Text(": no agent answered on its socket for 2 s; is the prorata agent running?")
+      .Text(": no agent answered on its socket for ")
+      .Number(static_cast<uint64_t>((NowNs() - start_ns) / 1'000'000'000))
+      .Text(" s; is the prorata agent running?")
       .Say();
   return CUDA_ERROR_SYSTEM_NOT_READY;
 }

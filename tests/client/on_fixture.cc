@@ -2,7 +2,8 @@
 //
 // Runs a command on a fixture share (bench/micro/fixture_share.h): the client library without an
 // agent. The command's status is the answer; a last line on stdout says what the member used. For
-// tests of the library alone. A test may write into FOLDER/limits meanwhile.
+// tests of the library alone. A test may write into FOLDER/limits meanwhile. ON_FIXTURE_WELCOME_MS:
+// how late members are welcomed.
 
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -18,6 +19,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   prorata::bench::FixtureShare share(argv[1], argv[2], std::strtoull(argv[3], nullptr, 10));
+  if (const char* ms = getenv("ON_FIXTURE_WELCOME_MS")) share.WelcomeAfter(std::atoi(ms));
   const pid_t child = fork();
   if (child == 0) {
     setenv("PRORATA_SHARE", argv[1], 1);
