@@ -59,6 +59,7 @@ std::vector<protocol::DeviceStatus> Node::DescribeDevices() {
     status.uuid = devices_[number].uuid;
     status.name = devices_[number].name;
     status.total_bytes = devices_[number].total_bytes;
+    status.links = devices_[number].links;
     if (const auto memory = devices_.Memory(number)) status.used_bytes = memory->used_bytes;
     uint64_t ours = 0;
     for (const auto& [id, share] : shares_) {

@@ -53,6 +53,45 @@ std::string Members(const protocol::ShareStatus& share) {
   return text.empty() ? "-" : text;
 }
 
+// The words of `nvidia-smi topo --matrix`.
+std::string LinkWord(const protocol::DeviceLink& link) {
+  switch (link.kind) {
+    case protocol::LinkClass::kSelf:
+      return "-";
+    case protocol::LinkClass::kNvlink:
+      return link.nvlinks > 0 ? "NV" + std::to_string(link.nvlinks) : "NV";
+    case protocol::LinkClass::kInternal:
+      return "PSB";
+    case protocol::LinkClass::kSingle:
+      return "PIX";
+    case protocol::LinkClass::kMultiple:
+      return "PXB";
+    case protocol::LinkClass::kHostBridge:
+      return "PHB";
+    case protocol::LinkClass::kNode:
+      return "NODE";
+    case protocol::LinkClass::kSystem:
+      return "SYS";
+    case protocol::LinkClass::kUnknown:
+      break;
+  }
+  return "?";
+}
+
+// How the GPUs reach each other; nothing where there is one.
+std::string LinkTable(const std::vector<protocol::DeviceStatus>& devices) {
+  if (devices.size() < 2) return "";
+  std::vector<Row> rows = {{"LINKS"}};
+  for (const protocol::DeviceStatus& device : devices) {
+    rows.front().push_back("GPU " + std::to_string(device.index));
+    Row& row = rows.emplace_back();
+    row.push_back("GPU " + std::to_string(device.index));
+    for (const protocol::DeviceLink& link : device.links) row.push_back(LinkWord(link));
+    row.resize(devices.size() + 1, "?");
+  }
+  return "\n" + Format(rows);
+}
+
 }  // namespace
 
 std::string ShareTable(const std::vector<protocol::ShareStatus>& shares) {
@@ -78,7 +117,7 @@ std::string DeviceTable(const std::vector<protocol::DeviceStatus>& devices) {
                     FormatFraction(device.promised_request), std::to_string(device.shares),
                     device.uuid});
   }
-  return Format(rows);
+  return Format(rows) + LinkTable(devices);
 }
 
 }  // namespace prorata::cli

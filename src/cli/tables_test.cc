@@ -12,6 +12,24 @@ TEST(TablesTest, EmptyListsAreTheirHeader) {
   EXPECT_TRUE(DeviceTable({}).starts_with("GPU  NAME"));
 }
 
+TEST(TablesTest, HowGpusReachEachOther) {
+  using protocol::LinkClass;
+  std::vector<protocol::DeviceStatus> devices(3);
+  for (uint32_t i = 0; i < 3; ++i) devices[i].index = i;
+  devices[0].links = {{LinkClass::kSelf, 0}, {LinkClass::kNvlink, 18}, {LinkClass::kSystem, 0}};
+  devices[1].links = {{LinkClass::kNvlink, 18}, {LinkClass::kSelf, 0}, {LinkClass::kSingle, 0}};
+  const std::string table = DeviceTable(devices);
+  EXPECT_TRUE(
+      table.ends_with("\n\n"
+                      "LINKS  GPU 0  GPU 1  GPU 2\n"
+                      "GPU 0  -      NV18   SYS\n"
+                      "GPU 1  NV18   -      PIX\n"
+                      "GPU 2  ?      ?      ?\n"))
+      << table;
+  devices.resize(1);
+  EXPECT_EQ(DeviceTable(devices).find("LINKS"), std::string::npos);
+}
+
 TEST(TablesTest, AShare) {
   protocol::ShareStatus share;
   share.name = "train";

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "driver/find_driver.h"
+#include "driver/nvml_links.h"
 #include "generated/nvml_abi.h"
 
 namespace prorata::driver {
@@ -26,6 +27,7 @@ struct Functions {
   decltype(&nvmlDeviceGetMemoryInfo) memory = nullptr;
   // _v3 (driver 510) and _v2 (driver 460) fill the same struct.
   decltype(&nvmlDeviceGetComputeRunningProcesses_v3) processes = nullptr;
+  LinkFunctions links;
 };
 
 template <typename Function>
@@ -77,6 +79,13 @@ Result<std::unique_ptr<Nvml>> RealNvml::Open() {
       (Look(library, "nvmlDeviceGetComputeRunningProcesses_v3", f.processes) ||
        Look(library, "nvmlDeviceGetComputeRunningProcesses_v2", f.processes));
   Look(library, "nvmlErrorString", f.error_string);
+  LinkFunctions& links = f.links;
+  Look(library, "nvmlDeviceGetTopologyCommonAncestor", links.common_ancestor);
+  Look(library, "nvmlDeviceGetP2PStatus", links.p2p_status);
+  Look(library, "nvmlDeviceGetPciInfo_v3", links.pci_info);
+  Look(library, "nvmlDeviceGetNvLinkState", links.nvlink_state);
+  Look(library, "nvmlDeviceGetNvLinkRemoteDeviceType", links.nvlink_remote_type);
+  Look(library, "nvmlDeviceGetNvLinkRemotePciInfo_v2", links.nvlink_remote_pci);
   if (!all) {
     return Fail("nvml", std::string("'") + search->path +
                             "' lacks a function that prorata needs; its driver is older than 460 "
@@ -107,11 +116,13 @@ Status RealNvml::ListDevices() {
     }
     if (f_.name(handle, name, sizeof name) != NVML_SUCCESS) name[0] = '\0';
     handles_.push_back(handle);
-    devices_.push_back({uuid, name, 0});
+    devices_.push_back({uuid, name, 0, {}});
     auto memory = Memory(i);
     if (!memory) return std::unexpected(memory.error());
     devices_.back().total_bytes = memory->total_bytes;
   }
+  const auto links = ReadLinks(f_.links, handles_);
+  for (unsigned i = 0; i < count; ++i) devices_[i].links = links[i];
   return {};
 }
 

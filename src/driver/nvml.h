@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "protocol/link_class.h"
 
 namespace prorata::driver {
 
@@ -22,6 +23,8 @@ struct NvmlDevice {
   std::string uuid;  // "GPU-8-4-4-4-12"
   std::string name;
   uint64_t total_bytes = 0;
+  // How it reaches each device, itself too, in their order; as it was when NVML was opened.
+  std::vector<protocol::DeviceLink> links;
 };
 
 struct NvmlMemory {

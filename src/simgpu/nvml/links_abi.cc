@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "simgpu/nvml/session.h"
 
@@ -39,6 +40,19 @@ int NvlinksOf(const Machine& machine, int device) {
     if (peer != device) count += machine.config().LinkBetween(device, peer).nvlinks;
   }
   return std::min(count, prorata::simgpu::kMaxNvlinks);
+}
+
+// The device that a link of `device` leads to; -1: a switch.
+int PeerOf(const Machine& machine, int device, unsigned int link) {
+  unsigned int end = 0;
+  int total = 0, found = -1;
+  for (int peer = 0; peer < machine.device_count(); ++peer) {
+    if (peer == device) continue;
+    total += machine.config().LinkBetween(device, peer).nvlinks;
+    const auto before = std::exchange(end, static_cast<unsigned int>(total));
+    if (link >= before && link < end) found = peer;
+  }
+  return total > prorata::simgpu::kMaxNvlinks ? -1 : found;
 }
 
 nvmlReturn_t FindLink(nvmlDevice_t device, unsigned int link, bool arguments_good, Pair* pair) {
@@ -112,6 +126,31 @@ nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link,
   }
   *isActive = NVML_FEATURE_ENABLED;
   return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link,
+                                                 nvmlIntNvLinkDeviceType_t* pNvLinkDeviceType) {
+  Pair pair;
+  if (const nvmlReturn_t failed = FindLink(device, link, pNvLinkDeviceType != nullptr, &pair);
+      failed != NVML_SUCCESS) {
+    return failed;
+  }
+  *pNvLinkDeviceType = PeerOf(*pair.machine, pair.first, link) < 0 ? NVML_NVLINK_DEVICE_TYPE_SWITCH
+                                                                   : NVML_NVLINK_DEVICE_TYPE_GPU;
+  return NVML_SUCCESS;
+}
+
+// The model's switches are on no bus: of them there is nothing to tell.
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link,
+                                                 nvmlPciInfo_t* pci) {
+  Pair pair;
+  if (const nvmlReturn_t failed = FindLink(device, link, pci != nullptr, &pair);
+      failed != NVML_SUCCESS) {
+    return failed;
+  }
+  const int peer = PeerOf(*pair.machine, pair.first, link);
+  if (peer < 0) return NVML_ERROR_NOT_SUPPORTED;
+  return nvmlDeviceGetPciInfo_v3(NvmlSession::Get().HandleOf(peer), pci);
 }
 
 nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int link,

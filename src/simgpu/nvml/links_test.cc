@@ -148,6 +148,24 @@ TEST_F(NvmlLinks, AnNvlinkCarriesPeerAccessAndAtomicsOfDevicesAndNotOfTheHost) {
   EXPECT_EQ(ask(device_[2], 0, NVML_NVLINK_CAP_VALID, &answer), NVML_ERROR_NOT_SUPPORTED);
 }
 
+TEST_F(NvmlLinks, AnNvlinkLeadsToThePeer) {
+  auto* type_of = NVML(nvmlDeviceGetNvLinkRemoteDeviceType);
+  auto* remote_of = NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2);
+  nvmlPciInfo_t peer{}, remote{};
+  ASSERT_EQ(NVML(nvmlDeviceGetPciInfo_v3)(device_[1], &peer), NVML_SUCCESS);
+  for (unsigned int link = 0; link < 4; ++link) {
+    nvmlIntNvLinkDeviceType_t type = NVML_NVLINK_DEVICE_TYPE_UNKNOWN;
+    EXPECT_EQ(type_of(device_[0], link, &type), NVML_SUCCESS);
+    EXPECT_EQ(type, NVML_NVLINK_DEVICE_TYPE_GPU);
+    EXPECT_EQ(remote_of(device_[0], link, &remote), NVML_SUCCESS);
+    EXPECT_STREQ(remote.busId, peer.busId);
+    EXPECT_EQ(remote.bus, peer.bus);
+  }
+  EXPECT_EQ(remote_of(device_[0], 4, &remote), NVML_ERROR_NOT_SUPPORTED) << "it has four";
+  EXPECT_EQ(remote_of(device_[0], 0, nullptr), NVML_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(type_of(device_[0], 0, nullptr), NVML_ERROR_INVALID_ARGUMENT);
+}
+
 class NvmlSwitched : public NvmlTest {
  protected:
   NvmlSwitched() {
@@ -164,6 +182,12 @@ TEST_F(NvmlSwitched, ADeviceHasNoMoreLinksThanItsChip) {
   for (unsigned int link = 0; link < NVML_NVLINK_MAX_LINKS; ++link) {
     nvmlEnableState_t state;
     up += NVML(nvmlDeviceGetNvLinkState)(device, link, &state) == NVML_SUCCESS;
+    nvmlIntNvLinkDeviceType_t type = NVML_NVLINK_DEVICE_TYPE_UNKNOWN;
+    EXPECT_EQ(NVML(nvmlDeviceGetNvLinkRemoteDeviceType)(device, link, &type), NVML_SUCCESS);
+    EXPECT_EQ(type, NVML_NVLINK_DEVICE_TYPE_SWITCH);
+    nvmlPciInfo_t remote{};
+    EXPECT_EQ(NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2)(device, link, &remote),
+              NVML_ERROR_NOT_SUPPORTED);
   }
   EXPECT_EQ(up, kMaxNvlinks);
   EXPECT_EQ(NVML(nvmlShutdown)(), NVML_SUCCESS);
