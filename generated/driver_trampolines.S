@@ -406,7 +406,6 @@ prorata_driver_lazy:
   export cuMemImportFromShareableHandle 369
   export cuMemMapArrayAsync 371
   export cuMemMapArrayAsync_ptsz 372
-  export cuMemPoolCreate 373
   export cuMemPoolExportPointer 375
   export cuMemPoolExportToShareableHandle 376
   export cuMemPoolGetAccess 377

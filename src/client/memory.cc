@@ -73,6 +73,21 @@ Place CurrentPlace() {
   return place;
 }
 
+uint32_t DeviceOfStream(CUstream stream, const Place& current) {
+  const bool of_current = reinterpret_cast<uint64_t>(stream) <= 2;  // a default stream
+  if (g_share.ordinals == 1 || of_current) return current.device;
+  const OwnCalls own;
+  CUcontext context = nullptr;
+  // A driver that does not know the stream refuses the allocation itself.
+  if (PRORATA_REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS ||
+      context == current.context || PRORATA_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) {
+    return current.device;
+  }
+  const uint32_t device = DeviceOfCurrent(context);
+  PRORATA_REAL(cuCtxPopCurrent_v2)(&context);
+  return device;
+}
+
 uint64_t ReserveFor(uint64_t bytes) {
   if (bytes < kSlabBytes) return kSlabBytes;
   return bytes > ~uint64_t{0} - kSlabBytes ? ~uint64_t{0} : RoundUp(bytes, kSlabBytes);

@@ -21,6 +21,10 @@ struct Place {
 // Where an allocation of this thread goes: its current context and that one's device.
 Place CurrentPlace();
 
+// The device whose pools a stream-ordered allocation in `stream` takes from: the stream's, whatever
+// context is current.
+uint32_t DeviceOfStream(CUstream stream, const Place& current);
+
 // What to reserve for `bytes` of plain memory: a slab for what is carved from one, else whole
 // slabs.
 uint64_t ReserveFor(uint64_t bytes);

@@ -46,12 +46,10 @@ uint64_t WorstPitchedBytes(uint64_t width, uint64_t height) {
   return __builtin_mul_overflow(RoundUp(width, 512), height, &bytes) ? ~uint64_t{0} : bytes;
 }
 
-// What a pool's device is cannot be asked of the pool. The current context's is the first guess.
-CUresult AllocateFromPool(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, uint32_t device,
+CUresult AllocateFromPool(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, uint32_t number,
                           CUresult (*call)(CUdeviceptr*, size_t, CUmemoryPool, CUstream),
                           CUstream stream) {
   const auto real = [&] { return call(out, bytes, pool, stream); };
-  const uint32_t number = PoolNumber(pool, device);
   uint64_t pending = 0;
   if (number == kMaxPools || !ReservePool(number, bytes, &pending)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -61,7 +59,6 @@ CUresult AllocateFromPool(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, uin
     Allocation allocation;
     allocation.kind = Kind::kPool;
     allocation.pool = static_cast<uint16_t>(number);
-    allocation.device = static_cast<uint8_t>(device);
     AccountWhole(KeyOf(Space::kPointer, *out), allocation);
   }
   SettlePool(number, pending);
@@ -80,18 +77,19 @@ CUresult AllocateAsync(CUdeviceptr* out, size_t bytes, CUstream stream, bool per
   }
   const Place place = CurrentPlace();
   if (place.context == nullptr) return Within(pass);
-  if (place.device == kNoDevice) return CUDA_ERROR_OUT_OF_MEMORY;
+  const uint32_t device = DeviceOfStream(stream, place);
+  if (device == kNoDevice) return CUDA_ERROR_OUT_OF_MEMORY;
   CUmemoryPool pool = nullptr;
   {
     const OwnCalls own;
-    const CUdevice ordinal = g_share.ordinal_of_index[place.device];
+    const CUdevice ordinal = g_share.ordinal_of_index[device];
     if (PRORATA_REAL(cuDeviceGetMemPool)(&pool, ordinal) != CUDA_SUCCESS) pool = nullptr;
   }
   if (pool == nullptr) return Within(pass);  // a driver without pools refuses the call itself
   // Asking for this very pool keeps the charge right if another thread sets a new current pool.
   const auto call = per_thread ? PRORATA_REAL(cuMemAllocFromPoolAsync_ptsz)
                                : PRORATA_REAL(cuMemAllocFromPoolAsync);
-  return AllocateFromPool(out, bytes, pool, place.device, call, stream);
+  return AllocateFromPool(out, bytes, pool, PoolNumber(pool, device), call, stream);
 }
 
 CUresult AllocateFrom(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream,
@@ -107,7 +105,7 @@ CUresult AllocateFrom(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstrea
   const Place place = CurrentPlace();
   if (place.context == nullptr || pool == nullptr) return Within(pass);
   if (place.device == kNoDevice) return CUDA_ERROR_OUT_OF_MEMORY;
-  return AllocateFromPool(out, bytes, pool, place.device, call, stream);
+  return AllocateFromPool(out, bytes, pool, PoolNumberOf(pool, place.device), call, stream);
 }
 
 CUresult FreeAsync(CUdeviceptr address, CUstream stream, bool per_thread) {
@@ -198,6 +196,18 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
   return FreeAsync(dptr, hStream, true);
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
+  const CUresult result = Within([&] { return PRORATA_REAL(cuMemPoolCreate)(pool, poolProps); });
+  if (result != CUDA_SUCCESS || !Governed() || pool == nullptr || poolProps == nullptr ||
+      poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    return result;
+  }
+  const uint32_t device = IndexOf(poolProps->location.id);
+  // Where there is no room for it its allocations are refused.
+  if (device != kNoDevice) PoolNumber(*pool, device);
+  return result;
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {

@@ -121,6 +121,22 @@ uint32_t PoolNumber(CUmemoryPool pool, uint32_t device) {
   return number;
 }
 
+uint32_t PoolNumberOf(CUmemoryPool pool, uint32_t device) {
+  const uint32_t number = FindPool(pool);
+  if (number != kMaxPools) return number;
+  for (uint32_t i = 0; g_share.ordinals > 1 && i < g_share.ordinals; ++i) {
+    const auto ordinal = static_cast<CUdevice>(i);
+    CUmemoryPool standard = nullptr, current = nullptr;
+    const OwnCalls own;
+    PRORATA_REAL(cuDeviceGetDefaultMemPool)(&standard, ordinal);
+    PRORATA_REAL(cuDeviceGetMemPool)(&current, ordinal);
+    if ((pool == standard || pool == current) && IndexOf(ordinal) != kNoDevice) {
+      return PoolNumber(pool, IndexOf(ordinal));
+    }
+  }
+  return PoolNumber(pool, device);
+}
+
 bool ReservePool(uint32_t number, uint64_t bytes, uint64_t* pending_bytes) {
   if (bytes > ~uint64_t{0} - kPoolChunkBytes) return false;
   return ReservePoolBytes(number, RoundUp(bytes, kPoolChunkBytes), pending_bytes);

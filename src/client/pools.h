@@ -40,6 +40,10 @@ bool MayTrimGraphs(uint32_t device);
 
 // The number of the pool, entered if new; kMaxPools: too many. `device` is taken for new ones.
 uint32_t PoolNumber(CUmemoryPool pool, uint32_t device);
+// The same for a pool that may be any: what device it is on cannot be asked of it, so those that
+// the program makes are entered then, and of the others the driver is asked whether they are the
+// default or current one of some device. `device` is for what is left.
+uint32_t PoolNumberOf(CUmemoryPool pool, uint32_t device);
 
 // Before and after an allocation of `bytes` from pool `number`. ReservePool false: refused.
 // SettlePool is called whether the driver succeeded or not.
