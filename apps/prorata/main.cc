@@ -22,6 +22,7 @@ int RunAgentCommand(const Options& options) {
   agent.ready_fd = options.agent.ready_fd;
   agent.log_level = options.agent.log_level;
   agent.dilation = options.agent.dilation;
+  agent.overcommit = options.agent.overcommit;
   agent.program_version = prorata::cli::kVersion;
   return prorata::agent::RunAgent(agent);
 }

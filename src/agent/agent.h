@@ -9,8 +9,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
+#include "protocol/overcommit.h"
 
 namespace prorata::driver {
 class Nvml;
@@ -29,6 +31,9 @@ struct AgentOptions {
   std::string log_level = "info";
   // Told by hello.
   std::string program_version = "0";
+  // How much more than there is may be promised of a device; a later one wins over an earlier, and
+  // all of them over what shares that are taken over were made under. Absent: nothing.
+  std::vector<protocol::Overcommit> overcommit = {};
   // For tests on a simulated GPU with the same `dilation`: so many real nanoseconds are one of
   // every quantum, bound, heartbeat and look of this agent and of its members. What waits for the
   // operating system or for people (saving, joining, memory of the dead, idleness) stays real.

@@ -37,6 +37,7 @@ bool Share::Grant(Member& member, uint32_t device, uint64_t needed_bytes) {
         PublishGranted(device);
         return true;
       case policy::Ledger::Verdict::kRefused:
+      case policy::Ledger::Verdict::kBeyond:
         return false;
       case policy::Ledger::Verdict::kRecall:
         for (const uint32_t slot : decision.recall) Recall(slot, device);

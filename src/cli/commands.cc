@@ -29,6 +29,8 @@ protocol::ShareSpec SpecOf(const RunOptions& options) {
   spec.compute_limit = options.compute_limit;
   spec.weight = options.weight;
   spec.on = options.on;
+  spec.on_full = options.on_full;
+  spec.guaranteed = options.guaranteed;
   return spec;
 }
 

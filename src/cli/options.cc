@@ -26,6 +26,7 @@ constexpr const char* kRunFooter =
     "  prorata run -- python train.py                 all free memory, GPU time when it is there\n"
     "  prorata run --memory 4GiB --compute 0.3 -- python train.py\n"
     "  prorata run --gpu 1 --compute-limit 50% --name nightly -- ./job --epochs 3\n"
+    "  prorata run --memory 4GiB --on-full wait=5m -- ./job       waits where the GPU is full\n"
     "  prorata run --gpus 2 --memory 4GiB -- ./job                two GPUs, 4 GiB of each\n"
     "  prorata run --gpu 0,2 --memory 4GiB,2=6GiB -- ./job        4 GiB of each, of GPU 2 6 GiB\n\n"
     "With several GPUs, what --memory, --compute, --compute-limit and --weight say holds for each\n"
@@ -54,6 +55,7 @@ constexpr const char* kAgentFooter =
     "Examples:\n"
     "  prorata agent                      in the foreground, until SIGTERM or SIGINT\n"
     "  prorata agent --log-level debug\n"
+    "  prorata agent --overcommit 1.5     on every GPU; 0=1.5 or UUID=1.5 on one\n"
     "  PRORATA_DIR=/tmp/mine prorata agent   apart from any other agent";
 
 constexpr const char* kUpdateFooter =
@@ -133,6 +135,7 @@ Status FillRun(const CLI::App& app, const RawRun& raw, RunOptions* run) {
   run->compute_limit = terms.compute_limit.value_or(run->compute_limit);
   run->weight = terms.weight.value_or(run->weight);
   run->on = terms.on;
+  run->on_full = terms.on_full.value_or(run->on_full);
   if (auto ok = FillGpus(app, raw, run); !ok) return ok;
   if (app.count("--name") > 0) {
     if (auto ok = protocol::ValidateShareName(run->name); !ok) {
@@ -149,8 +152,8 @@ Status FillUpdate(const CLI::App& app, const RawTerms& raw, UpdateOptions* updat
   if (auto ok = ReadTermsOptions(app, raw, &update->change); !ok) return ok;
   if (update->change.Empty()) {
     return Fail("usage",
-                "update: nothing to change; give --memory, --compute, --compute-limit or "
-                "--weight");
+                "update: nothing to change; give --memory, --compute, --compute-limit, "
+                "--weight or --on-full");
   }
   return {};
 }
@@ -231,7 +234,9 @@ class Parser {
     run_->formatter(std::make_shared<RunFormatter>());
     run_->prefix_command();
     AddTermsOptions(run_, &raw_run_.terms, " (default: all that is free)", " (default: 0)",
-                    " (default: 1)", " (default: 100)");
+                    " (default: 1)", " (default: 100)", " (default: fail)");
+    run_->add_flag("--guaranteed", options_.run.guaranteed,
+                   "Set the whole memory limit aside, also where the agent overcommits");
     run_->add_option("--gpus", raw_run_.gpus,
                      "Number of GPUs; the agent chooses the best-linked ones (default: 1)")
         ->option_text("N");
@@ -247,7 +252,7 @@ class Parser {
   void AddOthers() {
     update_ = app_.add_subcommand("update", "Change a share while its programs run");
     update_->add_option("name", options_.update.name, "The share")->required()->option_text("NAME");
-    AddTermsOptions(update_, &raw_update_, "", "", "", "");
+    AddTermsOptions(update_, &raw_update_, "", "", "", "", "");
     update_->footer(kUpdateFooter);
     ps_ = app_.add_subcommand("ps", "Show the shares: members, memory and GPU time now");
     ps_->add_flag("--json", options_.json, "Print JSON");
@@ -263,6 +268,11 @@ class Parser {
         ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
     agent_->add_flag("--exit-when-idle", options_.agent.exit_when_idle,
                      "End after the last share has ended");
+    agent_
+        ->add_option("--overcommit", raw_overcommit_,
+                     "Promise up to RATIO times the memory that shares may hold, of one GPU or of "
+                     "all; may be given again (default: 1)")
+        ->option_text("[GPU=]RATIO");
     agent_->add_option("--ready-fd", options_.agent.ready_fd)->group("");
     // For tests on a simulated GPU; of no use to a person, so not in the help.
     agent_->add_option("--dilation", options_.agent.dilation)
@@ -292,6 +302,11 @@ class Parser {
           return UsageError(ok.error().message);
         }
       }
+      for (const std::string& text : raw_overcommit_) {
+        auto overcommit = protocol::ParseOvercommit(text);
+        if (!overcommit) return UsageError("--overcommit: " + overcommit.error().message);
+        options_.agent.overcommit.push_back(*overcommit);
+      }
     }
     outcome.options = options_;
     return outcome;
@@ -305,6 +320,7 @@ class Parser {
   CLI::App* agent_ = nullptr;
   RawRun raw_run_;
   RawTerms raw_update_;
+  std::vector<std::string> raw_overcommit_;
   Options options_;
 };
 

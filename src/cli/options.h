@@ -7,6 +7,7 @@
 
 #include "base/fraction.h"
 #include "protocol/control.h"
+#include "protocol/overcommit.h"
 
 namespace prorata::cli {
 
@@ -26,6 +27,8 @@ struct RunOptions {
   std::vector<std::string> gpus;      // indices or UUIDs; empty: the agent chooses
   std::optional<uint32_t> gpu_count;  // how many it chooses; nothing: one
   std::vector<protocol::TermsOnGpu> on;
+  protocol::OnFull on_full;
+  bool guaranteed = false;
   std::string name;  // empty: made from the command's name
   std::vector<std::string> command;
 };
@@ -33,6 +36,7 @@ struct RunOptions {
 struct AgentCommandOptions {
   std::string log_level = "info";
   bool exit_when_idle = false;
+  std::vector<protocol::Overcommit> overcommit;
   uint32_t dilation = 1;  // agent/agent.h
   int ready_fd = -1;      // where `run`, who started this agent, waits to hear that it answers
 };

@@ -34,6 +34,13 @@ TEST(OptionsTest, RunReadsItsFlags) {
   EXPECT_EQ(run.weight, 7u);
   EXPECT_EQ(run.gpus, Words{"GPU-1"});
   EXPECT_EQ(run.name, "night-1");
+  EXPECT_FALSE(run.on_full.waits() || run.guaranteed);
+  const RunOptions waiting =
+      RunOf({"run", "--on-full", "wait=30s", "--guaranteed", "--", "python", "train.py"});
+  EXPECT_EQ(waiting.on_full, protocol::OnFull{30'000});
+  EXPECT_TRUE(waiting.guaranteed);
+  EXPECT_EQ(RunOf({"run", "--on-full=wait", "--", "a"}).on_full,
+            protocol::OnFull{protocol::kWaitForever});
 }
 
 TEST(OptionsTest, TheCommandKeepsItsOwnWords) {
@@ -79,6 +86,13 @@ TEST(OptionsTest, BadInputIsOneLineAndStatusTwo) {
       {"ps", "extra"},
       {"ps", "--", "x"},
       {"agent", "--log-level", "loud"},
+      {"agent", "--overcommit", "0.5"},
+      {"agent", "--overcommit", "much"},
+      {"agent", "--overcommit", "0="},
+      {"agent", "--overcommit"},
+      {"run", "--on-full", "wait=0s", "--", "x"},
+      {"run", "--on-full", "retry", "--", "x"},
+      {"update", "a", "--on-full", "wait=5"},
   };
   for (const Words& words : bad) {
     std::string line;
@@ -113,6 +127,9 @@ TEST(OptionsTest, UpdateNamesWhatChanges) {
   EXPECT_EQ(update.change.memory_bytes, uint64_t{6} << 30);
   EXPECT_EQ(update.change.weight, 7u);
   EXPECT_FALSE(update.change.compute_request || update.change.compute_limit);
+  EXPECT_FALSE(update.change.on_full);
+  EXPECT_EQ(ParseCommandLine({"update", "a", "--on-full", "fail"}).options->update.change.on_full,
+            protocol::OnFull{});
   EXPECT_EQ(ParseCommandLine({"update", "a"}).status, kExitUsage);
   EXPECT_EQ(ParseCommandLine({"update", "--memory", "1GiB"}).status, kExitUsage);
   EXPECT_EQ(ParseCommandLine({"update", "..", "--memory", "1GiB"}).status, kExitUsage);
@@ -126,6 +143,13 @@ TEST(OptionsTest, OtherCommands) {
   EXPECT_TRUE(agent.options->agent.exit_when_idle);
   EXPECT_EQ(agent.options->agent.ready_fd, 5);
   EXPECT_EQ(agent.options->agent.dilation, 8u);
+  EXPECT_TRUE(agent.options->agent.overcommit.empty());
+  const auto over = ParseCommandLine({"agent", "--overcommit", "1.5", "--overcommit", "0=2"});
+  ASSERT_TRUE(over.options) << over.err;
+  ASSERT_EQ(over.options->agent.overcommit.size(), 2u);
+  EXPECT_EQ(over.options->agent.overcommit[0].ratio, 1.5);
+  EXPECT_EQ(over.options->agent.overcommit[1].gpu, "0");
+  EXPECT_EQ(over.options->agent.overcommit[1].ratio, 2);
   const ParseOutcome ps = ParseCommandLine({"ps", "--json"});
   ASSERT_TRUE(ps.options);
   EXPECT_EQ(ps.options->verb, Verb::kPs);

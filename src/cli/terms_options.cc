@@ -80,7 +80,7 @@ Status CheckOrder(const std::optional<Fraction>& request, const std::optional<Fr
 
 void AddTermsOptions(CLI::App* app, RawTerms* raw, const std::string& memory,
                      const std::string& compute, const std::string& limit,
-                     const std::string& weight) {
+                     const std::string& weight, const std::string& on_full) {
   app->add_option("--memory", raw->memory,
                   "Device memory the share may hold, e.g. 512MiB or 4GiB" + memory)
       ->option_text("SIZE");
@@ -93,6 +93,11 @@ void AddTermsOptions(CLI::App* app, RawTerms* raw, const std::string& memory,
   app->add_option("--weight", raw->weight,
                   "Its part of the time that no request claims, against others'" + weight)
       ->option_text("N");
+  app->add_option("--on-full", raw->on_full,
+                  "What an allocation does that the limit allows and the device has no room for: "
+                  "fail, wait, or wait=DURATION" +
+                      on_full)
+      ->option_text("fail|wait[=DURATION]");
 }
 
 Status ReadTermsOptions(const CLI::App& app, const RawTerms& raw, ShareChange* terms) {
@@ -108,6 +113,11 @@ Status ReadTermsOptions(const CLI::App& app, const RawTerms& raw, ShareChange* t
   read("--compute-limit", raw.compute_limit, ParseLimit, &ShareChange::compute_limit,
        &TermsOnGpu::compute_limit);
   read("--weight", raw.weight, ParseWeight, &ShareChange::weight, &TermsOnGpu::weight);
+  if (ok && app.count("--on-full") > 0) {
+    auto on_full = protocol::ParseOnFull(raw.on_full);
+    if (!on_full) return Fail("usage", "--on-full: " + on_full.error().message);
+    terms->on_full = *on_full;
+  }
   if (ok) ok = CheckOrder(terms->compute_request, terms->compute_limit, "");
   for (const TermsOnGpu& on : terms->on) {
     if (!ok) break;

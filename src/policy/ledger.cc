@@ -46,16 +46,17 @@ Ledger::Decision Ledger::Request(uint32_t slot, uint64_t needed_bytes,
   Slot& own = slots_[slot];
   PRORATA_CHECK(own.state == SlotState::kAlive);
   PRORATA_CHECK(used.size() == slots_.size());
-  if (needed_bytes <= own.grant_bytes) return {Verdict::kGranted, own.grant_bytes, {}};
-  if (needed_bytes > limit_bytes_) return {Verdict::kRefused, own.grant_bytes, {}};
+  if (needed_bytes <= own.grant_bytes) return {Verdict::kGranted, own.grant_bytes, {}, 0};
+  if (needed_bytes > limit_bytes_) return {Verdict::kRefused, own.grant_bytes, {}, 0};
 
   const uint64_t more = needed_bytes - own.grant_bytes;
-  const uint64_t room = OverLimit() ? 0 : limit_bytes_ - granted_bytes_;
+  const uint64_t bound = ceiling_bytes();
+  const uint64_t room = granted_bytes_ > bound ? 0 : bound - granted_bytes_;
   if (more <= room) {
     const uint64_t grow = std::max(more, std::min(Chunk(limit_bytes_), room));
     own.grant_bytes += grow;
     granted_bytes_ += grow;
-    return {Verdict::kGranted, own.grant_bytes, {}};
+    return {Verdict::kGranted, own.grant_bytes, {}, 0};
   }
 
   // Whom to recall: the largest slack first, and no more members than it takes.
@@ -65,14 +66,18 @@ Ledger::Decision Ledger::Request(uint32_t slot, uint64_t needed_bytes,
     if (const uint64_t bytes = Slack(i, used); bytes > 0) slack.emplace_back(bytes, i);
   }
   std::sort(slack.begin(), slack.end(), std::greater<>());
-  Decision decision{Verdict::kRecall, own.grant_bytes, {}};
+  Decision decision{Verdict::kRecall, own.grant_bytes, {}, 0};
   uint64_t sum_after = granted_bytes_ + more;  // both below 2^64: a grant never passes a limit
   for (const auto& [bytes, i] : slack) {
-    if (sum_after <= limit_bytes_) break;
+    if (sum_after <= bound) break;
     decision.recall.push_back(i);
     sum_after -= bytes;
   }
-  if (sum_after > limit_bytes_) return {Verdict::kRefused, own.grant_bytes, {}};
+  if (sum_after > limit_bytes_) return {Verdict::kRefused, own.grant_bytes, {}, 0};
+  if (sum_after > bound) {
+    decision.verdict = Verdict::kBeyond;
+    decision.sum_bytes = std::min(granted_bytes_ + more, limit_bytes_);
+  }
   return decision;
 }
 

@@ -7,7 +7,8 @@
 // and carries out what it says, in the order that protocol/usage_file.h names A1 to A3.
 //
 // What stays true after every call:
-//   1. the grants add up to at most the limit, or, after SetLimit lowered the limit below them, to
+//   1. the grants add up to at most the limit (and the ceiling), or, after SetLimit lowered the
+//   limit below them, to
 //      no more than they did before: nothing grows until the sum is under the limit again;
 //   2. a grant is lowered only by FinishRecall, which never goes below the use that the agent read
 //      after the member could have seen the lower grant; so no use that proceeds is above its
@@ -18,6 +19,7 @@
 //
 // All sizes are bytes. Not thread-safe: the agent is one thread.
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -30,12 +32,16 @@ class Ledger {
   enum class Verdict : uint8_t {
     kGranted,  // grant_bytes is the member's grant now, and covers what it needs
     kRecall,   // recall the slots in `recall`, then ask again
+    kBeyond,   // the limit would allow it, what the device gave the share does not: see below
     kRefused,  // even with all slack recalled there is no room
   };
   struct Decision {
     Verdict verdict = Verdict::kRefused;
     uint64_t grant_bytes = 0;
     std::vector<uint32_t> recall;
+    // kBeyond: with a ceiling of sum_bytes the request is met as things stand; `recall` names slots
+    // with slack, which lowers that (none: sum_bytes is the least).
+    uint64_t sum_bytes = 0;
   };
 
   // In a list of uses: not known (a member that has not joined again since the agent started). Such
@@ -74,6 +80,12 @@ class Ledger {
   // May be below what is granted; see 1.
   void SetLimit(uint64_t limit_bytes) { limit_bytes_ = limit_bytes; }
 
+  // What the device has given the share (memory_admission.h), where more was promised than there
+  // is: nothing is granted beyond it. At first there is no such bound. Below what is granted it
+  // only keeps it from growing.
+  void SetCeiling(uint64_t bytes) { ceiling_bytes_ = bytes; }
+  uint64_t ceiling_bytes() const { return std::min(ceiling_bytes_, limit_bytes_); }
+
  private:
   struct Slot {
     SlotState state = SlotState::kFree;
@@ -83,6 +95,7 @@ class Ledger {
   uint64_t Slack(uint32_t slot, std::span<const uint64_t> used) const;
 
   uint64_t limit_bytes_;
+  uint64_t ceiling_bytes_ = ~uint64_t{0};
   uint64_t granted_bytes_ = 0;
   std::vector<Slot> slots_;
 };

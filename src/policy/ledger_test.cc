@@ -89,6 +89,31 @@ TEST(Ledger, ALieCannotRaiseAGrant) {
   EXPECT_EQ(ledger.granted_bytes(), grant);
 }
 
+TEST(Ledger, GrantsNothingBeyondWhatTheDeviceGave) {
+  Ledger ledger(100, 3);
+  std::vector<uint64_t> used(3, 0);
+  ledger.Admit(0);
+  ledger.Admit(1);
+  ledger.SetCeiling(0);
+  auto decision = ledger.Request(0, 40, used);
+  EXPECT_EQ(decision.verdict, Verdict::kBeyond);
+  EXPECT_EQ(decision.sum_bytes, 40u);
+  EXPECT_TRUE(decision.recall.empty());
+  ledger.SetCeiling(60);
+  EXPECT_EQ(ledger.Request(0, 40, used).verdict, Verdict::kGranted);
+  // Its own slack helps a little, which the caller may take or leave.
+  used[0] = 30;
+  decision = ledger.Request(1, 50, used);
+  EXPECT_EQ(decision.verdict, Verdict::kBeyond);
+  EXPECT_EQ(decision.sum_bytes, ledger.granted_bytes() + 50);
+  EXPECT_EQ(decision.recall, std::vector<uint32_t>{0});
+  // Beyond the limit it is refused, whatever the device would give.
+  EXPECT_EQ(ledger.Request(1, 71, used).verdict, Verdict::kRefused);
+  ledger.SetCeiling(1000);
+  EXPECT_EQ(ledger.Request(1, 60, used).verdict, Verdict::kGranted);
+  EXPECT_EQ(ledger.granted_bytes(), 100u);
+}
+
 // Members allocate, free, die and come; limits change; one member lies. `kUnknownUse` too.
 class RandomRun {
  public:
@@ -134,8 +159,20 @@ class RandomRun {
         return;
       }
       if (decision.verdict == Verdict::kRefused) {
-        ExpectReallyFull(slot, needed);
+        ExpectReallyFull(slot, needed, ledger_.limit_bytes());
         return;
+      }
+      if (decision.verdict == Verdict::kBeyond) {
+        EXPECT_GT(decision.sum_bytes, ledger_.ceiling_bytes());
+        EXPECT_LE(decision.sum_bytes, ledger_.limit_bytes());
+        if (Pick(0, 1) == 0) {  // the device has it
+          ledger_.SetCeiling(decision.sum_bytes);
+        } else if (decision.recall.empty()) {
+          ExpectReallyFull(slot, needed, ledger_.ceiling_bytes());
+          return;
+        }
+        for (const uint32_t other : decision.recall) Recall(other);
+        continue;
       }
       ASSERT_FALSE(decision.recall.empty());
       for (const uint32_t other : decision.recall) Recall(other);
@@ -143,14 +180,14 @@ class RandomRun {
   }
 
   // Refused only if the share is full: what others use and the dead hold leaves no room.
-  void ExpectReallyFull(uint32_t slot, uint64_t needed) {
+  void ExpectReallyFull(uint32_t slot, uint64_t needed, uint64_t bound) {
     uint64_t others = 0;
     for (uint32_t i = 0; i < kSlots; ++i) {
       if (i == slot || ledger_.state(i) == Ledger::SlotState::kFree) continue;
       const bool dead = ledger_.state(i) == Ledger::SlotState::kDeparted;
       others += dead ? ledger_.grant_bytes(i) : std::min(used_[i], ledger_.grant_bytes(i));
     }
-    EXPECT_GT(others + needed, ledger_.limit_bytes());
+    EXPECT_GT(others + needed, bound);
   }
 
   void Step() {
@@ -166,9 +203,12 @@ class RandomRun {
       case Ledger::SlotState::kAlive:
         break;
     }
-    switch (Pick(0, 9)) {
+    switch (Pick(0, 10)) {
       case 0:
         ledger_.Depart(slot);
+        return;
+      case 10:
+        ledger_.SetCeiling(Pick(0, 1 << 20));
         return;
       case 1:
         ledger_.SetLimit(Pick(1, 1 << 20));
@@ -195,7 +235,7 @@ class RandomRun {
       }
     }
     EXPECT_EQ(sum, ledger_.granted_bytes());
-    if (sum > ledger_.limit_bytes()) {
+    if (sum > ledger_.ceiling_bytes()) {
       EXPECT_LE(sum, sum_before_);
     }
     sum_before_ = sum;

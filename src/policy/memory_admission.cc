@@ -13,37 +13,70 @@ constexpr size_t kNobody = std::numeric_limits<size_t>::max();
 MemoryAdmission::MemoryAdmission(std::vector<uint64_t> capacity_bytes, const Options& options)
     : capacity_(std::move(capacity_bytes)), options_(options), random_(options.seed) {}
 
+// What nobody else can have. (A guaranteed share may hold more than a limit that was lowered.)
+uint64_t MemoryAdmission::Taken(const Share& share, size_t device) {
+  const uint64_t held = share.held[device];
+  return share.terms.guaranteed ? std::max(share.terms.limit_bytes[device], held) : held;
+}
+
 // What is left for elastic shares on each device; below 0 where a capacity shrank.
 std::vector<int64_t> MemoryAdmission::Free() const {
   std::vector<int64_t> free(capacity_.begin(), capacity_.end());
   for (const auto& [key, share] : shares_) {
     for (size_t device = 0; device < free.size(); ++device) {
-      free[device] -= static_cast<int64_t>(share.terms.guaranteed ? share.terms.limit_bytes[device]
-                                                                  : share.held[device]);
+      free[device] -= static_cast<int64_t>(Taken(share, device));
     }
   }
   return free;
 }
 
+// The most that elastic shares can ever hold of each device.
+std::vector<int64_t> MemoryAdmission::Reach(const std::vector<int64_t>& free) const {
+  std::vector<int64_t> reach = free;
+  for (const auto& [key, share] : shares_) {
+    for (size_t device = 0; device < reach.size() && !share.terms.guaranteed; ++device) {
+      reach[device] += static_cast<int64_t>(share.held[device]);
+    }
+  }
+  return reach;
+}
+
+// Whether no share that waits was promised more than it can ever be given.
+bool MemoryAdmission::WithinReach() const {
+  const std::vector<int64_t> reach = Reach(Free());
+  return std::ranges::all_of(shares_, [&](const auto& entry) {
+    const Terms& terms = entry.second.terms;
+    for (size_t device = 0; device < reach.size(); ++device) {
+      const auto limit = static_cast<int64_t>(terms.limit_bytes[device]);
+      if (!terms.guaranteed && terms.on_full == OnFull::kWait && limit > reach[device])
+        return false;
+    }
+    return true;
+  });
+}
+
 // Whether a share could end with what is free: one that never waits always can.
-bool MemoryAdmission::Finishable(const Share& share, const std::vector<int64_t>& free) const {
+bool MemoryAdmission::Finishable(const Share& share, const std::vector<int64_t>& free,
+                                 const std::vector<int64_t>& reach) {
   if (share.terms.on_full == OnFull::kFail) return true;
   for (size_t device = 0; device < free.size(); ++device) {
-    const auto need = static_cast<int64_t>(share.terms.limit_bytes[device]) -
-                      static_cast<int64_t>(share.held[device]);
+    const auto limit = static_cast<int64_t>(share.terms.limit_bytes[device]);
+    const auto need = std::min(limit, reach[device]) - static_cast<int64_t>(share.held[device]);
     if (need > 0 && need > free[device]) return false;
   }
   return true;
 }
 
 bool MemoryAdmission::SafeFrom(std::vector<int64_t> free) const {
+  const std::vector<int64_t> reach = Reach(free);
   std::vector<const Share*> left;
   for (const auto& [key, share] : shares_) {
     if (!share.terms.guaranteed) left.push_back(&share);
   }
   while (!left.empty()) {
-    const auto ended = std::partition(
-        left.begin(), left.end(), [&](const Share* share) { return !Finishable(*share, free); });
+    const auto ended = std::partition(left.begin(), left.end(), [&](const Share* share) {
+      return !Finishable(*share, free, reach);
+    });
     if (ended == left.end()) return false;
     for (auto share = ended; share != left.end(); ++share) {
       for (size_t device = 0; device < free.size(); ++device) {
@@ -59,12 +92,12 @@ bool MemoryAdmission::Safe() const { return SafeFrom(Free()); }
 
 bool MemoryAdmission::Add(Key key, const Terms& terms, std::span<const uint64_t> held) {
   Share share{terms, std::vector<uint64_t>(capacity_.size(), 0)};
-  if (!terms.guaranteed) std::copy(held.begin(), held.end(), share.held.begin());
+  std::copy(held.begin(), held.end(), share.held.begin());
   if (!shares_.try_emplace(key, std::move(share)).second) return false;
   const std::vector<int64_t> free = Free();
   const bool fits = std::ranges::all_of(free, [](int64_t bytes) { return bytes >= 0; });
   // What an agent before us left is taken as it is: its programs run.
-  if (!held.empty() || (fits && SafeFrom(free))) return true;
+  if (!held.empty() || (fits && WithinReach() && SafeFrom(free))) return true;
   shares_.erase(key);
   return false;
 }
@@ -81,14 +114,14 @@ bool MemoryAdmission::SetTerms(Key key, const Terms& terms) {
     return waiter.share == key && waiter.bytes > terms.limit_bytes[waiter.device];
   });
   if (waits_beyond) return false;
-  const bool was_safe = Safe();
+  const bool was_safe = Safe(), was_within_reach = WithinReach();
   const Share before = found->second;
   Share& share = found->second;
   share.terms = terms;
-  if (terms.guaranteed) std::ranges::fill(share.held, 0);
   const std::vector<int64_t> free = Free();
   const bool fits = std::ranges::all_of(free, [](int64_t bytes) { return bytes >= 0; });
-  if ((!fits && terms.guaranteed) || (was_safe && !SafeFrom(free))) {
+  if ((!fits && terms.guaranteed) || (was_safe && !SafeFrom(free)) ||
+      (was_within_reach && !WithinReach())) {
     share = before;
     return false;
   }
@@ -112,9 +145,10 @@ bool MemoryAdmission::Fits(const Share& share, size_t device, uint64_t bytes) co
 }
 
 bool MemoryAdmission::Leads(const Waiter& first, int64_t now_ns) const {
-  return options_.order == WaitOrder::kFifo &&
-         (first.bypasses >= options_.most_bypasses ||
-          now_ns - first.since_ns >= options_.longest_bypass_ns);
+  const bool long_enough = first.bypasses >= options_.most_bypasses ||
+                           now_ns - first.since_ns >= options_.longest_bypass_ns;
+  return options_.order == WaitOrder::kFifo && long_enough &&
+         static_cast<int64_t>(first.bytes) <= Reach(Free())[first.device];
 }
 
 // Whether a request may be served before the first in line.
@@ -150,7 +184,11 @@ MemoryAdmission::Verdict MemoryAdmission::Request(Key key, Ticket ticket, size_t
     return Verdict::kOverLimit;
   }
   Share& share = found->second;
-  if (share.terms.guaranteed || bytes <= share.held[device]) return Verdict::kGiven;
+  if (bytes <= share.held[device]) return Verdict::kGiven;
+  if (share.terms.guaranteed) {
+    share.held[device] = bytes;
+    return Verdict::kGiven;
+  }
   // A share's own earlier requests go first: else its threads would overtake each other for ever.
   const bool own_waits =
       std::ranges::any_of(queue_, [&](const Waiter& waiter) { return waiter.share == key; });
@@ -168,9 +206,16 @@ bool MemoryAdmission::Cancel(Ticket ticket) {
   return std::erase_if(queue_, [&](const Waiter& waiter) { return waiter.ticket == ticket; }) != 0;
 }
 
+bool MemoryAdmission::Amend(Ticket ticket, uint64_t bytes) {
+  const auto found = std::ranges::find(queue_, ticket, &Waiter::ticket);
+  if (found == queue_.end() || bytes > limit(found->share, found->device)) return false;
+  found->bytes = bytes;
+  return true;
+}
+
 void MemoryAdmission::GiveBack(Key key, size_t device, uint64_t bytes) {
   const auto found = shares_.find(key);
-  if (found == shares_.end() || found->second.terms.guaranteed) return;
+  if (found == shares_.end()) return;
   uint64_t& held = found->second.held[device];
   held = std::min(held, bytes);
 }
@@ -221,8 +266,7 @@ std::vector<MemoryAdmission::Ticket> MemoryAdmission::Decide(int64_t now_ns) {
 uint64_t MemoryAdmission::held(Key key, size_t device) const {
   const auto found = shares_.find(key);
   if (found == shares_.end()) return 0;
-  const Share& share = found->second;
-  return share.terms.guaranteed ? share.terms.limit_bytes[device] : share.held[device];
+  return Taken(found->second, device);
 }
 
 uint64_t MemoryAdmission::limit(Key key, size_t device) const {

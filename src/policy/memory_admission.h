@@ -31,7 +31,9 @@
 //   2. no share holds more than its limit;
 //   3. the state is safe.
 // A capacity that shrinks (other programs take memory) may break 1 and 3 until memory comes back;
-// then nothing is given that would make it worse.
+// then nothing is given that would make it worse. A share whose limit is beyond a shrunk capacity
+// counts as one that asks for all there is: what it asks beyond that waits for the capacity, leads
+// nobody, and makes nobody else wait.
 //
 // Sizes are bytes, times nanoseconds on one clock that never goes back. Not thread-safe. A call
 // costs at most O(devices * shares^2).
@@ -86,7 +88,7 @@ class MemoryAdmission {
   bool Add(Key share, const Terms& terms, std::span<const uint64_t> held = {});
   // All it holds comes back, and its waiting requests are gone.
   void Remove(Key share);
-  // New limits and manners of a share. An elastic limit may fall below what is held; nothing is
+  // New limits and manners of a share. A limit may fall below what is held; nothing is
   // taken, and nothing given before it is below again. False, and nothing changed, as for Add; when
   // waiters could no longer all be served; and while a request of the share for more than its new
   // limit waits: cancel that first, or it would be served beyond the limit.
@@ -97,6 +99,9 @@ class MemoryAdmission {
   Verdict Request(Key share, Ticket ticket, size_t device, uint64_t bytes, int64_t now_ns);
   // A waiting request is withdrawn (timed out, its process is dead). False: it does not wait.
   bool Cancel(Ticket ticket);
+  // A waiting request wants another sum by now: the share's own members freed or took some
+  // meanwhile. It keeps its place. False: it does not wait, or that is beyond the share's limit.
+  bool Amend(Ticket ticket, uint64_t bytes);
   // The share gives back what it does not use, down to `bytes`. More than it holds: nothing.
   void GiveBack(Key share, size_t device, uint64_t bytes);
 
@@ -105,6 +110,7 @@ class MemoryAdmission {
   // that waits.
   std::vector<Ticket> Decide(int64_t now_ns);
 
+  // What it was given, or what is set aside for it.
   uint64_t held(Key share, size_t device) const;
   uint64_t limit(Key share, size_t device) const;
   // Not held by elastic shares and not set aside; 0 while the capacity is exceeded.
@@ -126,8 +132,12 @@ class MemoryAdmission {
     uint32_t bypasses = 0;
   };
 
+  static uint64_t Taken(const Share& share, size_t device);
   std::vector<int64_t> Free() const;
-  bool Finishable(const Share& share, const std::vector<int64_t>& free) const;
+  std::vector<int64_t> Reach(const std::vector<int64_t>& free) const;
+  static bool Finishable(const Share& share, const std::vector<int64_t>& free,
+                         const std::vector<int64_t>& reach);
+  bool WithinReach() const;
   bool SafeFrom(std::vector<int64_t> free) const;
   bool Fits(const Share& share, size_t device, uint64_t bytes) const;
   bool MayPass(const Share& share, Ticket ticket, int64_t now_ns) const;

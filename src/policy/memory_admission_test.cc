@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <random>
 
@@ -179,6 +180,23 @@ TEST(MemoryAdmission, AWaitingRequestIsNotServedBeyondALoweredLimit) {
   EXPECT_EQ(admission.held(2, 0), 0u);
 }
 
+TEST(MemoryAdmission, AWaitingRequestMayWantLessByNowAndKeepsItsPlace) {
+  auto options = Exact();
+  options.most_bypasses = 0;
+  MemoryAdmission admission({10}, options);
+  for (uint64_t share : {1, 2, 3}) ASSERT_TRUE(admission.Add(share, Waiting({9})));
+  EXPECT_EQ(admission.Request(1, 1, 0, 6, 0), Verdict::kGiven);
+  EXPECT_EQ(admission.Request(2, 2, 0, 8, 0), Verdict::kWaits);
+  EXPECT_EQ(admission.Request(3, 3, 0, 1, 0), Verdict::kWaits);
+  EXPECT_FALSE(admission.Amend(2, 10)) << "beyond its limit";
+  EXPECT_FALSE(admission.Amend(9, 1)) << "no such request";
+  EXPECT_TRUE(admission.Decide(0).empty());
+  EXPECT_TRUE(admission.Amend(2, 5));
+  admission.Remove(1);
+  EXPECT_EQ(admission.Decide(0), (std::vector<uint64_t>{2, 3}));
+  EXPECT_EQ(admission.held(2, 0), 5u);
+}
+
 // --- Against brute force ------------------------------------------------------------------------
 
 struct State {
@@ -246,7 +264,8 @@ TEST(MemoryAdmission, SafeMeansThatSomeOrderWorks) {
 // Programs that ask for more in steps, hold it, and end; on some devices, waiting or not.
 class Trace {
  public:
-  Trace(uint64_t seed, WaitOrder order) : random_(seed) {
+  // `changes`: terms and capacities change too.
+  Trace(uint64_t seed, WaitOrder order, bool changes = false) : random_(seed), changes_(changes) {
     const size_t devices = 1 + Pick(3);
     auto options = Exact(order);
     options.most_bypasses = static_cast<uint32_t>(Pick(5));
@@ -260,7 +279,10 @@ class Trace {
     while (arrivals > 0 || !programs_.empty()) {
       ASSERT_LT(++steps_, 100'000) << "somebody is never served";
       ++now_;
-      if (arrivals > 0 && programs_.size() < 12 && Pick(3) == 0) {
+      was_safe_ = admission_->Safe() && !BeyondReach();
+      if (changes_ && Pick(8) == 0) {
+        Change();
+      } else if (arrivals > 0 && programs_.size() < 12 && Pick(3) == 0) {
         Arrive();
         --arrivals;
       } else if (!programs_.empty()) {
@@ -272,7 +294,7 @@ class Trace {
     }
     EXPECT_EQ(admission_->waiting(), 0u);
     for (size_t device = 0; device < admission_->devices(); ++device) {
-      EXPECT_EQ(admission_->free_bytes(device), 20u);
+      EXPECT_EQ(admission_->free_bytes(device), admission_->capacity(device));
     }
   }
 
@@ -335,6 +357,50 @@ class Trace {
     }
   }
 
+  // Whether some limit is beyond what can be given, or more is held than there is: then safety is
+  // not kept by what is given back.
+  bool BeyondReach() const {
+    for (size_t device = 0; device < admission_->devices(); ++device) {
+      if (held_sum_[device] > admission_->capacity(device)) return true;
+      uint64_t largest = 0, set_aside = 0;
+      for (const Program& program : programs_) {
+        const uint64_t limit = program.terms.limit_bytes[device];
+        if (program.terms.guaranteed) {
+          set_aside += admission_->held(program.key, device);
+        } else {
+          largest = std::max(largest, limit);
+        }
+      }
+      if (largest + set_aside > admission_->capacity(device)) return true;
+    }
+    return false;
+  }
+
+  // Other programs take memory or give it back; or a share's terms change.
+  void Change() {
+    if (Pick(2) == 0 || programs_.empty()) {
+      const size_t device = Pick(admission_->devices());
+      const uint64_t capacity = Pick(3) == 0 ? 20 : 8 + Pick(13);
+      was_safe_ &= capacity >= admission_->capacity(device);
+      admission_->SetCapacity(device, capacity);
+      return;
+    }
+    Program& program = programs_[Pick(programs_.size())];
+    Terms terms = program.terms;
+    for (uint64_t& limit : terms.limit_bytes) limit = Pick(21);
+    if (Pick(3) == 0)
+      terms.on_full = terms.on_full == OnFull::kWait ? OnFull::kFail : OnFull::kWait;
+    // As the agent does: what waits for more than the new terms allow is refused first.
+    if (program.ticket != 0 &&
+        (program.wanted > terms.limit_bytes[program.device] || terms.on_full == OnFull::kFail)) {
+      EXPECT_TRUE(admission_->Cancel(program.ticket));
+      program.ticket = 0;
+    }
+    const bool was_safe = admission_->Safe();
+    if (admission_->SetTerms(program.key, terms)) program.terms = terms;
+    ASSERT_TRUE(admission_->Safe() || !was_safe);
+  }
+
   void Serve() {
     for (const uint64_t ticket : admission_->Decide(now_)) {
       const auto served =
@@ -346,15 +412,20 @@ class Trace {
   }
 
   void Check() {
-    ASSERT_TRUE(admission_->Safe());
+    ASSERT_TRUE(admission_->Safe() || !was_safe_);
     for (size_t device = 0; device < admission_->devices(); ++device) {
       uint64_t sum = 0;
       for (const Program& program : programs_) {
         ASSERT_GE(admission_->held(program.key, device), program.held[device]);
-        ASSERT_LE(admission_->held(program.key, device), program.terms.limit_bytes[device]);
-        sum += admission_->held(program.key, device);
+        const uint64_t held = admission_->held(program.key, device);
+        if (!changes_) {
+          ASSERT_LE(held, program.terms.limit_bytes[device]);
+        }
+        sum += held;
       }
-      ASSERT_LE(sum, 20u);
+      // Beyond a capacity that shrank nothing more is given.
+      ASSERT_LE(sum, std::max(admission_->capacity(device), held_sum_[device]));
+      held_sum_[device] = sum;
     }
   }
 
@@ -362,8 +433,11 @@ class Trace {
   std::unique_ptr<MemoryAdmission> admission_;
   std::vector<Program> programs_;
   uint64_t keys_ = 0, tickets_ = 0;
+  std::array<uint64_t, 3> held_sum_{};
   int64_t now_ = 0;
   int steps_ = 0;
+  bool changes_ = false;
+  bool was_safe_ = true;
 };
 
 TEST(MemoryAdmission, OnRandomTracesTheStateStaysSafeAndEverybodyIsServed) {
@@ -373,6 +447,34 @@ TEST(MemoryAdmission, OnRandomTracesTheStateStaysSafeAndEverybodyIsServed) {
     trace.Run(60);
     if (HasFatalFailure()) return;
   }
+}
+
+TEST(MemoryAdmission, OnRandomTracesWithMovingTermsAndCapacitiesNothingIsGivenThatIsNotThere) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Trace trace(seed, static_cast<WaitOrder>(seed % 4), true);
+    trace.Run(60);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// A share with the whole device for its limit is not to stop everybody because somebody outside
+// took a little of it.
+TEST(MemoryAdmission, ALimitBeyondAShrunkCapacityStopsNobody) {
+  auto options = Exact();
+  options.most_bypasses = 0;
+  MemoryAdmission admission({10}, options);
+  ASSERT_TRUE(admission.Add(1, Waiting({10})));
+  ASSERT_TRUE(admission.Add(2, Waiting({4})));
+  admission.SetCapacity(0, 9);
+  EXPECT_TRUE(admission.Safe());
+  EXPECT_EQ(admission.Request(1, 1, 0, 3, 0), Verdict::kGiven);
+  EXPECT_EQ(admission.Request(1, 2, 0, 10, 0), Verdict::kWaits);
+  EXPECT_EQ(admission.Request(2, 3, 0, 4, 0), Verdict::kGiven);
+  admission.Remove(2);
+  EXPECT_TRUE(admission.Decide(0).empty());
+  admission.SetCapacity(0, 10);
+  EXPECT_EQ(admission.Decide(0), std::vector<uint64_t>{2});
 }
 
 // A small request arrives in every round, runs for two rounds once it is served, and ends; two fit.

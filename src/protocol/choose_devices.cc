@@ -76,8 +76,12 @@ std::string Describe(const DeviceStatus& device) {
 }
 
 uint64_t MemoryLeft(const DeviceStatus& device) {
-  const uint64_t taken = device.promised_bytes + device.foreign_bytes;
-  return device.total_bytes > taken ? device.total_bytes - taken : 0;
+  auto less = [](uint64_t bytes, uint64_t taken) { return bytes > taken ? bytes - taken : 0; };
+  const uint64_t there = less(device.total_bytes, device.foreign_bytes);
+  const auto may_promise =
+      device.overcommit > 1 ? static_cast<uint64_t>(device.overcommit * static_cast<double>(there))
+                            : there;
+  return std::min(less(may_promise, device.promised_bytes), less(there, device.set_aside_bytes));
 }
 
 Result<std::vector<size_t>> ChooseDevices(const ShareSpec& spec,

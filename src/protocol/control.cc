@@ -71,6 +71,12 @@ Result<Fraction> FractionField(const json& value, std::string_view field) {
   return Fraction{static_cast<uint32_t>(std::llround(number * Fraction::kOne))};
 }
 
+Result<OnFull> OnFullField(const json& value, std::string_view field) {
+  auto text = TextField(value, field);
+  if (!text) return std::unexpected(text.error());
+  return ParseOnFull(*text);
+}
+
 // Reads one field of the terms of a share, which a new one and a changed one have in common.
 template <typename Terms>
 Status ReadTerm(const std::string& key, const json& value, Terms& terms) {
@@ -88,6 +94,9 @@ Status ReadTerm(const std::string& key, const json& value, Terms& terms) {
   if (key == "compute_request") take(FractionField(value, key), terms.compute_request);
   if (key == "compute_limit") take(FractionField(value, key), terms.compute_limit);
   if (key == "weight") take(CountField(value, key, 1, kMaxWeight), terms.weight);
+  if constexpr (requires { terms.on_full; }) {
+    if (key == "on_full") take(OnFullField(value, key), terms.on_full);
+  }
   return bad;
 }
 
@@ -132,12 +141,16 @@ Status ReadOn(const json& value, std::vector<TermsOnGpu>& on) {
 
 Status ReadSpec(const json& object, ShareSpec& spec) {
   if (!object.is_object()) return Malformed("'share' is not an object");
-  Status ok = OnlyFields(
-      object, "'share'",
-      {"name", "gpu", "gpus", "memory_bytes", "compute_request", "compute_limit", "weight", "on"});
+  Status ok = OnlyFields(object, "'share'",
+                         {"name", "gpu", "gpus", "memory_bytes", "compute_request", "compute_limit",
+                          "weight", "on", "on_full", "guaranteed"});
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, spec);
     if (ok && key == "gpu") ok = ReadGpus(value, spec.gpus);
+    if (ok && key == "guaranteed") {
+      if (!value.is_boolean()) return Malformed("'guaranteed' is neither true nor false");
+      spec.guaranteed = value.get<bool>();
+    }
     if (ok && key == "on") ok = ReadOn(value, spec.on);
   }
   if (!ok) return ok;
@@ -156,8 +169,9 @@ Status ReadSpec(const json& object, ShareSpec& spec) {
 
 Status ReadChange(const json& object, ShareChange& change) {
   if (!object.is_object()) return Malformed("'change' is not an object");
-  Status ok = OnlyFields(object, "'change'",
-                         {"memory_bytes", "compute_request", "compute_limit", "weight", "on"});
+  Status ok =
+      OnlyFields(object, "'change'",
+                 {"memory_bytes", "compute_request", "compute_limit", "weight", "on", "on_full"});
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, change);
     if (ok && key == "on") ok = ReadOn(value, change.on);
@@ -281,6 +295,7 @@ std::string EncodeRequest(const ControlRequest& request) {
     const ShareChange& from = request.change;
     json& change = object["change"] = WriteTerms(from);
     if (!from.on.empty()) change["on"] = WriteOn(from.on);
+    if (from.on_full) change["on_full"] = FormatOnFull(*from.on_full);
   }
   if (request.op == ControlOp::kEvents) {
     if (request.events.since) object["since"] = *request.events.since;
@@ -299,6 +314,8 @@ std::string EncodeRequest(const ControlRequest& request) {
     share["compute_limit"] = spec.compute_limit.value();
     share["weight"] = spec.weight;
     if (!spec.on.empty()) share["on"] = WriteOn(spec.on);
+    share["on_full"] = FormatOnFull(spec.on_full);
+    share["guaranteed"] = spec.guaranteed;
   }
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
 }

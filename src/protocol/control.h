@@ -5,10 +5,11 @@
 // of them.
 //
 //   request   {"op": "hello"}
-//             {"op": "create_share", "share": {"name"?, "gpu"?, "gpus"?, TERMS, "on"?}}
+//             {"op": "create_share", "share": {"name"?, "gpu"?, "gpus"?, TERMS, "on"?,
+//                                              "on_full"?, "guaranteed"?: BOOL}}
 //             {"op": "list_shares"}   {"op": "list_devices"}
 //             {"op": "remove_share", "name": NAME}   {"op": "shutdown"}
-//             {"op": "update_share", "name": NAME, "change": {TERMS, "on"?}}
+//             {"op": "update_share", "name": NAME, "change": {TERMS, "on"?, "on_full"?}}
 //             {"op": "events", "since"?: SEQUENCE, "follow"?: BOOL, "share"?: NAME}
 //   TERMS     "memory_bytes"?, "compute_request"?, "compute_limit"?, "weight"?: of each of the
 //             share's GPUs, less what "on": [{"gpu": GPU, TERMS}, ...] says of single ones
@@ -16,9 +17,10 @@
 //             the number of GPUs when the agent is to choose them
 //   reply     an object with what was asked, or {"error": {"code": CODE, "message": TEXT}}
 //
-// Fractions are numbers from 0 to 1, sizes are bytes, times nanoseconds. A request with a field
-// that is not known is refused: a misspelt limit must not be a share without one. Replies may grow
-// fields. The owner of a share is the process that asked for it, as the kernel names it.
+// Fractions are numbers from 0 to 1, sizes are bytes, times nanoseconds, "on_full" a text of
+// on_full.h. A request with a field that is not known is refused: a misspelt limit must not be a
+// share without one. Replies may grow fields. The owner of a share is the process that asked for
+// it, as the kernel names it.
 //
 // "events" is answered by {"events": [...], "lost": N, "next": SEQUENCE, "last": SEQUENCE}: at most
 // 256 events (event.h) after "since" (absent: none of those there are), how many the agent had
@@ -42,6 +44,7 @@
 #include "base/result.h"
 #include "protocol/event.h"
 #include "protocol/link_class.h"
+#include "protocol/on_full.h"
 
 namespace prorata::protocol {
 
@@ -84,6 +87,9 @@ struct ShareSpec {
   Fraction compute_limit = Fraction::One();
   uint32_t weight = kDefaultWeight;
   std::vector<TermsOnGpu> on = {};  // of GPUs that are named in `gpus`
+  OnFull on_full = {};              // when a device is full, the share is not
+  // Its whole limits are set aside for it, on devices that more was promised of than they have.
+  bool guaranteed = false;
 };
 
 // What is to be different about a share that runs. What is absent stays as it is.
@@ -93,9 +99,10 @@ struct ShareChange {
   std::optional<Fraction> compute_limit = {};
   std::optional<uint32_t> weight = {};
   std::vector<TermsOnGpu> on = {};
+  std::optional<OnFull> on_full = {};
 
   bool Empty() const {
-    return !memory_bytes && !compute_request && !compute_limit && !weight && on.empty();
+    return !memory_bytes && !compute_request && !compute_limit && !weight && on.empty() && !on_full;
   }
 };
 
@@ -137,7 +144,10 @@ struct ShareDevice {
   uint64_t used_bytes = 0;      // charged by members, overhead included
   uint64_t overhead_bytes = 0;  // the part of it that no allocation asked for (contexts)
   uint64_t granted_bytes = 0;
-  uint64_t device_time_ns = 0;  // since the share was made
+  uint64_t admitted_bytes = 0;     // what the grants may add up to now: at most the limit
+  uint32_t memory_waits = 0;       // allocations that wait for the device's memory
+  uint64_t memory_waiting_ns = 0;  // for how long the oldest of them has
+  uint64_t device_time_ns = 0;     // since the share was made
   Fraction compute_request;
   Fraction compute_limit;
   uint32_t weight = kDefaultWeight;
@@ -161,6 +171,8 @@ struct ShareStatus {
   uint32_t owner_uid = 0;
   int64_t owner_pid = 0;
   int64_t created_unix_s = 0;
+  OnFull on_full;
+  bool guaranteed = false;
   bool ended = false;  // removed, and kept until its members are gone
   std::vector<ShareDevice> devices;
   std::vector<MemberStatus> members;
@@ -176,6 +188,10 @@ struct DeviceStatus {
   uint64_t promised_bytes = 0;  // the memory limits of all shares
   Fraction promised_request;
   uint32_t shares = 0;
+  // What may be promised of it, as a multiple of what the shares may hold together (all but what
+  // is foreign); 1: no more than there is.
+  double overcommit = 1;
+  uint64_t set_aside_bytes = 0;   // the limits of guaranteed shares
   std::vector<DeviceLink> links;  // to each device in their order, itself too; empty: not known
 };
 
@@ -209,6 +225,7 @@ struct ShareTerms {
   Fraction compute_request;
   Fraction compute_limit;
   uint32_t weight = kDefaultWeight;
+  bool guaranteed = false;  // never changed
 
   bool operator==(const ShareTerms&) const = default;
 };

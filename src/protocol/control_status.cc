@@ -18,6 +18,9 @@ json ToJson(const ShareDevice& device) {
           {"used_bytes", device.used_bytes},
           {"overhead_bytes", device.overhead_bytes},
           {"granted_bytes", device.granted_bytes},
+          {"admitted_bytes", device.admitted_bytes},
+          {"memory_waits", device.memory_waits},
+          {"memory_waiting_ns", device.memory_waiting_ns},
           {"device_time_ns", device.device_time_ns},
           {"compute_request", device.compute_request.value()},
           {"compute_limit", device.compute_limit.value()},
@@ -68,6 +71,9 @@ ShareDevice ShareDeviceOf(const json& object) {
   object.at("used_bytes").get_to(device.used_bytes);
   object.at("overhead_bytes").get_to(device.overhead_bytes);
   object.at("granted_bytes").get_to(device.granted_bytes);
+  object.at("admitted_bytes").get_to(device.admitted_bytes);
+  object.at("memory_waits").get_to(device.memory_waits);
+  object.at("memory_waiting_ns").get_to(device.memory_waiting_ns);
   object.at("device_time_ns").get_to(device.device_time_ns);
   device.compute_request = FractionOf(object.at("compute_request"));
   device.compute_limit = FractionOf(object.at("compute_limit"));
@@ -118,6 +124,8 @@ json ToJson(const ShareStatus& share) {
           {"owner_uid", share.owner_uid},
           {"owner_pid", share.owner_pid},
           {"created_unix_s", share.created_unix_s},
+          {"on_full", FormatOnFull(share.on_full)},
+          {"guaranteed", share.guaranteed},
           {"ended", share.ended},
           {"devices", std::move(devices)},
           {"members", std::move(members)}};
@@ -135,6 +143,8 @@ json ToJson(const DeviceStatus& device) {
           {"promised_bytes", device.promised_bytes},
           {"promised_request", device.promised_request.value()},
           {"shares", device.shares},
+          {"overcommit", device.overcommit},
+          {"set_aside_bytes", device.set_aside_bytes},
           {"links", std::move(links)}};
 }
 
@@ -167,6 +177,9 @@ Result<ShareStatus> ShareFromJson(const json& object) {
     object.at("owner_uid").get_to(share.owner_uid);
     object.at("owner_pid").get_to(share.owner_pid);
     object.at("created_unix_s").get_to(share.created_unix_s);
+    if (auto on_full = ParseOnFull(object.at("on_full").get<std::string>()))
+      share.on_full = *on_full;
+    object.at("guaranteed").get_to(share.guaranteed);
     object.at("ended").get_to(share.ended);
     for (const json& device : object.at("devices")) share.devices.push_back(ShareDeviceOf(device));
     for (const json& member : object.at("members")) {
@@ -190,6 +203,8 @@ Result<DeviceStatus> DeviceFromJson(const json& object) {
     object.at("promised_bytes").get_to(device.promised_bytes);
     device.promised_request = FractionOf(object.at("promised_request"));
     object.at("shares").get_to(device.shares);
+    object.at("overcommit").get_to(device.overcommit);
+    object.at("set_aside_bytes").get_to(device.set_aside_bytes);
     for (const json& link : object.at("links")) device.links.push_back(LinkOf(link));
   });
 }

@@ -58,7 +58,10 @@ struct LimitsHeader {
   // The pid namespace of the agent (the inode number of /proc/self/ns/pid): whoever lives in it too
   // knows members by MemberRow::host_pid. 0: unknown.
   std::atomic<uint64_t> agent_pid_namespace;
-  uint32_t reserved[24];
+  // For how long an allocation waits for a full device, in milliseconds: kNoWait
+  // and kWaitForever of wire.h, or a span between.
+  std::atomic<uint32_t> on_full_wait_ms;
+  uint32_t reserved[23];
 };
 static_assert(sizeof(LimitsHeader) == 256);
 

@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "protocol/choose_devices.h"
 #include "protocol/control.h"
+#include "protocol/overcommit.h"
 
 namespace prorata::protocol {
 namespace {
@@ -20,15 +21,24 @@ template <typename From>
 ShareTerms Changed(const ShareTerms& terms, const From& from) {
   return {from.memory_bytes.value_or(terms.memory_bytes),
           from.compute_request.value_or(terms.compute_request),
-          from.compute_limit.value_or(terms.compute_limit), from.weight.value_or(terms.weight)};
+          from.compute_limit.value_or(terms.compute_limit), from.weight.value_or(terms.weight),
+          terms.guaranteed};
+}
+
+// What else the arithmetic of an overcommitted device rests on.
+std::string Overcommitted(const DeviceStatus& device) {
+  if (device.overcommit <= 1) return "";
+  return "; " + FormatRatio(device.overcommit) +
+         " times what is left by those may be promised, and " +
+         FormatBytes(device.set_aside_bytes) + " are set aside for guaranteed shares";
 }
 
 Status CheckMemory(std::optional<uint64_t> asked_bytes, const DeviceStatus& device) {
   const uint64_t left = MemoryLeft(device);
-  const std::string taken = FormatBytes(device.promised_bytes) + " of its " +
-                            FormatBytes(device.total_bytes) + " are promised to " +
-                            std::to_string(device.shares) + " shares and " +
-                            FormatBytes(device.foreign_bytes) + " are used outside prorata";
+  const std::string taken =
+      FormatBytes(device.promised_bytes) + " of its " + FormatBytes(device.total_bytes) +
+      " are promised to " + std::to_string(device.shares) + " shares and " +
+      FormatBytes(device.foreign_bytes) + " are used outside prorata" + Overcommitted(device);
   if (!asked_bytes) {
     if (left >= kDefaultGranularity) return {};
     return Fail("memory_exceeded", Describe(device) + " has no memory left for another share: " +
@@ -161,6 +171,7 @@ Result<ShareTerms> ChangeOn(const ShareTerms& terms, const ShareTerms& now,
   // where programs outside prorata took what was promised.
   DeviceStatus others = device;
   others.promised_bytes -= std::min(others.promised_bytes, now.memory_bytes);
+  if (now.guaranteed) others.set_aside_bytes -= std::min(others.set_aside_bytes, now.memory_bytes);
   others.promised_request.ppm -= std::min(others.promised_request.ppm, now.compute_request.ppm);
   others.shares -= std::min(others.shares, 1u);
   if (terms.memory_bytes > now.memory_bytes || terms.memory_bytes == 0) {

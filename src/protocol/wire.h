@@ -51,16 +51,22 @@ struct Welcome {
   uint64_t epoch;
 };
 
+inline constexpr uint32_t kNoWait = 0;
+inline constexpr uint32_t kWaitForever = ~uint32_t{0};
+
 struct GrantRequest {
   uint64_t id;      // echoed in the reply
   uint32_t device;  // index in LimitsFile::devices
-  uint32_t reserved;
+  // For how long the answer may be waited for where the device is full and the share is not, in
+  // milliseconds (kNoWait, kWaitForever).
+  uint32_t wait_ms;
   uint64_t needed_bytes;  // what `used` must be able to reach
 };
 
 enum class GrantResult : uint32_t {
-  kGranted = 0,    // grant >= needed_bytes now
-  kShareFull = 1,  // all slack was recalled and the share's own limit is reached
+  kGranted = 0,     // grant >= needed_bytes now
+  kShareFull = 1,   // all slack was recalled and the share's own limit is reached
+  kDeviceFull = 2,  // the limit would allow it; the device has no more, or had not in wait_ms
 };
 
 struct GrantReply {

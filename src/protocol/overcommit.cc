@@ -1,0 +1,47 @@
+#include "protocol/overcommit.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+namespace prorata::protocol {
+namespace {
+
+std::unexpected<Error> Bad(std::string_view text, std::string_view why) {
+  return Fail("bad_overcommit", "'" + std::string(text.substr(0, 120)) + "' " + std::string(why) +
+                                    "; write for example 1.5, or 0=1.5 for GPU 0 alone");
+}
+
+}  // namespace
+
+Result<Overcommit> ParseOvercommit(std::string_view text) {
+  Overcommit overcommit;
+  std::string_view number = text;
+  if (const size_t equals = text.find('='); equals != std::string_view::npos) {
+    overcommit.gpu = text.substr(0, equals);
+    number = text.substr(equals + 1);
+    if (overcommit.gpu.empty()) return Bad(text, "names no GPU before its '='");
+  }
+  const char* const end = number.data() + number.size();
+  const auto [at, error] =
+      std::from_chars(number.data(), end, overcommit.ratio, std::chars_format::fixed);
+  if (number.empty() || error != std::errc{} || at != end || !std::isfinite(overcommit.ratio)) {
+    return Bad(text, "has no ratio that is a number");
+  }
+  if (overcommit.ratio < 1) {
+    return Bad(text, "is below 1: less than a GPU has is promised by giving shares less --memory");
+  }
+  if (overcommit.ratio > kMostOvercommit) return Bad(text, "is above 100");
+  return overcommit;
+}
+
+std::string FormatRatio(double ratio) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.6f", ratio);
+  std::string text = buffer;
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.ends_with('.')) text.pop_back();
+  return text;
+}
+
+}  // namespace prorata::protocol
