@@ -113,6 +113,26 @@ void Connection::Send(const void* data, size_t bytes) {
   if (!unsent_.empty() && !writing_) WaitToWrite();
 }
 
+bool Connection::SendBytesWithDescriptor(const void* data, size_t bytes, int fd) {
+  // Behind what waits there is no place for a descriptor: it would come with another frame.
+  if (closed_ || !unsent_.empty()) return false;
+  iovec part{const_cast<void*>(data), bytes};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+  // A frame is far smaller than a page: it goes out whole or not at all.
+  return ::sendmsg(descriptor_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(bytes);
+}
+
 // False: the peer is gone.
 bool Connection::Flush() {
   while (!unsent_.empty()) {

@@ -43,6 +43,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void SendMessage(protocol::MessageType type, const Message& message) {
     SendFrame(type, &message, sizeof message);
   }
+  // A message with a descriptor on its first byte. False: it cannot go out now, and was not sent.
+  template <typename Message>
+  bool SendWithDescriptor(protocol::MessageType type, const Message& message, int fd) {
+    const protocol::Frame<Message> frame(type, message);
+    return SendBytesWithDescriptor(&frame, sizeof frame, fd);
+  }
   // What waits to be sent is tried once more, and lost otherwise.
   void Close();
   bool closed() const { return closed_; }
@@ -55,6 +61,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool Receive();  // false: nothing more for now, or closed
   bool TakeFrames();
   bool Flush();
+  bool SendBytesWithDescriptor(const void* data, size_t bytes, int fd);
 
   boost::asio::posix::stream_descriptor descriptor_;
   size_t max_unsent_;

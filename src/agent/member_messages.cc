@@ -32,6 +32,8 @@ std::optional<MemberMessage> DecodeMemberMessage(const protocol::FrameHeader& he
       return Read<LeaseIdle>(header, body, device_count);
     case protocol::MessageType::kLeaseDrained:
       return Read<LeaseDrained>(header, body, device_count);
+    case protocol::MessageType::kUsageWanted:
+      return Read<protocol::UsageWanted>(header, body, device_count);
     default:
       return std::nullopt;  // the agent's own types, the control socket's, and what never was one
   }

@@ -18,7 +18,8 @@ constexpr size_t kMostUnsent = 64 << 10;
 constexpr uint32_t kMostConnections = kMaxMembers + 64;  // per share
 constexpr auto kJoinWithin = std::chrono::seconds(5);
 constexpr int64_t kRefusedWindowNs = 10 * kNsPerS;
-constexpr uint32_t kMostWaiting = 64;  // requests of one member that wait for memory
+constexpr uint32_t kMostShownAtOnce = 64;  // what a socket's buffer takes of small messages
+constexpr uint32_t kMostWaiting = 64;      // requests of one member that wait for memory
 
 }  // namespace
 
@@ -121,6 +122,10 @@ void MemberServer::OnFrame(Session& session, const protocol::FrameHeader& header
     if (session.joined) return Refuse(session, RefusedReason::kMalformed);
     return OnJoin(session, *join, fds);
   }
+  if (const auto* wanted = std::get_if<protocol::UsageWanted>(&*message)) {
+    if (!fds.empty()) return Refuse(session, RefusedReason::kMalformed);
+    return OnUsageWanted(session, *wanted);
+  }
   if (!session.joined || !fds.empty()) return Refuse(session, RefusedReason::kMalformed);
   Member* member = MemberOf(session);
   if (member == nullptr) return;  // its connection is being closed
@@ -170,6 +175,29 @@ void MemberServer::OnJoin(Session& session, const protocol::Join& join,
       MessageType::kWelcome,
       protocol::Welcome{member->slot, 0, share.limits()->header.epoch.load()});
   node_.leases().TouchAll(share);
+}
+
+// Whoever reaches the socket of a share may see what its members use, and is held to nothing by it:
+// a monitor that joins nothing asks here too.
+void MemberServer::OnUsageWanted(Session& session, const protocol::UsageWanted& wanted) {
+  const Share& share = *ShareOf(session);
+  if (wanted.layout_version != protocol::kLimitsVersion) {
+    return Refuse(session, RefusedReason::kVersion);
+  }
+  const protocol::LimitsFile& limits = *share.limits();
+  uint32_t slot = std::min(wanted.first_slot, kMaxMembers);
+  for (uint32_t shown = 0; slot < kMaxMembers && shown < kMostShownAtOnce; ++slot) {
+    const Member* member = share.FindMember(slot);
+    const uint64_t serial = limits.members[slot].usage_serial.load();
+    if (member == nullptr || serial == 0 || member->usage->reader() < 0) continue;
+    const protocol::UsageShown message{slot, 1, serial};
+    if (!session.connection->SendWithDescriptor(MessageType::kUsageShown, message,
+                                                member->usage->reader())) {
+      break;  // its socket is full: it asks on when it has read what there is
+    }
+    ++shown;
+  }
+  session.connection->SendMessage(MessageType::kUsageShown, protocol::UsageShown{slot, 0, 0});
 }
 
 void MemberServer::OnGrantRequest(Session& session, const protocol::GrantRequest& request) {

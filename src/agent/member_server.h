@@ -34,6 +34,7 @@ class MemberServer {
   void OnJoin(Session& session, const protocol::Join& join, std::vector<UniqueFd>& fds);
   void OnGrantRequest(Session& session, const protocol::GrantRequest& request);
   void OnContextMade(Session& session, const protocol::ContextMade& made);
+  void OnUsageWanted(Session& session, const protocol::UsageWanted& wanted);
   void Refuse(Session& session, protocol::RefusedReason reason);
   void Forget(uint64_t session_id);
 

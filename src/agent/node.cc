@@ -308,11 +308,14 @@ void Node::SaveSoon() {
 
 void Node::Tick() {
   leases_.Tick();
+  const int64_t now_ns = clock_.NowNs();
   for (const auto& [id, share] : shares_) {
     for (uint32_t i = 0; i < share->device_count(); ++i) share->RecallOverLimit(i);
     for (Member* member : share->Members()) TellCounters(events_, *share, *member);
+    if (last_tick_ns_ >= 0) share->PublishUtilization(now_ns - last_tick_ns_);
   }
   events_.Tick();
+  last_tick_ns_ = now_ns;
   tick_.expires_after(std::chrono::nanoseconds(clock_.RealNs(kTickNs)));
   tick_.async_wait([this](const boost::system::error_code& stopped) {
     if (!stopped) Tick();

@@ -117,6 +117,7 @@ class Node {
   boost::asio::steady_timer tick_;
   boost::asio::steady_timer save_;
   boost::asio::steady_timer reap_;
+  int64_t last_tick_ns_ = -1;
   bool save_armed_ = false;
   bool reap_armed_ = false;
 };

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,7 +17,7 @@ namespace {
 std::string ReadSmallFile(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return "";
-  char buffer[1024];
+  char buffer[4096];
   const ssize_t got = ::read(fd.get(), buffer, sizeof buffer);
   return got > 0 ? std::string(buffer, static_cast<size_t>(got)) : "";
 }
@@ -66,6 +67,22 @@ std::string CommandOf(pid_t pid) {
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
   }
   return name;
+}
+
+pid_t InnerPidOf(pid_t pid) {
+  const std::string status = ReadSmallFile("/proc/" + std::to_string(pid) + "/status");
+  const size_t line = status.find("\nNSpid:");
+  if (line == std::string::npos) return pid;
+  const size_t end = status.find('\n', line + 1);
+  if (end == std::string::npos) return pid;
+  const size_t last = status.find_last_of("\t ", end);
+  const long inner = std::strtol(status.c_str() + last + 1, nullptr, 10);
+  return inner > 0 ? static_cast<pid_t>(inner) : pid;
+}
+
+uint64_t OwnPidNamespace() {
+  struct stat info;
+  return ::stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
 }
 
 Result<Peer> IdentifyPeer(int socket) {

@@ -31,6 +31,13 @@ bool HasEnded(int pidfd);
 // The name of the program a process runs (at most 15 characters, /proc/PID/comm), or "".
 std::string CommandOf(pid_t pid);
 
+// The number the process has in its own pid namespace: the last of NSpid in /proc/PID/status. `pid`
+// itself if that cannot be read.
+pid_t InnerPidOf(pid_t pid);
+
+// This process's pid namespace, by the inode number of /proc/self/ns/pid; 0 if it cannot be seen.
+uint64_t OwnPidNamespace();
+
 // Who is at the other end of a unix socket, by the kernel. "peer" if it has no number here (another
 // process namespace) or has ended.
 struct Peer {

@@ -10,6 +10,7 @@ Share::Share(uint64_t id, ShareConfig config, LimitsMapping limits)
   for (uint32_t i = 0; i < device_count(); ++i) {
     ledgers_.emplace_back(config_.devices[i].memory_bytes, kMaxMembers);
     times_.emplace_back(&limits_->devices[i]);
+    shown_ns_.push_back(0);
   }
 }
 
@@ -30,6 +31,7 @@ void Share::WriteLimits(std::span<const uint64_t> context_overhead_bytes, bool a
     out.context_overhead_bytes = context_overhead_bytes[i];
   }
   header.device_count = device_count();
+  header.agent_pid_namespace = OwnPidNamespace();
   // Last: members that see the new epoch join again, and find all of the above in place.
   header.epoch.fetch_add(1);
 }
@@ -62,6 +64,7 @@ Member* Share::Admit(const ProcessId& process) {
     members_[slot]->slot = slot;
     members_[slot]->process = process;
     ++member_count_;
+    PublishProcess(*members_[slot]);
     return members_[slot].get();
   }
   return nullptr;
@@ -85,6 +88,7 @@ Member* Share::Restore(uint32_t slot, const ProcessId& process) {
   members_[slot]->slot = slot;
   members_[slot]->process = process;
   ++member_count_;
+  PublishProcess(*members_[slot]);
   return members_[slot].get();
 }
 
@@ -114,11 +118,13 @@ void Share::Depart(Member& member, int64_t now_ns) {
   PRORATA_CHECK(!member.departed);
   for (uint32_t device = 0; device < device_count(); ++device) {
     times_[device].Depart(member.slot);
+    DropSlack(member, device);
     ledgers_[device].Depart(member.slot);
   }
   member.departed = true;
   member.departed_ns = now_ns;
   member.usage.reset();
+  PublishUsage(member);
   member.watch.reset();
   if (const auto connection = std::move(member.connection)) connection->Close();
 }
@@ -133,7 +139,12 @@ void Share::SetUsage(Member& member, UsageMapping usage) {
           member.usage->device(device).ungoverned_functions;
     }
     times_[device].SetUsage(member.slot, &member.usage->device(device));
+    // What its counter already shows is no news: it may be the work of hours under an agent before.
+    shown_ns_[device] = times_[device].ReadDeviceTime();
+    member.devices[device].shown_ns = times_[device].MemberTime(member.slot);
   }
+  ++usage_count_;
+  PublishUsage(member);
 }
 
 std::shared_ptr<Connection> Share::Connect(Member& member, std::shared_ptr<Connection> connection) {
@@ -154,6 +165,7 @@ bool Share::Release(Member& member, uint32_t device) {
     if (!member.devices[i].released) return false;
   }
   for (ShareTime& time : times_) time.Forget(member.slot);
+  PublishGone(member.slot);
   members_[member.slot].reset();
   --member_count_;
   return true;

@@ -43,6 +43,22 @@ struct ShareConfig {
   std::vector<DeviceOfShare> devices;
 };
 
+// The last ten parts of a tenth of a second each, for a mean that does not flicker.
+class BusyParts {
+ public:
+  void Add(uint64_t ppm) {
+    sum_ += static_cast<uint32_t>(ppm) - parts_[next_];
+    parts_[next_] = static_cast<uint32_t>(ppm);
+    next_ = (next_ + 1) % parts_.size();
+  }
+  uint32_t Mean() const { return sum_ / static_cast<uint32_t>(parts_.size()); }
+
+ private:
+  std::array<uint32_t, protocol::kUtilizationMeanOf> parts_{};
+  size_t next_ = 0;
+  uint32_t sum_ = 0;
+};
+
 struct Member {
   uint32_t slot = 0;
   ProcessId process;
@@ -60,6 +76,8 @@ struct Member {
     uint64_t ungoverned_functions = 0;
     // Why the agent refused it memory last, until that was told; "": it has not.
     std::string refused_why;
+    uint64_t shown_ns = 0;  // so much of its device time has been shown as utilization
+    BusyParts parts;
   };
   std::array<OnDevice, kMaxDevices> devices;
 };
@@ -114,6 +132,10 @@ class Share {
   uint64_t OverheadBytes(uint32_t device) const;
   uint64_t DepartedBytes(uint32_t device) const;  // grants that wait for the device
 
+  // --- what the share shows of itself (share_story.cc) ---
+  // Each tenth of a second, with the time since the last: the parts of the devices' time.
+  void PublishUtilization(int64_t elapsed_ns);
+
   // --- time ---
   ShareTime& time(uint32_t device) { return times_[device]; }
   const ShareTime& time(uint32_t device) const { return times_[device]; }
@@ -131,14 +153,20 @@ class Share {
   void WriteTerms(uint32_t device);
   void Recall(uint32_t slot, uint32_t device);
   void PublishGranted(uint32_t device);
+  void DropSlack(Member& member, uint32_t device);
+  void PublishProcess(const Member& member);
+  void PublishUsage(const Member& member);
+  void PublishGone(uint32_t slot);
 
   uint64_t id_;
   ShareConfig config_;
   LimitsMapping limits_;
   std::vector<policy::Ledger> ledgers_;
   std::vector<ShareTime> times_;
+  std::vector<uint64_t> shown_ns_;  // by device: so much of the device time was shown
   std::array<std::unique_ptr<Member>, kMaxMembers> members_;
   uint32_t member_count_ = 0;
+  uint32_t usage_count_ = 0;  // usage memories mapped since the agent started
   bool ended_ = false;
 };
 

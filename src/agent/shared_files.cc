@@ -104,6 +104,8 @@ Result<UsageMapping> UsageMapping::Map(const UniqueFd& fd) {
   if (header->magic != protocol::kUsageMagic || header->version != protocol::kUsageVersion) {
     return Fail("usage", "the usage memory is of another version");
   }
+  const std::string again = "/proc/self/fd/" + std::to_string(fd.get());
+  usage.reader_ = UniqueFd(::open(again.c_str(), O_RDONLY | O_CLOEXEC));
   return usage;
 }
 

@@ -57,6 +57,9 @@ class UsageMapping {
   // most 64 KiB, that begins as it should.
   static Result<UsageMapping> Map(const UniqueFd& fd);
 
+  // The same memory, opened for reading alone, for whoever wants to see it; -1: there is none.
+  int reader() const { return reader_.get(); }
+
   const protocol::DeviceUsage& device(uint32_t device) const {
     return static_cast<const protocol::UsageFile*>(mapping_.address())->devices[device];
   }
@@ -64,6 +67,7 @@ class UsageMapping {
  private:
   explicit UsageMapping(Mapping mapping) : mapping_(std::move(mapping)) {}
   Mapping mapping_;
+  UniqueFd reader_;
 };
 
 }  // namespace prorata::agent
