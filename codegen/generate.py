@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes generated/ and docs/MEMORY.md from spec/.
+"""Writes generated/, docs/MEMORY.md and docs/NVML.md from spec/.
 
     python3 codegen/generate.py           write every file
     python3 codegen/generate.py --check   fail, naming the stale files
@@ -14,6 +14,7 @@ import gen_abi
 import gen_defaults
 import gen_maps
 import gen_memory
+import gen_nvml_answers
 import gen_symbols
 import gen_trampolines
 from model import ROOT, load
@@ -44,6 +45,7 @@ def outputs():
         ("driver_symbols.inc", gen_symbols, gen_symbols.driver_symbols(cuda)),
         ("nvml_symbols.inc", gen_symbols, gen_symbols.nvml_symbols(nvml)),
         ("driver_versions.inc", gen_symbols, gen_symbols.driver_versions(cuda)),
+        ("nvml_hidden.inc", gen_nvml_answers, gen_nvml_answers.hidden(nvml)),
         ("client_overrides.inc", gen_symbols, gen_symbols.client_overrides(cuda, nvml)),
         ("driver_trampolines.S", gen_trampolines, gen_trampolines.generate(cuda)),
         ("nvml_trampolines.S", gen_trampolines, gen_trampolines.generate(nvml)),
@@ -62,9 +64,12 @@ def outputs():
 
 def documents():
     """Every generated file of docs/: name -> text."""
-    title, *lines = gen_memory.generate(load("cuda"))
-    return {"MEMORY.md": "\n".join([title, "", banner("MEMORY.md", "gen_memory").rstrip(), *lines])
-            + "\n"}
+    papers = {}
+    for name, module, library in (("MEMORY.md", gen_memory, "cuda"),
+                                  ("NVML.md", gen_nvml_answers, "nvml")):
+        title, *lines = module.generate(load(library))
+        papers[name] = "\n".join([title, "", banner(name, module.__name__).rstrip(), *lines]) + "\n"
+    return papers
 
 
 def stale(files):

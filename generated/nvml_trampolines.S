@@ -112,15 +112,11 @@ prorata_nvml_lazy:
   export nvmlDeviceGetAPIRestriction 11
   export nvmlDeviceGetAccountingBufferSize 12
   export nvmlDeviceGetAccountingMode 13
-  export nvmlDeviceGetAccountingPids 14
-  export nvmlDeviceGetAccountingStats 15
   export nvmlDeviceGetActiveVgpus 16
   export nvmlDeviceGetAdaptiveClockInfoStatus 17
   export nvmlDeviceGetAddressingMode 18
   export nvmlDeviceGetApplicationsClock 19
   export nvmlDeviceGetArchitecture 20
-  export nvmlDeviceGetAttributes 21
-  export nvmlDeviceGetAttributes_v2 22
   export nvmlDeviceGetAutoBoostedClocksEnabled 23
   export nvmlDeviceGetBAR1MemoryInfo 24
   export nvmlDeviceGetBoardId 25
@@ -136,16 +132,10 @@ prorata_nvml_lazy:
   export nvmlDeviceGetClockOffsets 35
   export nvmlDeviceGetComputeInstanceId 36
   export nvmlDeviceGetComputeMode 37
-  export nvmlDeviceGetComputeRunningProcesses 38
-  export nvmlDeviceGetComputeRunningProcesses_v2 39
-  export nvmlDeviceGetComputeRunningProcesses_v3 40
   export nvmlDeviceGetConfComputeGpuAttestationReport 41
   export nvmlDeviceGetConfComputeGpuCertificate 42
   export nvmlDeviceGetConfComputeMemSizeInfo 43
-  export nvmlDeviceGetConfComputeProtectedMemoryUsage 44
   export nvmlDeviceGetCoolerInfo 45
-  export nvmlDeviceGetCount 46
-  export nvmlDeviceGetCount_v2 47
   export nvmlDeviceGetCpuAffinity 48
   export nvmlDeviceGetCpuAffinityWithinScope 49
   export nvmlDeviceGetCreatableVgpus 50
@@ -168,11 +158,9 @@ prorata_nvml_lazy:
   export nvmlDeviceGetDynamicPstatesInfo 67
   export nvmlDeviceGetEccMode 68
   export nvmlDeviceGetEncoderCapacity 69
-  export nvmlDeviceGetEncoderSessions 70
   export nvmlDeviceGetEncoderStats 71
   export nvmlDeviceGetEncoderUtilization 72
   export nvmlDeviceGetEnforcedPowerLimit 73
-  export nvmlDeviceGetFBCSessions 74
   export nvmlDeviceGetFBCStats 75
   export nvmlDeviceGetFanControlPolicy_v2 76
   export nvmlDeviceGetFanSpeed 77
@@ -194,34 +182,20 @@ prorata_nvml_lazy:
   export nvmlDeviceGetGpuInstances 93
   export nvmlDeviceGetGpuMaxPcieLinkGeneration 94
   export nvmlDeviceGetGpuOperationMode 95
-  export nvmlDeviceGetGraphicsRunningProcesses 96
-  export nvmlDeviceGetGraphicsRunningProcesses_v2 97
-  export nvmlDeviceGetGraphicsRunningProcesses_v3 98
   export nvmlDeviceGetGridLicensableFeatures 99
   export nvmlDeviceGetGridLicensableFeatures_v2 100
   export nvmlDeviceGetGridLicensableFeatures_v3 101
   export nvmlDeviceGetGridLicensableFeatures_v4 102
   export nvmlDeviceGetGspFirmwareMode 103
   export nvmlDeviceGetGspFirmwareVersion 104
-  export nvmlDeviceGetHandleByIndex 105
-  export nvmlDeviceGetHandleByIndex_v2 106
-  export nvmlDeviceGetHandleByPciBusId 107
-  export nvmlDeviceGetHandleByPciBusId_v2 108
-  export nvmlDeviceGetHandleBySerial 109
-  export nvmlDeviceGetHandleByUUID 110
-  export nvmlDeviceGetHandleByUUIDV 111
   export nvmlDeviceGetHostVgpuMode 112
   export nvmlDeviceGetHostname_v1 113
-  export nvmlDeviceGetIndex 114
   export nvmlDeviceGetInforomConfigurationChecksum 115
   export nvmlDeviceGetInforomImageVersion 116
   export nvmlDeviceGetInforomVersion 117
   export nvmlDeviceGetIrqNum 118
   export nvmlDeviceGetJpgUtilization 119
   export nvmlDeviceGetLastBBXFlushTime 120
-  export nvmlDeviceGetMPSComputeRunningProcesses 121
-  export nvmlDeviceGetMPSComputeRunningProcesses_v2 122
-  export nvmlDeviceGetMPSComputeRunningProcesses_v3 123
   export nvmlDeviceGetMarginTemperature 124
   export nvmlDeviceGetMaxClockInfo 125
   export nvmlDeviceGetMaxCustomerBoostClock 126
@@ -280,16 +254,12 @@ prorata_nvml_lazy:
   export nvmlDeviceGetPowerSource 181
   export nvmlDeviceGetPowerState 182
   export nvmlDeviceGetPowerUsage 183
-  export nvmlDeviceGetProcessUtilization 184
-  export nvmlDeviceGetProcessesUtilizationInfo 185
   export nvmlDeviceGetRemappedRows 186
   export nvmlDeviceGetRepairStatus 187
   export nvmlDeviceGetRetiredPages 188
   export nvmlDeviceGetRetiredPagesPendingStatus 189
   export nvmlDeviceGetRetiredPages_v2 190
   export nvmlDeviceGetRowRemapperHistogram 191
-  export nvmlDeviceGetRunningProcessDetailList 192
-  export nvmlDeviceGetSamples 193
   export nvmlDeviceGetSerial 194
   export nvmlDeviceGetSramEccErrorStatus 195
   export nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts 196
@@ -306,11 +276,9 @@ prorata_nvml_lazy:
   export nvmlDeviceGetTemperatureV 207
   export nvmlDeviceGetThermalSettings 208
   export nvmlDeviceGetTopologyCommonAncestor 209
-  export nvmlDeviceGetTopologyNearestGpus 210
   export nvmlDeviceGetTotalEccErrors 211
   export nvmlDeviceGetTotalEnergyConsumption 212
   export nvmlDeviceGetUUID 213
-  export nvmlDeviceGetUtilizationRates 214
   export nvmlDeviceGetVbiosVersion 215
   export nvmlDeviceGetVgpuCapabilities 216
   export nvmlDeviceGetVgpuHeterogeneousMode 217
@@ -422,7 +390,6 @@ prorata_nvml_lazy:
   export nvmlInit 323
   export nvmlInitWithFlags 324
   export nvmlInit_v2 325
-  export nvmlInternalGetExportTable 326
   export nvmlSetVgpuVersion 327
   export nvmlShutdown 328
   export nvmlSystemEventSetCreate 329
@@ -440,14 +407,11 @@ prorata_nvml_lazy:
   export nvmlSystemGetHicVersion 341
   export nvmlSystemGetNVMLVersion 342
   export nvmlSystemGetNvlinkBwMode 343
-  export nvmlSystemGetProcessName 344
-  export nvmlSystemGetTopologyGpuSet 345
   export nvmlSystemRegisterEvents 346
   export nvmlSystemSetConfComputeGpusReadyState 347
   export nvmlSystemSetConfComputeKeyRotationThresholdInfo 348
   export nvmlSystemSetNvlinkBwMode 349
   export nvmlUnitGetCount 350
-  export nvmlUnitGetDevices 351
   export nvmlUnitGetFanSpeedInfo 352
   export nvmlUnitGetHandleByIndex 353
   export nvmlUnitGetLedState 354

@@ -1,15 +1,13 @@
 #include "client/connection.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cstring>
 
+#include "client/agent_socket.h"
 #include "client/charge.h"
 #include "client/requests.h"
 #include "client/share.h"
@@ -24,31 +22,6 @@ using protocol::MessageType;
 uint8_t g_buffer[4 * (protocol::kFrameHeaderBytes + protocol::kMaxMemberBodyBytes)];
 constinit FrameReader g_reader(g_buffer, sizeof g_buffer);
 Lock g_sending;  // frames must not interleave
-
-// A folder's name may be longer than sun_path: then by way of a descriptor of the folder.
-int Connect(const char* folder) {
-  const int directory = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0) return -1;
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  std::strcpy(address.sun_path, "/proc/self/fd/");
-  char* at = address.sun_path + std::strlen(address.sun_path);
-  char digits[12];
-  size_t count = 0;
-  for (int rest = directory; count == 0 || rest != 0; rest /= 10) {
-    digits[count++] = static_cast<char>('0' + rest % 10);
-  }
-  while (count != 0) *at++ = digits[--count];
-  std::strcpy(at, "/socket");
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    close(fd);
-    close(directory);
-    return -1;
-  }
-  close(directory);
-  return fd;
-}
 
 bool SendJoin(int fd) {
   protocol::Join join = {};
@@ -120,7 +93,7 @@ void RemapLimits() {
 }  // namespace
 
 JoinResult JoinAgent(int64_t deadline_ns, protocol::RefusedReason* reason, int64_t busy_until_ns) {
-  const int fd = Connect(g_share.folder);
+  const int fd = ConnectToAgent(g_share.folder);
   if (fd < 0) return JoinResult::kNoAgent;
   g_reader = FrameReader(g_buffer, sizeof g_buffer);
   protocol::Welcome welcome = {};

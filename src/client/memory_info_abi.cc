@@ -1,5 +1,6 @@
 // How much memory there is: the share's, never more than the device's.
 
+#include "client/member_usage.h"
 #include "client/memory.h"
 #include "client/memory_view.h"
 #include "client/share.h"
@@ -8,12 +9,11 @@ namespace prorata::client {
 namespace {
 
 MemoryView View(uint32_t device, uint64_t real_total, uint64_t real_free) {
-  const protocol::DeviceLimits& limits = LimitsOf(device);
-  return ViewMemory(
-      limits.memory_limit_bytes.load(std::memory_order_relaxed),
-      limits.granted_bytes.load(std::memory_order_relaxed),
-      g_share.grants.load(std::memory_order_acquire)->bytes[device].load(std::memory_order_relaxed),
-      UsageOf(device).used_bytes.load(std::memory_order_relaxed), real_total, real_free);
+  const protocol::LimitsFile& limits = *g_share.limits.load(std::memory_order_acquire);
+  const uint64_t used = UsedByShare(g_share.folder, limits, device,
+                                    {g_share.usage, g_share.slot.load(std::memory_order_relaxed)});
+  return ViewMemory(limits.devices[device].memory_limit_bytes.load(std::memory_order_relaxed), used,
+                    real_total, real_free);
 }
 
 constexpr uint64_t kMost32 = 0xffff'ffff;

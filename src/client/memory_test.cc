@@ -229,11 +229,26 @@ TEST(Arrays, HugeShapesSaturateAndUnknownFormatsCountMost) {
 }
 
 TEST(MemoryView, ShowsTheShare) {
-  EXPECT_EQ(ViewMemory(1000, 300, 200, 150, 5000, 4000).free, 750u);
-  EXPECT_EQ(ViewMemory(1000, 300, 200, 150, 5000, 4000).total, 1000u);
-  EXPECT_EQ(ViewMemory(1000, 300, 200, 150, 5000, 100).free, 100u) << "never more than there is";
-  EXPECT_EQ(ViewMemory(1000, 1200, 200, 250, 5000, 4000).free, 0u) << "a lowered limit";
-  EXPECT_EQ(ViewMemory(9000, 0, 0, 0, 5000, 4000).total, 5000u);
+  const MemoryView view = ViewMemory(1000, 300, 5000, 4000);
+  EXPECT_EQ(view.total, 1000u);
+  EXPECT_EQ(view.used, 300u);
+  EXPECT_EQ(view.free, 700u);
+  EXPECT_EQ(ViewMemory(9000, 0, 5000, 4000).total, 5000u);
+}
+
+TEST(MemoryView, NeverUnderflows) {
+  const MemoryView lowered = ViewMemory(1000, 1200, 5000, 4000);
+  EXPECT_EQ(lowered.used, 1000u);
+  EXPECT_EQ(lowered.free, 0u);
+  const MemoryView nothing = ViewMemory(0, 1200, 5000, 4000);
+  EXPECT_EQ(nothing.total, 0u);
+  EXPECT_EQ(nothing.free, 0u);
+}
+
+TEST(MemoryView, PromisesNoMoreThanTheDeviceHas) {
+  const MemoryView view = ViewMemory(1000, 300, 5000, 100);
+  EXPECT_EQ(view.free, 100u);
+  EXPECT_EQ(view.used, 300u) << "what others hold is not this share's use";
 }
 
 }  // namespace

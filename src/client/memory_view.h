@@ -8,20 +8,20 @@ namespace prorata::client {
 
 struct MemoryView {
   uint64_t total;
-  uint64_t free;
+  uint64_t used;  // the share's own, never more than the total
+  uint64_t free;  // never more than total - used
 };
 
-// `limit` and `granted` of the share; `mine` and `used` are this member's grant and use (both 0 for
-// a process that is no member); `real_*` is what the device says. What other members hold of their
-// grants beyond their use counts as taken: it is theirs until the agent recalls it.
-inline MemoryView ViewMemory(uint64_t limit, uint64_t granted, uint64_t mine, uint64_t used,
-                             uint64_t real_total, uint64_t real_free) {
+// `limit` and `used` of the share; `real_*` is what the device says. A share that uses more than
+// its limit (which was lowered, or the audit found overhead) is full. A device that has less to
+// give than the share has left shows what it has: then used and free do not add up to the total,
+// and what is missing is in others' hands.
+inline MemoryView ViewMemory(uint64_t limit, uint64_t used, uint64_t real_total,
+                             uint64_t real_free) {
   const uint64_t total = limit < real_total ? limit : real_total;
-  uint64_t free = limit > granted ? limit - granted : 0;
-  if (mine > used) free += mine - used;
-  if (free > total) free = total;
-  if (free > real_free) free = real_free;
-  return {total, free};
+  const uint64_t shown = used < total ? used : total;
+  const uint64_t left = total - shown;
+  return {total, shown, left < real_free ? left : real_free};
 }
 
 }  // namespace prorata::client

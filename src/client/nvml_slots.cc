@@ -7,6 +7,7 @@
 
 #include "client/guest.h"
 #include "client/nvml_real.h"
+#include "client/nvml_share.h"
 #include "driver/find_driver.h"
 
 namespace prorata::client {
@@ -18,7 +19,22 @@ std::atomic<void*> g_handle{nullptr};
 constinit driver::Search g_search = {};
 
 nvmlReturn_t AnswerNotFound() { return NVML_ERROR_FUNCTION_NOT_FOUND; }
+nvmlReturn_t AnswerNotSupported() { return NVML_ERROR_NOT_SUPPORTED; }
 nvmlReturn_t AnswerNoLibrary() { return NVML_ERROR_LIBRARY_NOT_FOUND; }
+
+// What would tell of others on the device and has no meaning for a share (spec/nvml_answers.toml).
+constexpr uint32_t kHidden[] = {
+#define PRORATA_NVML_HIDDEN(symbol) kNvmlIndex_##symbol,
+#include "generated/nvml_hidden.inc"
+#undef PRORATA_NVML_HIDDEN
+};
+
+bool IsHidden(uint32_t index) {
+  bool hidden = false;
+  for (const uint32_t one : kHidden) hidden |= one == index;
+  return hidden && TheShare() != nullptr;
+}
+
 const char* AnswerText() { return "the NVIDIA driver's libnvidia-ml.so.1 was not found"; }
 
 // NVML's constructors call nothing of ours, so a lock serves here.
@@ -45,7 +61,9 @@ extern "C" __attribute__((visibility("hidden"))) void* prorata_nvml_resolve(uint
   using namespace prorata::client;
   void* handle = Handle();
   void* address = handle != nullptr ? dlsym(handle, prorata_nvml_names[index]) : nullptr;
-  if (address == nullptr) {
+  if (address != nullptr && IsHidden(index)) {
+    address = reinterpret_cast<void*>(&AnswerNotSupported);
+  } else if (address == nullptr) {
     address = std::strcmp(prorata_nvml_names[index], "nvmlErrorString") == 0
                   ? reinterpret_cast<void*>(&AnswerText)
               : handle != nullptr ? reinterpret_cast<void*>(&AnswerNotFound)
