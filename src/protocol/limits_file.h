@@ -115,6 +115,7 @@ static_assert(sizeof(GrantRow) == 128);
 // (the first is number 0) stands at n % 30, and is there once `samples` is above n.
 inline constexpr uint32_t kUtilizationSamples = 30;
 inline constexpr uint64_t kUtilizationPeriodNs = 100'000'000;
+inline constexpr uint32_t kUtilizationMeanOf = 10;  // of so many is what is told as one number
 struct Utilization {
   std::atomic<uint64_t> samples;
   std::atomic<uint32_t> busy_ppm[kUtilizationSamples];
@@ -134,7 +135,7 @@ struct MemberRow {
   std::atomic<uint32_t> host_pid;
   std::atomic<uint32_t> inner_pid;
   uint64_t reserved[6];
-  // Its device time over wall time in the last tenth of a second.
+  // Its device time over wall time, about the last second.
   std::atomic<uint32_t> busy_ppm[kMaxDevices];
   // What the audit found it to hold on a device beyond its charges. Counts as used by it.
   std::atomic<uint64_t> overhead_bytes[kMaxDevices];
