@@ -97,6 +97,73 @@ TEST_F(HostileTest, AMessageBeforeJoiningIsRefused) {
   EXPECT_EQ(answer->type, kRefused);
 }
 
+// Numbers that are out of range are refused or answered, whatever `used` says.
+TEST_F(HostileTest, NumbersBeyondEverything) {
+  testing::StandIn liar;
+  for (const uint64_t used : {uint64_t{0}, uint64_t{1} << 63, ~uint64_t{0}, ~uint64_t{0} - kGiB}) {
+    TestMember own(share_, &liar);
+    ASSERT_EQ(own.Join(), kWelcome);
+    own.usage().used_bytes = used;  // more than there is, or less than nothing
+    own.usage().overhead_bytes = ~used;
+    for (const uint64_t needed : {~uint64_t{0}, uint64_t{1} << 63, kGiB + 1}) {
+      const auto reply = own.Ask(needed);
+      ASSERT_TRUE(reply.has_value());
+      EXPECT_EQ(reply->result, protocol::GrantResult::kShareFull) << needed;
+    }
+    EXPECT_LE(own.grant(), kGiB);
+    const auto share = Call(folder_.path(), {{"op", "list_shares"}})["shares"][0];
+    EXPECT_LE(share["devices"][0]["used_bytes"].get<uint64_t>(), kGiB);
+    EXPECT_LE(share["devices"][0]["overhead_bytes"].get<uint64_t>(), kGiB);
+    // The neighbour has what is its own.
+    EXPECT_TRUE(good_->Charge(100 * kMiB));
+    good_->Uncharge(100 * kMiB);
+  }
+}
+
+TEST_F(HostileTest, DevicesThatTheShareHasNot) {
+  testing::StandIn liar;
+  for (const uint32_t device : {1u, 15u, 16u, 255u, 0x80000000u, ~0u}) {
+    for (const MessageType type :
+         {MessageType::kGrantRequest, MessageType::kContextMade, MessageType::kLeaseWanted,
+          MessageType::kLeaseIdle, MessageType::kLeaseDrained}) {
+      TestMember own(share_, &liar);
+      ASSERT_EQ(own.Join(), kWelcome);
+      const bool event = type >= MessageType::kLeaseWanted;
+      const protocol::GrantRequest request{1, device, 0, kMiB};  // laid out as ContextMade, too
+      const protocol::LeaseEvent lease{device, 0};
+      SendFrame(own.socket(), static_cast<uint16_t>(type),
+                event ? static_cast<const void*>(&lease) : &request,
+                event ? sizeof lease : sizeof request);
+      const auto answer = own.Await(MessageType::kRefused);
+      ASSERT_TRUE(answer.has_value()) << device;
+      EXPECT_FALSE(ReceiveFrame(own.socket()).has_value()) << "and the connection ends";
+    }
+  }
+}
+
+// It would have the memory of two shares.
+TEST_F(HostileTest, AMemberOfAnotherShare) {
+  const auto made = Call(
+      folder_.path(), {{"op", "create_share"}, {"share", {{"name", "b"}, {"memory_bytes", kGiB}}}});
+  const std::string other = made["share"]["directory"].get<std::string>();
+  testing::StandIn guest;
+  TestMember at_home(share_, &guest);
+  ASSERT_EQ(at_home.Join(), kWelcome);
+  TestMember abroad(other, &guest);
+  EXPECT_EQ(abroad.Join(), kRefused);
+  EXPECT_EQ(abroad.Join(at_home.slot()), kRefused);
+  EXPECT_TRUE(at_home.Charge(kMiB)) << "and stays what it is";
+  const auto shares = Call(folder_.path(), {{"op", "list_shares"}})["shares"];
+  EXPECT_EQ(shares[0]["members"].size(), 2u);
+  EXPECT_EQ(shares[1]["members"].size(), 0u);
+  // With exec a process becomes another program: its connection ends, and it may join elsewhere.
+  at_home.Disconnect();
+  EXPECT_EQ(abroad.Join(), kWelcome);
+  const auto after = Call(folder_.path(), {{"op", "list_shares"}})["shares"];
+  EXPECT_EQ(after[0]["members"].size(), 1u);
+  EXPECT_EQ(after[1]["members"].size(), 1u);
+}
+
 TEST_F(HostileTest, RandomBytesInRandomChunks) {
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     std::mt19937 random(seed);

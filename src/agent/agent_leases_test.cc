@@ -66,7 +66,8 @@ TEST_F(LeaseTest, AloneTheLeaseIsOpen) {
 // over however slowly this test runs; called back, it waits for its next turn and then drains.
 TEST_F(LeaseTest, TwoTakeTurns) {
   TestMember a(MakeShare("a", 0.5));
-  TestMember b(MakeShare("b", 0.5));
+  testing::StandIn other;
+  TestMember b(MakeShare("b", 0.5), &other);
   TestMember* members[] = {&a, &b};
   bool held[] = {false, false};
   int turns[] = {0, 0};
@@ -111,7 +112,8 @@ TEST_F(LeaseTest, TwoTakeTurns) {
 
 TEST_F(LeaseTest, AnIdleHolderLosesItsTurnAtOnce) {
   TestMember a(MakeShare("a", 0.5));
-  TestMember b(MakeShare("b", 0.5));
+  testing::StandIn other;
+  TestMember b(MakeShare("b", 0.5), &other);
   ASSERT_EQ(a.Join(), kWelcome);
   ASSERT_EQ(b.Join(), kWelcome);
   ASSERT_TRUE(Want(a));
@@ -127,7 +129,8 @@ TEST_F(LeaseTest, AnIdleHolderLosesItsTurnAtOnce) {
 
 TEST_F(LeaseTest, AStoppedHolderIsPassedOver) {
   const std::string folder_a = MakeShare("a", 0.5);
-  TestMember b(MakeShare("b", 0.5));
+  testing::StandIn other;
+  TestMember b(MakeShare("b", 0.5), &other);
   ASSERT_EQ(b.Join(), kWelcome);
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -147,7 +150,8 @@ TEST_F(LeaseTest, AStoppedHolderIsPassedOver) {
 TEST_F(LeaseTest, AStoppedMemberDoesNotKeepItsShareFromItsTurns) {
   const std::string folder_a = MakeShare("a", 0.5);
   TestMember a(folder_a);
-  TestMember b(MakeShare("b", 0.5));
+  testing::StandIn other;
+  TestMember b(MakeShare("b", 0.5), &other);
   ASSERT_EQ(a.Join(), kWelcome);
   ASSERT_EQ(b.Join(), kWelcome);
   a.usage().launches = 1;
@@ -178,7 +182,8 @@ TEST_F(LeaseTest, AStoppedMemberDoesNotKeepItsShareFromItsTurns) {
 
 TEST_F(LeaseTest, ADeadHoldersTurnGoesOn) {
   const std::string folder_a = MakeShare("a", 0.5);
-  TestMember b(MakeShare("b", 0.5));
+  testing::StandIn other;
+  TestMember b(MakeShare("b", 0.5), &other);
   ASSERT_EQ(b.Join(), kWelcome);
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -206,7 +211,8 @@ TEST_F(LeaseTest, ALimitClosesTheLeaseOfOneAlone) {
 
 TEST_F(LeaseTest, LeasesWorkAgainAfterTheAgentWasKilled) {
   TestMember a(MakeShare("a", 0.5));
-  TestMember b(MakeShare("b", 0.5));
+  testing::StandIn other;
+  TestMember b(MakeShare("b", 0.5), &other);
   ASSERT_EQ(a.Join(), kWelcome);
   ASSERT_EQ(b.Join(), kWelcome);
   ASSERT_TRUE(Want(a));

@@ -154,6 +154,10 @@ void MemberServer::OnJoin(Session& session, const protocol::Join& join,
   fds.clear();
   if (!usage) return Refuse(session, RefusedReason::kMalformed);
 
+  // Or it would have the memory of two, and say to each what it uses of the other.
+  if (!node_.LeavesOthers(share, session.peer.process)) {
+    return Refuse(session, RefusedReason::kNotAllowed);
+  }
   Member* member = share.FindLiving(session.peer.process);
   if (member != nullptr && join.previous_slot != member->slot) {
     // The process runs another program now (exec), or forgot its slot: what it was has departed.

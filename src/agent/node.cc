@@ -275,6 +275,16 @@ void Node::DepartMember(Share& share, Member& member) {
   ReapSoon();
 }
 
+bool Node::LeavesOthers(const Share& share, const ProcessId& process) {
+  for (const auto& [id, other] : shares_) {
+    Member* member = id == share.id() ? nullptr : other->FindLiving(process);
+    if (member == nullptr) continue;
+    if (member->connection != nullptr && !HasHungUp(member->connection->fd())) return false;
+    DepartMember(*other, *member);
+  }
+  return true;
+}
+
 void Node::SweepDead(Share& share) {
   for (Member* member : share.Members()) {
     if (member->departed || member->watch == nullptr) continue;

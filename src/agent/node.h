@@ -58,6 +58,10 @@ class Node {
   // A member's process is new here: it gets a slot, is watched, and the state is saved. Null: no
   // slot.
   Member* AdmitMember(Share& share, const ProcessId& process);
+  // A process lives on one share. False: it is a member of another, with which it is connected.
+  // Where it is a member and its connection has ended, it runs another program now (exec), and what
+  // it was departs.
+  bool LeavesOthers(const Share& share, const ProcessId& process);
   // A member's process is dead or became another program.
   void DepartMember(Share& share, Member& member);
   // Notices now the deaths that the loop has not come to yet.

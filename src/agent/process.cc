@@ -60,6 +60,11 @@ bool HasEnded(int pidfd) {
   return ::poll(&poll_fd, 1, 0) == 1;
 }
 
+bool HasHungUp(int socket) {
+  pollfd poll_fd{socket, 0, 0};
+  return ::poll(&poll_fd, 1, 0) == 1 && (poll_fd.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
 std::string CommandOf(pid_t pid) {
   std::string name = ReadSmallFile("/proc/" + std::to_string(pid) + "/comm");
   while (!name.empty() && name.back() == '\n') name.pop_back();

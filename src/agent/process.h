@@ -45,5 +45,7 @@ struct Peer {
   uid_t uid = 0;
 };
 Result<Peer> IdentifyPeer(int socket);
+// Whether nobody holds the other end of a connected unix socket any more.
+bool HasHungUp(int socket);
 
 }  // namespace prorata::agent

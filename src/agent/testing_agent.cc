@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -208,6 +209,46 @@ nlohmann::json Call(const std::string& dir, const nlohmann::json& request) {
   return reply ? nlohmann::json::parse(reply->body) : nlohmann::json::object();
 }
 
+StandIn::StandIn() {
+  int ends[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  UniqueFd child_end(ends[1]);
+  socket_.Reset(ends[0]);
+  pid_ = ::fork();
+  if (pid_ != 0) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  socket_.Reset();
+  char path[200] = {};
+  for (ssize_t bytes; (bytes = ::recv(child_end.get(), path, sizeof path, 0)) > 0;) {
+    const UniqueFd made = testing::ConnectTo(std::string(path, static_cast<size_t>(bytes)));
+    SendFrame(child_end.get(), 0, "", 0, made.get());
+  }
+  ::_exit(0);
+}
+
+StandIn::~StandIn() {
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+UniqueFd StandIn::ConnectTo(const std::string& path) {
+  if (::send(socket_.get(), path.data(), path.size(), MSG_NOSIGNAL) < 0) return {};
+  char byte[protocol::kFrameHeaderBytes];
+  iovec part{byte, sizeof byte};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  if (::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC) <= 0) return {};
+  const cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return {};
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+  return UniqueFd(fd);
+}
+
 TestMember::~TestMember() {
   if (limits_ != nullptr) ::munmap(limits_, sizeof *limits_);
   if (usage_ != nullptr) ::munmap(usage_, sizeof *usage_);
@@ -234,7 +275,8 @@ bool TestMember::MapLimits() {
 
 uint16_t TestMember::Join(uint64_t previous_slot) {
   if (!MapLimits()) return 0;
-  socket_ = ConnectTo(folder_ + "/socket");
+  const std::string path = folder_ + "/socket";
+  socket_ = as_ != nullptr ? as_->ConnectTo(path) : ConnectTo(path);
   if (!socket_) return 0;
   const protocol::Join join{protocol::kLimitsVersion, 0, limits_->header.epoch, previous_slot};
   if (!SendFrame(socket_.get(), static_cast<uint16_t>(MessageType::kJoin), &join, sizeof join,

@@ -95,9 +95,24 @@ std::optional<Received> ReceiveFrame(int fd, int ms = kPatienceMs);
 // One request to the control socket; an empty object when it could not be had.
 nlohmann::json Call(const std::string& dir, const nlohmann::json& request);
 
+// A process that connects for others: to the agent they are it, as a process is on one share only.
+class StandIn {
+ public:
+  StandIn();
+  ~StandIn();  // killed, and waited for
+  UniqueFd ConnectTo(const std::string& path);
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd socket_;
+};
+
 class TestMember {
  public:
-  explicit TestMember(std::string folder) : folder_(std::move(folder)) {}
+  // `as`: on whose behalf it joins (null: this process), and outlives it.
+  explicit TestMember(std::string folder, StandIn* as = nullptr)
+      : folder_(std::move(folder)), as_(as) {}
   ~TestMember();
 
   // The type of the answer: kWelcome or kRefused; 0: none.
@@ -129,6 +144,7 @@ class TestMember {
   bool MapLimits();
 
   std::string folder_;
+  StandIn* as_;
   UniqueFd socket_;
   UniqueFd usage_fd_;
   protocol::LimitsFile* limits_ = nullptr;
