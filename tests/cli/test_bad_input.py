@@ -1,8 +1,12 @@
 """Bad input gets one clear line and a non-zero exit, and changes nothing."""
+import fcntl
+import json
 import os
 import shutil
 import signal
 import socket
+import struct
+import time
 import unittest
 
 import harness
@@ -87,6 +91,72 @@ class BadInput(harness.MachineTestCase):
     def test_no_memory_left_for_a_share_without_a_limit(self):
         self.holding()
         self.refused([], REFUSED, "memory")
+
+
+class Undisturbed(harness.MachineTestCase):
+    """Whatever is asked and sent, a share beside it goes on, and the log is not filled."""
+
+    JOIN = 1
+
+    def setUp(self):
+        super().setUp()
+        self.machine.start_agent()
+        self.holder = self.machine.start_load(
+            ["--name", "holder", "--memory", "1GiB"],
+            ["--stress", "--threads", "2", "--seconds", "600", "--announce"])
+        harness.read_event(self.holder, "stress")
+        self.before = self.machine.promises()
+
+    def tearDown(self):
+        # All its calls were answered as they should be, and its limits are what they were.
+        self.assertEqual(self.machine.promises(), self.before)
+        self.holder.terminate()
+        out, err = self.holder.communicate(timeout=harness.DEADLINE_S)
+        self.assertEqual(self.holder.returncode, 0, err)
+        self.assertGreater(json.loads(out.splitlines()[-1])["stress"]["allocations"], 0)
+        super().tearDown()
+
+    def test_limits_of_nothing_and_beyond_the_device(self):
+        total = self.machine.gpus()[0]["total_bytes"]
+        for _ in range(3):
+            for command in (["run", "--memory", "0", "--", "true"],
+                            ["run", "--memory", total + 1, "--", "true"],
+                            ["update", "holder", "--memory", "0"],
+                            ["update", "holder", "--memory", total + 1],
+                            ["update", "gone", "--memory", "1GiB"]):
+                status, out, err = self.machine.call([harness.PRORATA, *command])
+                self.assertIn(status, (REFUSED, USAGE), command)
+                self.assertEqual((out, err.count("\n")), ("", 1), err)
+
+    def join(self, descriptor):
+        """What the agent answers to who joins the holder's share with this for its usage memory."""
+        body = struct.pack("<IIQQ", 1, 0, 1, (1 << 64) - 1)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(harness.DEADLINE_S)
+            connection.connect(str(self.machine.runtime_dir / "shares" / "holder" / "socket"))
+            socket.send_fds(connection, [struct.pack("<IHH", len(body), self.JOIN, 1) + body],
+                            [descriptor])
+            return connection.recv(8)[4]
+
+    def memory(self, size, seals):
+        descriptor = os.memfd_create("usage", os.MFD_ALLOW_SEALING)
+        self.addCleanup(os.close, descriptor)
+        os.ftruncate(descriptor, size)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        return descriptor
+
+    def test_usage_memory_of_a_false_size(self):
+        sealed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        refused, begun = 11, time.monotonic()
+        for _ in range(5):
+            for size, seals in ((0, sealed), (1, sealed), (4096, sealed), (1 << 30, sealed),
+                                (8192, 0), (8192, fcntl.F_SEAL_SHRINK)):
+                self.assertEqual(self.join(self.memory(size, seals)), refused, (size, seals))
+        # Told once; on a machine that takes longer for it, again after ten seconds, with a count.
+        told = [line for line in self.machine.agent_log().splitlines()
+                if f"process {os.getpid()} " in line]
+        self.assertIn("turned away", told[0])
+        self.assertLessEqual(len(told), 1 + (time.monotonic() - begun) // 10)
 
 
 class ForeignAgent(harness.MachineTestCase):
