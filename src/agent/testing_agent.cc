@@ -84,7 +84,7 @@ uint64_t DevicePage::Sum() {
 }
 
 PageNvml::PageNvml(DevicePage* page, uint64_t total_bytes) : page_(page) {
-  devices_.push_back({kUuid, "Test Device", total_bytes});
+  devices_.push_back({kUuid, "Test Device", total_bytes, {}});
 }
 
 Result<driver::NvmlMemory> PageNvml::Memory(size_t) {
