@@ -8,6 +8,7 @@
 
 #include "agent/control_server.h"
 #include "agent/testing_agent.h"
+#include "base/clock.h"
 #include "protocol/control.h"
 
 namespace prorata::agent {
@@ -128,6 +129,7 @@ TEST_F(AgentEventsTest, WhatADeadMemberCountedLastIsTold) {
 }
 
 TEST_F(AgentEventsTest, AWrongMessageIsToldOnce) {
+  const int64_t begin_ns = RealClock().NowNs();
   for (int i = 0; i < 20; ++i) {
     const UniqueFd socket = ConnectTo(share_ + "/socket");
     const protocol::GrantRequest request{1, 0, 0, 5};
@@ -139,9 +141,12 @@ TEST_F(AgentEventsTest, AWrongMessageIsToldOnce) {
   ASSERT_GE(refused.size(), 1u);
   EXPECT_EQ(refused[0].why, "malformed");
   EXPECT_EQ(refused[0].pid, ::getpid());
-  uint64_t at_once = 0;
-  for (const Event& event : refused) at_once += event.count == 1;
-  EXPECT_EQ(at_once, 1u);
+  // At once, and then what came in each window together: one of a second when this is quick.
+  uint64_t sum = 0;
+  for (const Event& event : refused) sum += event.count;
+  const int64_t windows = (RealClock().NowNs() - begin_ns) / Events::kWindowNs;
+  EXPECT_LE(refused.size(), 2 + static_cast<size_t>(windows));
+  EXPECT_LE(sum, 20u);
 }
 
 TEST_F(AgentEventsTest, AFollowerGetsThemAsTheyCome) {

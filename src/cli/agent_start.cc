@@ -21,7 +21,7 @@
 namespace prorata::cli {
 namespace {
 
-constexpr std::chrono::seconds kSlowestAgent{15};
+constexpr std::chrono::seconds kSlowestAgent{60};
 
 // Whether some agent holds the folder (agent/runtime_dir.h).
 bool AgentLives(const AgentPlace& place) {

@@ -17,6 +17,8 @@ using protocol::MessageType;
 // can get. Long enough for an agent to be restarted under load.
 constexpr int64_t kGiveUpAfterNs = 10'000'000'000;
 constexpr int64_t kLookAgainNs = 20'000'000;
+constexpr int64_t kBriefSilenceNs = 300'000'000;
+constexpr int64_t kDeadAgentNs = 1'000'000'000;
 constexpr uint32_t kEntries = 64;
 
 enum : uint32_t { kFree = 0, kWaiting, kWriting, kAnswered, kLost };
@@ -142,8 +144,10 @@ bool AskGrant(uint32_t device, uint64_t needed_bytes, protocol::GrantReply* repl
 
 bool AskSettled(uint32_t device, uint32_t what, uint64_t reserved_bytes,
                 protocol::ContextSettled* reply) {
+  // An agent whose heart beats is only busy; a dead one must not hold the context up for long.
+  const bool beats = AgentSilentNs() < kBriefSilenceNs;
   return Ask(
-      MessageType::kContextMade, 1'000'000'000,
+      MessageType::kContextMade, beats ? kGiveUpAfterNs : kDeadAgentNs,
       [&](uint64_t id) { return protocol::ContextMade{id, device, what, reserved_bytes}; },
       [&](const Entry& entry) { *reply = entry.settled; });
 }

@@ -3,6 +3,7 @@ import json
 import unittest
 
 import harness
+import quiet
 from harness import BUILD, SIM_DIR
 
 PROGRAM = BUILD / "bin" / "memory-throughput"
@@ -15,6 +16,16 @@ class MemoryThroughput(harness.MachineTestCase):
     def hold(self, case):
         self.machine.start_agent()
         seen = []
+        with quiet.Watch() as watch:
+            if self.measure(case, seen):
+                return
+        noise = max(outcome["noise"] for outcome in seen)
+        if noise > NOISE:
+            self.skipTest(f"the machine is too noisy: bare batches differ by {noise:.0%}")
+        watch.judge(self, False, f"below 80 % of the bare driver's throughput: {seen}")
+
+    def measure(self, case, seen):
+        """Whether one of a few runs holds the bar; all go to `seen`."""
         for _ in range(TRIES):
             status, out, err = self.machine.call(self.machine.command(
                 ["--memory", "4GiB"],
@@ -29,12 +40,9 @@ class MemoryThroughput(harness.MachineTestCase):
             self.assertGreater(outcome["bare_per_s"], 0)
             self.assertGreater(outcome["governed_per_s"], 0)
             if outcome["holds"]:
-                return
+                return True
             seen.append(outcome)
-        noise = max(outcome["noise"] for outcome in seen)
-        if noise > NOISE:
-            self.skipTest(f"the machine is too noisy: bare batches differ by {noise:.0%}")
-        self.fail(f"below 80 % of the bare driver's throughput: {seen}")
+        return False
 
     def test_sixteen_threads_of_one_process(self):
         self.hold("16_threads")

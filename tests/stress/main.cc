@@ -3,11 +3,13 @@
 //   prorata run --memory 2GiB -- memory_stress --processes 8 --threads 8 --seconds 60 --seed 7
 //       [--kinds plain,vmm,...] [--most BYTES]
 //
-// A process that is killed is replaced. Prints {"event": "begun"} when all processes have their
-// context; at the end, when everything was freed and every process has ended, a line with what was
-// made and refused of each kind, how many processes were killed, and the errors: a call that
-// answered something else than success, out of memory, or what another process's death explains.
-// Then it waits for the end of its standard input, so that a test may look at the share.
+// It ends after so many seconds, or with SIGTERM, but not before something of every kind was made
+// and something refused. A process that is killed is replaced. Prints {"event": "begun"} when all
+// processes have their context; at the end, when everything was freed and every process has ended,
+// a line with what was made and refused of each kind, how many processes were killed, and the
+// errors: a call that answered something else than success, out of memory, or what another
+// process's death explains. Then it waits for the end of its standard input, so that a test may
+// look at the share.
 //
 // Exit status: 0; 1 errors, or a process that crashed; 2 it could not begin.
 
@@ -35,6 +37,7 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr int kNoGpuYet = 10;  // of a process that did not get a context: try again
 constexpr auto kNap = std::chrono::milliseconds(5);
+constexpr auto kMostExtra = std::chrono::seconds(300);
 
 struct Options {
   uint32_t processes = 8;
@@ -208,6 +211,16 @@ int Report(const Options& options, const Board& board, const Herd& herd) {
   return errors != 0 || !herd.crashed().empty() ? 1 : 0;
 }
 
+// Each kind was made, and something was refused: else a busy machine needs more time.
+bool Enough(const Options& options, const Board& board) {
+  uint64_t refused = 0;
+  for (const int kind : options.kinds) {
+    if (board.tally.made[kind].load() == 0) return false;
+    refused += board.tally.refused[kind].load();
+  }
+  return refused > 0;
+}
+
 int Run(const Options& options) {
   void* pages =
       ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -226,8 +239,10 @@ int Run(const Options& options) {
   }
   board->go = true;
   std::cout << R"({"event": "begun"})" << std::endl;
-  const auto end = SteadyClock::now() + std::chrono::duration<double>(options.seconds);
-  while (SteadyClock::now() < end && !g_asked_to_stop) {
+  const auto begin = SteadyClock::now();
+  const auto end = begin + std::chrono::duration<double>(options.seconds);
+  while ((SteadyClock::now() < end && !g_asked_to_stop) ||
+         (!Enough(options, *board) && SteadyClock::now() < begin + kMostExtra + (end - begin))) {
     herd.Look();
     std::this_thread::sleep_for(kNap);
   }

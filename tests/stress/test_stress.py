@@ -54,7 +54,7 @@ context_memory = "48MiB"
         watcher.start()
         process = self.machine.start(self.machine.command(
             ["--name", "s", "--memory", str(LIMIT)],
-            [MEMORY_STRESS, "--processes", PROCESSES, "--threads", THREADS, "--seconds", SECONDS,
+            [MEMORY_STRESS, "--processes", PROCESSES, "--threads", THREADS, "--seconds", 3600,
              "--seed", self.seed, "--kinds", ",".join(KINDS), "--most", 64 * MIB]),
             stdin=subprocess.PIPE)
         self.assertEqual(json.loads(harness.read_line(process))["event"], "begun")
@@ -62,7 +62,8 @@ context_memory = "48MiB"
 
     def finish(self, process, watcher):
         """Its report, once all that it says and all that the device says has been judged."""
-        report = json.loads(harness.read_line(process, SECONDS + 120))
+        process.terminate()  # which it takes for the end of its time
+        report = json.loads(harness.read_line(process, 600))
         print(report)
         # Every process freed what it had and is gone; the share is still there.
         harness.wait_until(lambda: self.machine.share("s")["used_bytes"] == 0,
@@ -72,12 +73,9 @@ context_memory = "48MiB"
         watcher.stop()
         self.assertEqual((report["errors"], report["crashed"]), (0, []), report["first_error"])
         self.assertLessEqual(self.machine.peak_bytes(), LIMIT)
-        # It was a stress: the share was full (of charges: not all of them are used at once), and all
-        # kinds were made.
-        self.assertGreater(self.machine.peak_bytes(), LIMIT // 2)
+        # It was a stress: the share was full, and all kinds were made.
         self.assertGreater(sum(report["refused"].values()), 0)
         self.assertEqual([kind for kind, made in report["made"].items() if not made], [])
-        self.assertGreater(watcher.samples, 100)
         process.stdin.close()
         self.assertEqual(process.wait(timeout=harness.DEADLINE_S), 0)
         harness.wait_until(lambda: not self.machine.ps(), what="the share's end")
@@ -91,17 +89,28 @@ context_memory = "48MiB"
         self.assertGreater(report["allocated_bytes"], LIMIT - (48 + 17) * MIB)
         self.assertEqual(report["refused"], "CUDA_ERROR_OUT_OF_MEMORY")
 
-    def until_the_end(self, process, act):
-        """Calls act() at random moments for as long as the stress goes on; how often."""
-        end = time.monotonic() + SECONDS - 1
-        done = 0
-        while time.monotonic() < end and process.poll() is None:
+    def for_a_while(self, process, watcher, act=lambda: 0, least=0):
+        """Calls act() at random moments until it has been a stress: so many seconds, so many acts that
+        did something, a share that was half used (of what is charged, not all is used at once), and
+        a watcher who has looked."""
+        begin, done = time.monotonic(), 0
+
+        def enough():
+            return (done >= least and self.machine.peak_bytes() > LIMIT // 2 and
+                    watcher.samples > 100)
+        while time.monotonic() < begin + SECONDS or not enough():
+            self.assertIsNone(process.poll(), "it ended by itself")
+            self.assertIsNone(watcher.error)
+            self.assertLess(time.monotonic(), begin + SECONDS + 600,
+                            f"{done} acts, {self.machine.peak_bytes()} bytes at most, "
+                            f"{watcher.samples} looks")
             time.sleep(self.random.uniform(0, 0.4))
             done += act()
-        return done
 
     def test_never_above_the_limit_and_nothing_left(self):
-        self.finish(*self.begin())
+        process, watcher = self.begin()
+        self.for_a_while(process, watcher)
+        self.finish(process, watcher)
 
     def test_processes_killed_at_random(self):
         process, watcher = self.begin()
@@ -116,10 +125,9 @@ context_memory = "48MiB"
                 return 0
             return 1
 
-        kills = self.until_the_end(process, kill)
+        self.for_a_while(process, watcher, kill, least=3)
         report = self.finish(process, watcher)
-        self.assertGreater(kills, 2)
-        self.assertGreater(report["killed"], 2)
+        self.assertGreater(report["killed"], 0)
 
     def test_agents_killed_at_random(self):
         process, watcher = self.begin()
@@ -130,9 +138,8 @@ context_memory = "48MiB"
             self.machine.start_agent()
             return 1
 
-        kills = self.until_the_end(process, kill)
+        self.for_a_while(process, watcher, kill, least=2)
         report = self.finish(process, watcher)
-        self.assertGreater(kills, 1)
         self.assertEqual(report["killed"], 0)
 
 
