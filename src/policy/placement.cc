@@ -87,8 +87,10 @@ std::optional<std::vector<size_t>> ChooseLinked(std::span<const PlacementDevice>
     if (devices[i].fits) order.push_back(i);
   }
   if (count == 0 || count > order.size()) return std::nullopt;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return devices[a].memory_left_bytes > devices[b].memory_left_bytes;
+  // Not std::stable_sort: clang takes what GCC 12's uses for deprecated.
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const uint64_t left_a = devices[a].memory_left_bytes, left_b = devices[b].memory_left_bytes;
+    return left_a != left_b ? left_a > left_b : a < b;
   });
   std::vector<uint32_t> levels = {0};
   for (const size_t a : order) {
