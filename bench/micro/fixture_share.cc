@@ -148,8 +148,8 @@ void FixtureShare::Answer(int fd, uint16_t type, const uint8_t* body) {
   switch (static_cast<MessageType>(type)) {
     case MessageType::kJoin:
       std::this_thread::sleep_for(std::chrono::milliseconds(welcome_after_ms_));
+      ++joins_;  // before the member can have gone on, and ended
       Send(fd, MessageType::kWelcome, protocol::Welcome{0, 0, limits_->header.epoch.load()});
-      ++joins_;
       return;
     case MessageType::kGrantRequest: {
       const auto request = Read<protocol::GrantRequest>(body);

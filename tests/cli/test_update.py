@@ -130,7 +130,7 @@ class Bad(UpdateCase):
         before = self.device()
         self.refused(1, "no share named 'y'", "--memory", "1GiB", name="y")
         self.refused(1, "only .* left", "--memory", "17GiB")
-        self.refused(1, "limit, 0.3, is below the request, 0.4", "--compute-limit", "0.3")
+        self.refused(1, "compute limit on GPU 0 .*, 0.3, is below the request, 0.4", "--compute-limit", "0.3")
         self.refused(2, "nothing to change")
         self.refused(2, "--memory", "--memory", "0")
         self.refused(2, "no GPU time at all", "--compute-limit", "0")
