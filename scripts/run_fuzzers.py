@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs every libFuzzer program of a build for a while, each from an empty corpus."""
+"""Runs every libFuzzer program of a build for a while, each from the seeds beside its source: a line of
+NAME_fuzz.seeds is an input, as it stands or, after "hex:", in hexadecimal."""
 import argparse
 import pathlib
 import subprocess
@@ -7,6 +8,16 @@ import sys
 import tempfile
 
 import test_report
+
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def write_seeds(name, corpus):
+    for path in (ROOT / "src").glob(f"**/{name}.seeds"):
+        for number, line in enumerate(path.read_text().splitlines()):
+            seed = bytes.fromhex(line[4:]) if line.startswith("hex:") else line.encode()
+            pathlib.Path(corpus, f"seed-{number}").write_bytes(seed)
 
 
 def main():
@@ -21,6 +32,7 @@ def main():
     failed = []
     for program in programs:
         with tempfile.TemporaryDirectory() as corpus:
+            write_seeds(program.name, corpus)
             command = [program, corpus, f"-max_total_time={args.seconds}", "-timeout=60",
                        "-rss_limit_mb=2048", f"-artifact_prefix={args.build}/"]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

@@ -1,29 +1,115 @@
+// A request as it comes from anybody who may open the control socket, and a reply as it comes from
+// an agent of another version.
+
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "protocol/control.h"
 
+namespace {
+
+using namespace prorata;
+using namespace prorata::protocol;
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+void Must(bool held) {
+  if (!held) __builtin_trap();
+}
+
+// Three devices: one that is partly promised, one that more may be promised of than it has, and one
+// that is full.
+std::vector<DeviceStatus> Machine() {
+  std::vector<DeviceStatus> devices(3);
+  for (uint32_t i = 0; i < devices.size(); ++i) {
+    devices[i].index = i;
+    devices[i].uuid = "GPU-" + std::to_string(i);
+    devices[i].total_bytes = 16 * kGiB;
+    devices[i].links.resize(devices.size());
+  }
+  devices[0].promised_bytes = 4 * kGiB;
+  devices[0].promised_request = {300'000};
+  devices[0].shares = 1;
+  devices[1].overcommit = 2;
+  devices[1].foreign_bytes = kGiB;
+  devices[1].set_aside_bytes = 2 * kGiB;
+  devices[2].promised_bytes = 16 * kGiB;
+  devices[2].promised_request = Fraction::One();
+  return devices;
+}
+
+void CheckTerms(const ShareTerms& terms) {
+  Must(terms.memory_bytes > 0);
+  Must(terms.compute_request.ppm <= terms.compute_limit.ppm);
+  Must(terms.compute_limit.ppm > 0 && terms.compute_limit.ppm <= Fraction::kOne);
+  Must(terms.weight > 0 && terms.weight <= kMaxWeight);
+}
+
+// What a share was granted on a device fits beside what was promised before.
+void CheckFits(const ShareTerms& terms, const DeviceStatus& device) {
+  CheckTerms(terms);
+  Must(terms.memory_bytes <= device.total_bytes - device.foreign_bytes - device.set_aside_bytes);
+  const double most = device.overcommit * static_cast<double>(device.total_bytes);
+  Must(static_cast<double>(device.promised_bytes) + static_cast<double>(terms.memory_bytes) <=
+       most);
+  Must(terms.compute_request.ppm <= Fraction::kOne - device.promised_request.ppm);
+}
+
+void CheckRequest(const ControlRequest& request) {
+  // What was understood must be understood again, the same.
+  const std::string text = EncodeRequest(request);
+  const auto again = DecodeRequest(text);
+  Must(again && again->op == request.op && EncodeRequest(*again) == text);
+
+  const std::vector<DeviceStatus> machine = Machine();
+  const std::vector<std::string> names = {"a", "b/c"};
+  if (const auto share = ValidateShare(request.share, machine, names)) {
+    std::set<size_t> distinct;
+    for (const ValidShare::Device& on : share->devices) {
+      Must(on.device < machine.size() && distinct.insert(on.device).second);
+      CheckFits(on.terms, machine[on.device]);
+    }
+    Must(!distinct.empty() && distinct.size() <= kMaxGpusOfShare);
+  }
+  (void)ValidateShare(request.share, {}, {});
+
+  const std::vector<ShareTerms> now(2, {2 * kGiB, {100'000}, Fraction::One(), 100, false});
+  const std::vector<DeviceStatus> on(machine.begin(), machine.begin() + 2);
+  if (const auto changed = ValidateChange(request.change, now, on)) {
+    Must(changed->size() == now.size());
+    for (const ShareTerms& terms : *changed) CheckTerms(terms);
+  }
+}
+
+// What is told again is read again, the same.
+template <typename Decode>
+void CheckReply(const nlohmann::json& json, Decode decode) {
+  if (const auto status = decode(json)) {
+    const auto again = decode(ToJson(*status));
+    Must(again && ToJson(*again) == ToJson(*status));
+  }
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  if (const auto request = prorata::protocol::DecodeRequest(text)) {
-    // What was understood must be understood again, the same.
-    const auto again = prorata::protocol::DecodeRequest(prorata::protocol::EncodeRequest(*request));
-    if (!again || again->op != request->op) __builtin_trap();
-    if (again->events.since != request->events.since ||
-        again->events.follow != request->events.follow ||
-        again->events.share != request->events.share) {
-      __builtin_trap();
-    }
-    (void)prorata::protocol::ValidateShare(request->share, {}, {});
-  }
+  if (const auto request = DecodeRequest(text)) CheckRequest(*request);
   // What comes from an agent is not trusted either.
   const auto reply = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
-  if (const auto event = prorata::protocol::EventFromJson(reply)) {
-    const auto again = prorata::protocol::EventFromJson(ToJson(*event));
-    if (!again || Words(*again) != Words(*event)) __builtin_trap();
+  if (const auto event = EventFromJson(reply)) {
+    const auto again = EventFromJson(ToJson(*event));
+    Must(again && Words(*again) == Words(*event));
   }
-  (void)prorata::protocol::EventsFromJson(reply);
+  CheckReply(reply, ShareFromJson);
+  CheckReply(reply, DeviceFromJson);
+  CheckReply(reply, HelloFromJson);
+  (void)EventsFromJson(reply);
+  (void)ErrorOfReply(reply);
   return 0;
 }
