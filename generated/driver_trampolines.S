@@ -138,7 +138,6 @@ prorata_driver_lazy:
   export cuCtxSetCacheConfig 51
   export cuCtxSetCurrent 52
   export cuCtxSetFlags 53
-  export cuCtxSetLimit 54
   export cuCtxSetSharedMemConfig 55
   export cuCtxSynchronize 56
   export cuCtxSynchronize_v2 57
@@ -358,9 +357,6 @@ prorata_driver_lazy:
   export cuLibraryGetManaged 305
   export cuLibraryGetModule 306
   export cuLibraryGetUnifiedFunction 307
-  export cuLibraryLoadData 308
-  export cuLibraryLoadFromFile 309
-  export cuLibraryUnload 310
   export cuLinkAddData 311
   export cuLinkAddData_v2 312
   export cuLinkAddFile 313
@@ -539,11 +535,6 @@ prorata_driver_lazy:
   export cuModuleGetLoadingMode 511
   export cuModuleGetSurfRef 512
   export cuModuleGetTexRef 513
-  export cuModuleLoad 514
-  export cuModuleLoadData 515
-  export cuModuleLoadDataEx 516
-  export cuModuleLoadFatBinary 517
-  export cuModuleUnload 518
   export cuMulticastAddDevice 519
   export cuMulticastBindAddr 520
   export cuMulticastBindMem 521

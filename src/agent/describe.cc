@@ -76,8 +76,35 @@ std::vector<protocol::DeviceStatus> Node::DescribeDevices() {
   return all;
 }
 
+// What a member took that it could not name. Its charges must not move while NVML is asked; those
+// of memory that is not taken yet make the figure too small, never too large.
+protocol::ContextSettled Node::SettleOther(Share& share, Member& member,
+                                           const protocol::ContextMade& made) {
+  constexpr int kAttempts = 3;
+  protocol::ContextSettled settled{made.id, made.device, protocol::kNotMeasured, 0};
+  if (!member.usage) return settled;
+  const protocol::DeviceUsage& usage = member.usage->device(made.device);
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const uint64_t used = usage.used_bytes.load();
+    const auto processes = devices_.Processes(share.config().devices[made.device].device);
+    if (!processes) return settled;
+    const auto found = processes->find(member.process.pid);
+    if (found == processes->end() || !found->second) return settled;
+    if (usage.used_bytes.load() != used) continue;
+    if (made.reserved_bytes > used) return settled;
+    const uint64_t before = used - made.reserved_bytes;
+    settled.overhead_bytes = *found->second > before ? *found->second - before : 0;
+    const bool covered = settled.overhead_bytes <= made.reserved_bytes ||
+                         share.Grant(member, made.device, before + settled.overhead_bytes);
+    settled.measured = covered ? protocol::kTook : protocol::kTookTooMuch;
+    return settled;
+  }
+  return settled;
+}
+
 protocol::ContextSettled Node::SettleContext(Share& share, Member& member,
                                              const protocol::ContextMade& made) {
+  if (made.what != protocol::kMadeContext) return SettleOther(share, member, made);
   const uint32_t index = made.device;
   const size_t number = share.config().devices[index].device;
   protocol::ContextSettled settled{made.id, index, 0, 0};
@@ -98,7 +125,7 @@ protocol::ContextSettled Node::SettleContext(Share& share, Member& member,
   uint64_t overhead = *found->second;
 
   const uint64_t before = charged - made.reserved_bytes;
-  if (overhead > before && made.what == protocol::kMadeContext) {
+  if (overhead > before) {
     devices_.LearnContextOverhead(number, overhead - before);
     for (const auto& [id, other] : shares_) {
       const auto other_index = other->IndexOf(number);
@@ -114,7 +141,7 @@ protocol::ContextSettled Node::SettleContext(Share& share, Member& member,
         share.config().name, member.process.pid, FormatBytes(overhead), FormatBytes(covered));
     overhead = std::max(charged, std::min(covered, overhead));
   }
-  settled.measured = 1;
+  settled.measured = protocol::kMeasured;
   settled.overhead_bytes = overhead;
   return settled;
 }

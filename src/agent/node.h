@@ -72,6 +72,8 @@ class Node {
                      std::function<bool(bool last)> retry);
 
   // What NVML says of a process and device, beyond what the share's ledger knows of; see wire.h.
+  protocol::ContextSettled SettleOther(Share& share, Member& member,
+                                       const protocol::ContextMade& made);
   protocol::ContextSettled SettleContext(Share& share, Member& member,
                                          const protocol::ContextMade& made);
 

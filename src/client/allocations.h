@@ -16,6 +16,7 @@ enum class Kind : uint8_t {
   kPool,    // from pool number `pool`, which carries the charge
   kArray,   // `bytes` are charged
   kMipmap,  // same
+  kUnseen,  // same; code, or what a limit of a context costs
 };
 
 struct Allocation {
@@ -29,7 +30,14 @@ struct Allocation {
 
 // Handles of different kinds may be equal numbers; the top bits, which no address uses, keep them
 // apart.
-enum class Space : uint64_t { kPointer = 0, kArray = 1, kMipmap = 2 };
+enum class Space : uint64_t {
+  kPointer = 0,
+  kArray = 1,
+  kMipmap = 2,
+  kModule = 3,
+  kLibrary = 4,
+  kLimit = 5
+};
 inline uint64_t KeyOf(Space space, uint64_t value) {
   return value ^ (static_cast<uint64_t>(space) << 60);
 }

@@ -115,7 +115,8 @@ void DeliverFrame(const protocol::FrameHeader& header, const uint8_t* body) {
       return;
     case MessageType::kContextSettled:
       if (!protocol::ReadMessage(header, body, &settled)) return;
-      if (settled.measured != 0) SettleOverhead(settled.device, settled.overhead_bytes);
+      if (settled.measured == protocol::kMeasured)
+        SettleOverhead(settled.device, settled.overhead_bytes);
       Deliver(settled, &Entry::settled);
       return;
     default:

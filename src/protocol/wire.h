@@ -83,13 +83,18 @@ struct ContextMade {
   uint64_t reserved_bytes;
 };
 
+// ContextSettled::measured. After kMadeContext, kMeasured: overhead_bytes is all overhead of the
+// member on the device, and the grant covers it. After kMadeOther, kTook: overhead_bytes is what
+// was taken that is charged nowhere, the reservation included; the grant covers it. kTookTooMuch:
+// it does not, for the share cannot.
+inline constexpr uint32_t kNotMeasured = 0, kMeasured = 1, kTook = 2, kTookTooMuch = 3;
 inline constexpr uint32_t kMadeContext = 0, kMadeOther = 1;
 
 struct ContextSettled {
   uint64_t id;
   uint32_t device;
-  uint32_t measured;        // 0: NVML gave no figure for the process; keep the reservation
-  uint64_t overhead_bytes;  // all overhead of this member on this device; grant covers it
+  uint32_t measured;        // kNotMeasured: NVML gave no figure; keep the reservation
+  uint64_t overhead_bytes;  // see kMeasured, kTook
 };
 
 struct LeaseEvent {  // kLeaseWanted, kLeaseIdle, kLeaseDrained, kLeaseChanged

@@ -9,6 +9,9 @@ TIMEOUT_S = 240
 
 
 class Limits(harness.MachineTestCase):
+    # Code has a size, so that its charge can be judged.
+    MACHINE_TOML = "[[devices]]\nmodule_memory = \"6MiB\"\n"
+
     def run_suite(self, suite):
         self.machine.start_agent()
         status, out, err = self.machine.call(
@@ -34,3 +37,6 @@ class Limits(harness.MachineTestCase):
 
     def test_graph_limits(self):
         self.run_suite("GraphLimits")
+
+    def test_code_limits(self):
+        self.run_suite("CodeLimits")

@@ -23,6 +23,7 @@ std::string ReadDevice(const toml::table& table, const std::string& where, Devic
   reader.String("pci_bus_id", &device->pci_bus_id, 31);
   reader.Bytes("memory", &device->memory_bytes);
   reader.Bytes("context_memory", &device->context_bytes);
+  reader.Bytes("module_memory", &device->module_bytes);
   reader.Bytes("slab", &device->slab_bytes);
   reader.Bytes("pool_chunk", &device->pool_chunk_bytes);
   reader.Integer("sm_count", &device->sm_count, 1, 4096);
@@ -222,7 +223,8 @@ std::string CanonicalText(const MachineConfig& config) {
         << "\npci_bus_id = " << device.pci_bus_id << "\nmemory = " << device.memory_bytes
         << "\nsm_count = " << device.sm_count << "\ncompute_capability = " << device.compute_major
         << "." << device.compute_minor << "\ncontext_memory = " << device.context_bytes
-        << "\nslab = " << device.slab_bytes << "\npool_chunk = " << device.pool_chunk_bytes
+        << "\nmodule_memory = " << device.module_bytes << "\nslab = " << device.slab_bytes
+        << "\npool_chunk = " << device.pool_chunk_bytes
         << "\ntime_slice_ns = " << device.time_slice_ns
         << "\nswitch_cost_ns = " << device.switch_cost_ns
         << "\nlaunch_latency_ns = " << device.launch_latency_ns

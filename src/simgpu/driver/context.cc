@@ -4,6 +4,7 @@
 
 #include "simgpu/driver/array.h"
 #include "simgpu/driver/capture.h"
+#include "simgpu/driver/code_memory.h"
 #include "simgpu/driver/executor.h"
 #include "simgpu/driver/faults.h"
 #include "simgpu/driver/function.h"
@@ -36,6 +37,7 @@ void ForgetObjects(Context* ctx) {
   for (const auto& module : gone) ForgetModule(module.get());
   for (const auto& [handle, library] : driver.libraries) {
     std::erase_if(library->globals, [&](const auto& global) { return global.first.first == ctx; });
+    ForgetCode(library.get(), ctx);
   }
 }
 
@@ -80,6 +82,7 @@ CUresult OpenContext(Context* ctx) {
   ctx->heap.Open(driver.machine.get(), ctx->handle, driver.device(ctx->device).arena.get());
   ctx->sticky = CUDA_SUCCESS;
   ctx->limits.clear();
+  ctx->blocks.clear();
   ctx->alive = true;
   return CUDA_SUCCESS;
 }

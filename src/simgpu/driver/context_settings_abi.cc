@@ -1,7 +1,8 @@
 // What a program can set on a context and read back. None of it changes the model, except that
-// values out of range are refused as on a device.
+// values out of range are refused as on a device, and larger heaps and stacks take device memory.
 
 #include "generated/cuda_abi.h"
+#include "simgpu/driver/code_memory.h"
 #include "simgpu/driver/context.h"
 
 using namespace prorata::simgpu;
@@ -14,11 +15,11 @@ namespace {
 size_t DefaultLimit(CUlimit limit) {
   switch (limit) {
     case CU_LIMIT_STACK_SIZE:
-      return 1024;
+      return kDefaultStackBytes;
     case CU_LIMIT_PRINTF_FIFO_SIZE:
-      return size_t{1} << 20;
+      return kDefaultPrintfBytes;
     case CU_LIMIT_MALLOC_HEAP_SIZE:
-      return size_t{8} << 20;
+      return kDefaultHeapBytes;
     case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
       return 2;
     case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
@@ -52,6 +53,9 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     return CUDA_ERROR_UNSUPPORTED_LIMIT;
   }
   std::lock_guard lock(D().mutex);
+  if (limit == CU_LIMIT_STACK_SIZE) {
+    if (CUresult result = SizeStacks(ctx, value)) return result;
+  }
   if (!Broken(Rule::kLimitsStay)) ctx->limits[limit] = value;
   return CUDA_SUCCESS;
 }

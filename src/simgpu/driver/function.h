@@ -49,6 +49,7 @@ struct Module : std::enable_shared_from_this<Module> {
   void* host_object = nullptr;                                 // dlopen handle of a host ELF image
   std::map<std::string, std::shared_ptr<Function>> functions;  // created as asked for
   std::map<std::pair<Context*, std::string>, uint64_t> globals;
+  std::map<Context*, uint64_t> code;  // memory of its code, by context; see code_memory.h
   ~Module();
 };
 

@@ -6,6 +6,7 @@
 
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/capture.h"
+#include "simgpu/driver/code_memory.h"
 #include "simgpu/driver/context.h"
 
 namespace prorata::simgpu::driver {
@@ -102,6 +103,7 @@ CUresult Launch(CUfunction handle, const LaunchRequest& request, CUstream stream
     if (function->module->ctx && function->module->ctx != stream->ctx) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
+    if (CUresult result = TakeCode(function->module, stream->ctx)) return result;
   }
   KernelCall call;
   const DeviceConfig& device = D().config(ctx->device);

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/unique_fd.h"
+#include "simgpu/driver/code_memory.h"
 #include "simgpu/driver/function.h"
 #include "simgpu/driver/memory.h"
 
@@ -189,6 +190,7 @@ void ForgetModule(Module* module) {
   for (const auto& [key, address] : module->globals) {
     if (key.first->alive) ReleaseDevice(address);
   }
+  GiveCode(module);
   // Work that was launched holds its Function, and through it needs the code: the Module object
   // goes with the last of them.
   D().modules.erase(module);

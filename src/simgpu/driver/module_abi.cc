@@ -2,6 +2,7 @@
 
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/capture.h"
+#include "simgpu/driver/code_memory.h"
 #include "simgpu/driver/context.h"
 #include "simgpu/driver/function.h"
 
@@ -19,6 +20,7 @@ CUresult Load(CUmodule* out, const void* image) {
   if (CUresult result = LoadModule(image, ctx->device, &module)) return result;
   module->ctx = ctx;
   std::lock_guard lock(D().mutex);
+  if (CUresult result = TakeCode(module.get(), ctx)) return result;
   *out = reinterpret_cast<CUmodule>(module.get());
   D().modules[module.get()] = std::move(module);
   return CUDA_SUCCESS;
@@ -74,9 +76,7 @@ CUresult cuModuleUnload(CUmodule hmod) {
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
-  const char* asked = std::getenv("CUDA_MODULE_LOADING");
-  const bool eager = asked && std::string_view(asked) == "EAGER";
-  *mode = eager ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+  *mode = LoadsEagerly() ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
   return CUDA_SUCCESS;
 }
 
@@ -143,6 +143,9 @@ CUresult NewLibrary(CUlibrary* out, const void* code) {
   if (CUresult result = LoadModule(code, ctx ? ctx->device : 0, &library)) return result;
   library->is_library = true;
   std::lock_guard lock(D().mutex);
+  if (LoadsEagerly() && ctx && ctx->alive) {
+    if (CUresult result = TakeCode(library.get(), ctx)) return result;
+  }
   *out = reinterpret_cast<CUlibrary>(library.get());
   D().libraries[library.get()] = std::move(library);
   return CUDA_SUCCESS;
@@ -219,6 +222,7 @@ CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary handle) {
   std::lock_guard lock(D().mutex);
   std::shared_ptr<Module> library;
   if (CUresult result = FindLibrary(handle, &library)) return result;
+  if (CUresult result = TakeCode(library.get(), ctx)) return result;
   *pMod = reinterpret_cast<CUmodule>(library.get());
   return CUDA_SUCCESS;
 }

@@ -99,6 +99,11 @@ struct Context {
   std::map<uint64_t, StreamRef> per_thread;  // by Thread::id
   Heap heap;                                 // cuMemAlloc and its relatives
   std::map<int, size_t> limits;
+  struct Block {
+    uint64_t address = 0;
+    uint64_t bytes = 0;
+  };
+  std::map<int, Block> blocks;  // by limit; see code_memory.h
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
   CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
   std::set<Context*> peers;                     // whose memory it may use: cuCtxEnablePeerAccess
