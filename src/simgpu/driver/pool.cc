@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "simgpu/driver/context.h"
 #include "simgpu/driver/faults.h"
 #include "simgpu/driver/memory.h"
 
@@ -120,9 +121,12 @@ CUresult AddChunk(Pool* pool, Context* ctx, uint64_t bytes, Pool::Chunk** out) {
   if (pool->max_bytes != 0 && pool->reserved + chunk_bytes > pool->max_bytes) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  // The primary context outlives others, so pool memory is best held by it.
-  Context* holder =
-      D().device(pool->device).primary.alive ? &D().device(pool->device).primary : ctx;
+  // The primary context outlives others, so pool memory is best held by it; and it is memory of the
+  // pool's device, whatever device the stream is of.
+  Context* holder = ctx->device == pool->device && !D().device(pool->device).primary.alive
+                        ? ctx
+                        : HolderFor(pool->device);
+  if (holder == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   uint64_t address;
   Code code = holder->heap.AllocateSlabs(chunk_bytes, &address);
   if (code == Code::kOutOfMemory) {
@@ -170,7 +174,7 @@ Pool* DefaultPool(int device) {
 
 CUresult PoolAllocate(Pool* pool, Context* ctx, const StreamRef& stream, uint64_t bytes,
                       uint64_t* address) {
-  if (RefusesAllocation(ctx->device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (RefusesAllocation(pool->device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const uint64_t rounded = RoundUp(bytes, kBlockAlignment);
   bool found = false;
   for (auto& [at, chunk] : pool->chunks) {
@@ -200,7 +204,7 @@ CUresult PoolAllocate(Pool* pool, Context* ctx, const StreamRef& stream, uint64_
   memory.kind = Memory::Kind::kPool;
   memory.base = *address;
   memory.bytes = bytes;
-  memory.ctx = ctx;
+  memory.ctx = ctx->device == pool->device ? ctx : HolderFor(pool->device);
   memory.device = pool->device;
   memory.pool = pool;
   AddMemory(memory);
