@@ -58,7 +58,7 @@ def alive(pid):
 class Nvml:
     """The NVML of a driver folder, in this process: what the device itself says."""
 
-    def __init__(self, machine):
+    def __init__(self, machine, device=0):
         # The library reads its environment when it starts: this process is on the same machine.
         for name in ("PRORATA_SIM_STATE", "PRORATA_SIM_MACHINE"):
             if name in machine.environment:
@@ -67,7 +67,7 @@ class Nvml:
         self._library = ctypes.CDLL(path)
         self._check(self._library.nvmlInit_v2(), "nvmlInit_v2")
         self._device = ctypes.c_void_p()
-        self._check(self._library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self._device)),
+        self._check(self._library.nvmlDeviceGetHandleByIndex_v2(device, ctypes.byref(self._device)),
                     "nvmlDeviceGetHandleByIndex_v2")
 
     @staticmethod

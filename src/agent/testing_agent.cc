@@ -83,16 +83,21 @@ uint64_t DevicePage::Sum() {
   return sum;
 }
 
-PageNvml::PageNvml(DevicePage* page, uint64_t total_bytes) : page_(page) {
-  devices_.push_back({kUuid, "Test Device", total_bytes, {}});
+PageNvml::PageNvml(DevicePage* page, size_t count, uint64_t total_bytes) : page_(page) {
+  for (size_t i = 0; i < count; ++i) {
+    std::string uuid = kUuid;
+    uuid[4] = static_cast<char>('1' + i);
+    devices_.push_back({uuid, "Test Device", total_bytes, {}});
+  }
 }
 
-Result<driver::NvmlMemory> PageNvml::Memory(size_t) {
-  return driver::NvmlMemory{devices_[0].total_bytes, page_->Total()};
+Result<driver::NvmlMemory> PageNvml::Memory(size_t device) {
+  return driver::NvmlMemory{devices_[device].total_bytes, device == 0 ? page_->Total() : 0};
 }
 
-Result<std::vector<driver::NvmlProcess>> PageNvml::Processes(size_t) {
+Result<std::vector<driver::NvmlProcess>> PageNvml::Processes(size_t device) {
   std::vector<driver::NvmlProcess> processes;
+  if (device != 0) return processes;
   for (DevicePage::Entry& entry : page_->entries) {
     const int32_t pid = entry.pid;
     if (pid == 0 || entry.bytes == 0 || !IdentifyProcess(pid)) continue;
@@ -108,7 +113,7 @@ std::string AgentProcess::Start(bool exit_when_idle, uint32_t dilation) {
   if (pid_ == 0) {
     ::close(ends[0]);
     spdlog::set_level(spdlog::level::warn);
-    PageNvml nvml(page_);
+    PageNvml nvml(page_, devices_);
     AgentOptions options;
     options.runtime_dir = dir_;
     options.exit_when_idle = exit_when_idle;

@@ -24,6 +24,7 @@
 
 namespace prorata::agent::testing {
 
+// Of the first device; the others differ in the first digit.
 inline constexpr char kUuid[] = "GPU-11111111-2222-3333-4444-555555555555";
 
 // What is on the device, by process, in memory that all processes of a test share. A process's
@@ -50,7 +51,8 @@ struct DevicePage {
 
 class PageNvml final : public driver::Nvml {
  public:
-  explicit PageNvml(DevicePage* page, uint64_t total_bytes = 8 * kGiB);
+  // What is on the page is on the first device.
+  explicit PageNvml(DevicePage* page, size_t count = 1, uint64_t total_bytes = 8 * kGiB);
   const std::vector<driver::NvmlDevice>& Devices() const override { return devices_; }
   Result<driver::NvmlMemory> Memory(size_t device) override;
   Result<std::vector<driver::NvmlProcess>> Processes(size_t device) override;
@@ -74,10 +76,13 @@ class AgentProcess {
   // Whether it ends by itself within this time.
   bool WaitForEnd(int64_t ms = kPatienceMs);
   pid_t pid() const { return pid_; }
+  // Of its machine; before the start.
+  void SetDevices(size_t count) { devices_ = count; }
 
  private:
   std::string dir_;
   DevicePage* page_;
+  size_t devices_ = 1;
   pid_t pid_ = -1;
 };
 

@@ -43,6 +43,28 @@ TEST(OptionsTest, RunReadsItsFlags) {
             protocol::OnFull{protocol::kWaitForever});
 }
 
+TEST(OptionsTest, SeveralGpusWithTermsOfTheirOwn) {
+  const RunOptions run =
+      RunOf({"run", "--gpu", "0,GPU-2", "--memory", "4GiB,GPU-2=6GiB", "--compute", "0=0.25",
+             "--compute-limit", "GPU-2=50%,0=0.5", "--weight", "7", "--", "x"});
+  EXPECT_EQ(run.gpus, (Words{"0", "GPU-2"}));
+  EXPECT_FALSE(run.gpu_count);
+  EXPECT_EQ(run.memory_bytes, 4 * kGiB);
+  EXPECT_EQ(run.compute_request, Fraction::Zero());
+  EXPECT_EQ(run.weight, 7u);
+  ASSERT_EQ(run.on.size(), 2u);
+  EXPECT_EQ(run.on[0].gpu, "GPU-2");
+  EXPECT_EQ(run.on[0].memory_bytes, 6 * kGiB);
+  EXPECT_EQ(run.on[0].compute_limit, Fraction{500'000});
+  EXPECT_FALSE(run.on[0].compute_request || run.on[0].weight);
+  EXPECT_EQ(run.on[1].gpu, "0");
+  EXPECT_FALSE(run.on[1].memory_bytes);
+  EXPECT_EQ(run.on[1].compute_request, Fraction{250'000});
+  const RunOptions chosen = RunOf({"run", "--gpus", "16", "--memory", "1GiB", "--", "x"});
+  EXPECT_EQ(chosen.gpu_count, 16u);
+  EXPECT_TRUE(chosen.gpus.empty());
+}
+
 TEST(OptionsTest, TheCommandKeepsItsOwnWords) {
   EXPECT_EQ(RunOf({"run", "--", "ls", "--help", "--", "-x"}).command,
             (Words{"ls", "--help", "--", "-x"}));
@@ -75,6 +97,32 @@ TEST(OptionsTest, BadInputIsOneLineAndStatusTwo) {
       {"run", "--weight", "-1", "--", "x"},
       {"run", "--weight", "99999999999999999999", "--", "x"},
       {"run", "--gpu", "", "--", "x"},
+      {"run", "--gpu", "0,", "--", "x"},
+      {"run", "--gpu", ",0", "--", "x"},
+      {"run", "--gpus", "0", "--", "x"},
+      {"run", "--gpus", "17", "--", "x"},
+      {"run", "--gpus", "0,2", "--", "x"},
+      {"run", "--gpus", "", "--", "x"},
+      {"run", "--gpus", "2", "--gpu", "0,1", "--", "x"},
+      {"run", "--gpus", "2", "--memory", "0=1GiB", "--", "x"},
+      {"run", "--memory", "0=1GiB", "--", "x"},
+      {"run", "--gpu", "0", "--memory", "=1GiB", "--", "x"},
+      {"run", "--gpu", "0", "--memory", "0=", "--", "x"},
+      {"run", "--gpu", "0", "--memory", "0=0", "--", "x"},
+      {"run", "--gpu", "0", "--memory", "1GiB,", "--", "x"},
+      {"run", "--gpu", "0", "--memory", "1GiB,2GiB", "--", "x"},
+      {"run", "--gpu", "0", "--memory", "0=1GiB,0=2GiB", "--", "x"},
+      {"run", "--gpu", "0", "--compute", "0=2", "--", "x"},
+      {"run", "--gpu", "0", "--compute-limit", "0=0", "--", "x"},
+      {"run", "--gpu", "0", "--compute", "0.5", "--compute-limit", "0=0.4", "--", "x"},
+      {"run", "--gpu", "0", "--weight", "0=0", "--", "x"},
+      {
+          "update",
+          "a",
+          "--memory",
+          "2=",
+      },
+      {"update", "a", "--gpu", "2"},
       {"run", "--name", "", "--", "x"},
       {"run", "--name", "../x", "--", "x"},
       {"run", "--name", ".", "--", "x"},
@@ -130,6 +178,12 @@ TEST(OptionsTest, UpdateNamesWhatChanges) {
   EXPECT_FALSE(update.change.on_full);
   EXPECT_EQ(ParseCommandLine({"update", "a", "--on-full", "fail"}).options->update.change.on_full,
             protocol::OnFull{});
+  const ParseOutcome one = ParseCommandLine({"update", "a", "--memory", "2=6GiB"});
+  ASSERT_TRUE(one.options) << one.err;
+  EXPECT_FALSE(one.options->update.change.memory_bytes);
+  ASSERT_EQ(one.options->update.change.on.size(), 1u);
+  EXPECT_EQ(one.options->update.change.on[0].gpu, "2");
+  EXPECT_EQ(one.options->update.change.on[0].memory_bytes, 6 * kGiB);
   EXPECT_EQ(ParseCommandLine({"update", "a"}).status, kExitUsage);
   EXPECT_EQ(ParseCommandLine({"update", "--memory", "1GiB"}).status, kExitUsage);
   EXPECT_EQ(ParseCommandLine({"update", "..", "--memory", "1GiB"}).status, kExitUsage);
