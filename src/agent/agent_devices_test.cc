@@ -135,6 +135,37 @@ TEST_F(AgentDevicesTest, TheNextAgentHasAllOfThem) {
   EXPECT_TRUE(member.Charge(kGiB - 100 * kMiB));
 }
 
+// Two shares that want one device; the other device of the one is its own all the while.
+TEST_F(AgentDevicesTest, TheLeasesOfItsDevicesKnowNothingOfEachOther) {
+  const json both = Ask({{"gpu", {"0", "1"}}, {"memory_bytes", kGiB}});
+  ASSERT_TRUE(both.contains("share")) << both;
+  const json one = Call(dir(), {{"op", "create_share"},
+                                {"share", {{"name", "b"}, {"gpu", "1"}, {"memory_bytes", kGiB}}}});
+  ASSERT_TRUE(one.contains("share")) << one;
+  TestMember a(both["share"]["directory"].get<std::string>());
+  ASSERT_EQ(a.Join(), kWelcome);
+  auto lease = [&a](uint32_t device) { return a.limits().devices[device].lease.load(); };
+  ASSERT_TRUE(Eventually([&] { return (lease(0) & protocol::kLeaseOpen) != 0; }, 30'000));
+  const uint32_t own = lease(0);
+  ++a.usage(1).waiting;
+  a.Say(MessageType::kLeaseWanted, 1);
+  ASSERT_TRUE(Eventually([&] { return (lease(1) & protocol::kLeaseOpen) != 0; }, 30'000));
+  --a.usage(1).waiting;
+  ++a.usage(1).launches;
+  a.usage(1).backlog_ns = 10'000'000'000;
+
+  TestMember b(one["share"]["directory"].get<std::string>());
+  ASSERT_EQ(b.Join(), kWelcome);
+  ++b.usage().waiting;
+  b.Say(MessageType::kLeaseWanted);
+  EXPECT_TRUE(Eventually([&] { return (lease(1) & protocol::kLeaseOpen) == 0; }, 30'000));
+  a.usage(1).backlog_ns = 0;
+  a.usage(1).drained_sequence = lease(1) >> protocol::kLeaseSequenceShift;
+  a.Say(MessageType::kLeaseDrained, 1);
+  EXPECT_TRUE(Eventually([&] { return (b.lease() & protocol::kLeaseOpen) != 0; }, 30'000));
+  EXPECT_EQ(lease(0), own);
+}
+
 TEST_F(AgentDevicesTest, ARefusalLeavesNothingPromisedAnywhere) {
   EXPECT_EQ(CodeOf(Ask({{"gpu", {"0", "1"}},
                         {"memory_bytes", kGiB},

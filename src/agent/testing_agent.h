@@ -131,15 +131,16 @@ class TestMember {
   std::optional<protocol::GrantReply> Ask(uint64_t needed_bytes);
   void Disconnect() { socket_.Reset(); }
 
-  protocol::DeviceUsage& usage() { return usage_->devices[0]; }
+  protocol::DeviceUsage& usage(uint32_t device = 0) { return usage_->devices[device]; }
   protocol::LimitsFile& limits() { return *limits_; }
   uint64_t grant() const { return limits_->grants[slot_].bytes[0]; }
   uint32_t lease() const { return limits_->devices[0].lease; }
   uint32_t sequence() const { return lease() >> protocol::kLeaseSequenceShift; }
   uint64_t slot() const { return slot_; }
   int socket() const { return socket_.get(); }
-  void Say(protocol::MessageType type) {
-    const protocol::LeaseEvent event{0, sequence()};
+  void Say(protocol::MessageType type, uint32_t device = 0) {
+    const uint32_t word = limits_->devices[device].lease;
+    const protocol::LeaseEvent event{device, word >> protocol::kLeaseSequenceShift};
     SendFrame(socket_.get(), static_cast<uint16_t>(type), &event, sizeof event);
   }
   // The next frame of this type; others are passed over.

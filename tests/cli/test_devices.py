@@ -114,6 +114,7 @@ class Choice(DevicesCase):
         program = self.start("--gpu", f"2,{uuids[0]}")
         self.assertEqual(list(self.devices()), [2, 0])
         self.assertEqual(self.ask(program, "uuids")["uuids"], [uuids[2], uuids[0]])
+        self.assertEqual(self.ask(program, "nvml")["uuids"], [uuids[2], uuids[0]])
 
     def test_the_programs_own_cuda_visible_devices_selects_among_the_shares(self):
         uuids = self.uuids()
