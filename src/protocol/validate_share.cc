@@ -67,9 +67,9 @@ Status CheckTerms(const ShareTerms& terms, const std::string& where) {
     return Fail("bad_fraction", "a compute limit of 0" + where + " would never let the share run");
   }
   if (terms.compute_limit < terms.compute_request) {
-    return Fail("limit_below_request", "the compute limit, " + FormatFraction(terms.compute_limit) +
-                                           ", is below the request, " +
-                                           FormatFraction(terms.compute_request) + where);
+    return Fail("limit_below_request",
+                "the compute limit" + where + ", " + FormatFraction(terms.compute_limit) +
+                    ", is below the request, " + FormatFraction(terms.compute_request));
   }
   if (terms.weight < 1 || terms.weight > kMaxWeight) {
     return Fail("bad_weight",
