@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -69,6 +70,13 @@ bool Exchange::SendDescriptor(int fd, uint64_t bytes, std::mt19937_64* random) {
   ancillary.header = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
   std::memcpy(CMSG_DATA(&ancillary.header), &fd, sizeof fd);
   return ::sendmsg(outbox_[other], &message, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof bytes;
+}
+
+void Exchange::CloseUnread() {
+  uint64_t bytes = 0;
+  for (process_ = 0; process_ < processes_; ++process_) {
+    for (int fd; (fd = ReceiveDescriptor(&bytes)) >= 0;) ::close(fd);
+  }
 }
 
 int Exchange::ReceiveDescriptor(uint64_t* bytes) {

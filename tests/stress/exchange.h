@@ -30,6 +30,8 @@ class Exchange {
   bool SendDescriptor(int fd, uint64_t bytes, std::mt19937_64* random);
   // The caller's to close; -1: none has come.
   int ReceiveDescriptor(uint64_t* bytes);
+  // In whoever made it, when all processes have ended: a descriptor in a socket holds its memory.
+  void CloseUnread();
 
  private:
   static constexpr uint32_t kSlots = 64;

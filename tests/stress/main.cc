@@ -251,6 +251,7 @@ int Run(const Options& options) {
     herd.Look();
     std::this_thread::sleep_for(kNap);
   }
+  exchange.CloseUnread();
   const int status = Report(options, *board, herd);
   for (char ignored; ::read(STDIN_FILENO, &ignored, 1) > 0;) {
   }
