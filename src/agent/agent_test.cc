@@ -338,8 +338,9 @@ TEST_F(AgentTest, ARemovedShareTakesNobodyInAndGoesWithItsLastMember) {
 }
 
 // Says that a context was made for which `reserved` was charged; the agent's answer.
-protocol::ContextSettled SettleContext(TestMember& member, uint64_t reserved) {
-  const protocol::ContextMade made{7, 0, 0, reserved};
+protocol::ContextSettled SettleContext(TestMember& member, uint64_t reserved,
+                                       uint32_t what = protocol::kMadeContext) {
+  const protocol::ContextMade made{7, 0, what, reserved};
   testing::SendFrame(member.socket(), static_cast<uint16_t>(MessageType::kContextMade), &made,
                      sizeof made);
   const auto answer = member.Await(MessageType::kContextSettled);
@@ -376,6 +377,22 @@ TEST_F(AgentTest, AContextBesideOtherMemoryKeepsItsReservation) {
   page_->Change(static_cast<int64_t>(reserved));
   EXPECT_EQ(SettleContext(member, reserved).measured, 0u);
   EXPECT_EQ(member.limits().devices[0].context_overhead_bytes, reserved);
+}
+
+TEST_F(AgentTest, WhatWasTakenUnseenIsMeasuredBesideOtherMemory) {
+  TestMember member(MakeShare("a", kGiB));
+  ASSERT_EQ(member.Join(), kWelcome);
+  const uint64_t estimate = member.limits().devices[0].context_overhead_bytes;
+  ASSERT_TRUE(member.Charge(102 * kMiB));  // the last 2 MiB for what is measured
+  page_->Change(static_cast<int64_t>(106 * kMiB));
+  protocol::ContextSettled settled = SettleContext(member, 2 * kMiB, protocol::kMadeOther);
+  EXPECT_EQ(settled.measured, protocol::kTook);
+  EXPECT_EQ(settled.overhead_bytes, 6 * kMiB);
+  EXPECT_GE(member.grant(), 106 * kMiB);
+  page_->Change(static_cast<int64_t>(kGiB));
+  settled = SettleContext(member, 2 * kMiB, protocol::kMadeOther);
+  EXPECT_EQ(settled.measured, protocol::kTookTooMuch);
+  EXPECT_EQ(member.limits().devices[0].context_overhead_bytes, estimate);
 }
 
 TEST_F(AgentTest, EndsAfterItsLastShare) {

@@ -40,3 +40,6 @@ class Limits(harness.MachineTestCase):
 
     def test_code_limits(self):
         self.run_suite("CodeLimits")
+
+    def test_lazy_code_limits(self):
+        self.run_suite("LazyCodeLimits")
