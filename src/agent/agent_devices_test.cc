@@ -154,7 +154,8 @@ TEST_F(AgentDevicesTest, TheLeasesOfItsDevicesKnowNothingOfEachOther) {
   ++a.usage(1).launches;
   a.usage(1).backlog_ns = 10'000'000'000;
 
-  TestMember b(one["share"]["directory"].get<std::string>());
+  testing::StandIn other;
+  TestMember b(one["share"]["directory"].get<std::string>(), &other);
   ASSERT_EQ(b.Join(), kWelcome);
   ++b.usage().waiting;
   b.Say(MessageType::kLeaseWanted);
