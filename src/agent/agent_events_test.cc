@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
+#include <cstring>
 
 #include "agent/control_server.h"
 #include "agent/testing_agent.h"
@@ -190,10 +191,21 @@ TEST(ControlServerEvents, AFollowerThatDoesNotReadLosesEventsAndIsToldSo) {
   uint64_t got = 0;
   uint64_t lost = 0;
   uint64_t next = 0;
+  // What has come so far, with the beginning of the next frame kept: the server, in this thread,
+  // sends its end only when it is polled.
+  std::string bytes;
   auto receive = [&] {
-    const auto frame = ReceiveFrame(lazy.get(), 0);
-    if (!frame) return false;
-    const auto reply = protocol::EventsFromJson(json::parse(frame->body));
+    char chunk[65'536];
+    for (ssize_t n; (n = ::recv(lazy.get(), chunk, sizeof chunk, MSG_DONTWAIT)) > 0;) {
+      bytes.append(chunk, static_cast<size_t>(n));
+    }
+    protocol::FrameHeader header;
+    if (bytes.size() < sizeof header) return false;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    if (bytes.size() < sizeof header + header.body_bytes) return false;
+    const auto reply =
+        protocol::EventsFromJson(json::parse(bytes.substr(sizeof header, header.body_bytes)));
+    bytes.erase(0, sizeof header + header.body_bytes);
     if (!reply) return false;
     got += reply->events.size();
     lost += reply->lost;

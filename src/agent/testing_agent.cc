@@ -198,7 +198,10 @@ bool ReadAll(int fd, char* out, size_t bytes, int64_t until_ns) {
 }  // namespace
 
 std::optional<Received> ReceiveFrame(int fd, int ms) {
-  const int64_t until_ns = RealClock().NowNs() + ms * kNsPerMs;
+  pollfd readable{fd, POLLIN, 0};
+  if (::poll(&readable, 1, ms) <= 0) return std::nullopt;
+  // A frame that has begun is read to its end: giving up inside it would lose the next one's place.
+  const int64_t until_ns = RealClock().NowNs() + kPatienceMs * kNsPerMs;
   protocol::FrameHeader header;
   if (!ReadAll(fd, reinterpret_cast<char*>(&header), sizeof header, until_ns)) return std::nullopt;
   Received received{header.type, std::string(header.body_bytes, '\0')};
