@@ -17,8 +17,8 @@ std::atomic<const NvmlShare*> g_nvml_share{nullptr};
 std::atomic<bool> g_looked{false};
 
 // Whether this process is in the pid namespace of the agent, where members have their host's pids.
-// The link reads "pid:[4026531836]", with the inode number that stat would give (whose symbol is too
-// young for old C libraries).
+// The link reads "pid:[4026531836]", with the inode number that stat would give (whose symbol is
+// too young for old C libraries).
 bool BesideTheAgent(const protocol::LimitsFile& limits) {
   char link[64];
   const ssize_t bytes = readlink("/proc/self/ns/pid", link, sizeof link);
