@@ -48,6 +48,7 @@ void Share::PublishGone(uint32_t slot) {
   row.usage_serial = 0;
   row.host_pid = 0;
   row.inner_pid = 0;
+  for (std::atomic<uint64_t>& overhead : row.overhead_bytes) overhead = 0;
   uint32_t end = limits_->header.members_end;
   while (end > 0 && limits_->members[end - 1].host_pid == 0) --end;
   limits_->header.members_end = end;

@@ -171,6 +171,8 @@ void FetchMemberUsage(const char* folder, const protocol::LimitsFile& limits) {
 bool UsedBySlot(const protocol::LimitsFile& limits, uint32_t slot, uint32_t device,
                 const OwnUsage& own, uint64_t* used) {
   const protocol::MemberRow& row = limits.members[slot];
+  *used = 0;
+  if (row.host_pid.load(std::memory_order_relaxed) == 0 && slot != own.slot) return true;  // free
   const uint64_t grant = limits.grants[slot].bytes[device].load(std::memory_order_relaxed);
   const uint64_t overhead = row.overhead_bytes[device].load(std::memory_order_relaxed);
   const uint64_t serial = row.usage_serial.load(std::memory_order_acquire);

@@ -24,6 +24,15 @@ nvmlReturn_t HandOut(unsigned int* count, Info* infos, uint32_t found, Give&& gi
   return NVML_SUCCESS;
 }
 
+// Whether a private table of nvidia-smi is laid out as one that was seen: by its identity (16
+// bytes), its first word, its size in bytes, and the version of the driver that made it.
+inline constexpr unsigned char kSmiTable[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e,
+                                                0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};
+bool KnownTable(const void* identity, uint64_t bytes, const char* driver_version);
+// Its slots that tell of others.
+inline constexpr uint32_t kTableDeviceByIndex = 81, kTableCompute = 213, kTableGraphics = 214,
+                          kTableMps = 215;
+
 // Percent, rounded.
 inline unsigned int Percent(uint64_t ppm) {
   return static_cast<unsigned int>((ppm < 1'000'000 ? ppm + 5'000 : 1'000'000) / 10'000);

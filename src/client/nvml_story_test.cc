@@ -35,6 +35,22 @@ TEST(HandOut, NullArguments) {
   EXPECT_EQ(HandOut(&count, static_cast<int*>(nullptr), 0, give), NVML_SUCCESS) << "nobody there";
 }
 
+TEST(KnownTable, OnlyWhatWasSeen) {
+  constexpr uint64_t kBytes = 4096;
+  EXPECT_TRUE(KnownTable(kSmiTable, kBytes, "535.261.03"));
+  EXPECT_TRUE(KnownTable(kSmiTable, kBytes, "580.00.00"));
+  EXPECT_TRUE(KnownTable(kSmiTable, 216 * 8, "535.54.03"));
+  EXPECT_FALSE(KnownTable(kSmiTable, 215 * 8, "535.54.03")) << "ends before the lists";
+  EXPECT_FALSE(KnownTable(kSmiTable, kBytes + 4, "535.54.03"));
+  EXPECT_FALSE(KnownTable(kSmiTable, uint64_t{1} << 40, "535.54.03")) << "no size, but an address";
+  EXPECT_FALSE(KnownTable(kSmiTable, kBytes, "580.65.06"));
+  EXPECT_FALSE(KnownTable(kSmiTable, kBytes, "5355.1"));
+  EXPECT_FALSE(KnownTable(kSmiTable, kBytes, ""));
+  unsigned char other[16];
+  for (int i = 0; i < 16; ++i) other[i] = kSmiTable[i] ^ (i == 15);
+  EXPECT_FALSE(KnownTable(other, kBytes, "535.261.03"));
+}
+
 TEST(PercentBusy, IsTheMeanOfTheLastSecond) {
   protocol::Utilization utilization{};
   EXPECT_EQ(PercentBusy(utilization), 0u);

@@ -18,16 +18,6 @@
 namespace prorata::client {
 namespace {
 
-constexpr unsigned char kSmiTable[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e,
-                                         0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};
-// nvidia-smi 535 on the drivers of its branch; the simulated driver, which nobody else's version
-// is.
-constexpr const char* kSeen[] = {"535.", "580.00.00"};
-
-constexpr size_t kDeviceByIndex = 81;  // has to say "not supported": then the public way is taken
-constexpr size_t kCompute = 213, kGraphics = 214, kMps = 215;
-constexpr size_t kMostBytes = size_t{64} << 10;
-
 struct ProcessEntry {
   unsigned int pid;
   unsigned int unknown_1;
@@ -66,15 +56,12 @@ nvmlReturn_t NoProcesses(nvmlDevice_t device, unsigned int* count, ProcessEntry*
 }
 
 bool Known(const void* table, const void* id, char* version, unsigned int length) {
-  size_t bytes = 0;
+  uint64_t bytes = 0;
   std::memcpy(&bytes, table, sizeof bytes);
   if (PRORATA_REAL_NVML(nvmlSystemGetDriverVersion)(version, length) != NVML_SUCCESS) {
     std::strcpy(version, "unknown");
   }
-  bool seen = false;
-  for (const char* branch : kSeen) seen |= std::strncmp(version, branch, std::strlen(branch)) == 0;
-  return seen && std::memcmp(id, kSmiTable, sizeof kSmiTable) == 0 && bytes % sizeof(void*) == 0 &&
-         bytes > kMps * sizeof(void*) && bytes <= kMostBytes;
+  return KnownTable(id, bytes, version);
 }
 
 const void* CopyOf(const void* table) {
@@ -83,9 +70,10 @@ const void* CopyOf(const void* table) {
   auto* slots = static_cast<const void**>(MapPages(bytes));
   if (slots == nullptr) return nullptr;
   std::memcpy(slots, table, bytes);
-  slots[kDeviceByIndex] = reinterpret_cast<const void*>(&NotSupported);
-  slots[kCompute] = reinterpret_cast<const void*>(&ComputeProcesses);
-  slots[kGraphics] = slots[kMps] = reinterpret_cast<const void*>(&NoProcesses);
+  // It has to say this, and nvidia-smi takes the public way.
+  slots[kTableDeviceByIndex] = reinterpret_cast<const void*>(&NotSupported);
+  slots[kTableCompute] = reinterpret_cast<const void*>(&ComputeProcesses);
+  slots[kTableGraphics] = slots[kTableMps] = reinterpret_cast<const void*>(&NoProcesses);
   return slots;
 }
 
