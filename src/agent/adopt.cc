@@ -15,6 +15,7 @@ namespace prorata::agent {
 Status Node::Adopt() {
   auto state = LoadState(runtime_dir_ + "/state.json");
   if (!state) return std::unexpected(state.error());
+  if (auto ok = SetOvercommit(*state); !ok) return ok;
   for (SavedShare& saved : state->shares) {
     const std::string name = saved.config.name;
     if (auto ok = AdoptShare(std::move(saved)); !ok) {
@@ -22,6 +23,53 @@ Status Node::Adopt() {
     }
   }
   return Save();
+}
+
+// As this agent was told; else, while there are shares that were made so, as the agent before.
+Status Node::SetOvercommit(const SavedState& saved) {
+  for (size_t device = 0; device < devices_.count(); ++device) {
+    const auto before = saved.overcommit.find(devices_[device].uuid);
+    const double former = before != saved.overcommit.end() ? before->second : 1;
+    uint64_t promised = 0;
+    bool any = false;
+    for (const SavedShare& share : saved.shares) {
+      for (const DeviceOfShare& on : share.config.devices) {
+        if (on.uuid != devices_[device].uuid) continue;
+        any = true;
+        promised += on.memory_bytes;
+      }
+    }
+    double ratio = any ? former : 1;
+    bool told = false;
+    for (const protocol::Overcommit& over : overcommit_) {
+      const bool here = over.gpu.empty() || over.gpu == devices_[device].uuid ||
+                        over.gpu == std::to_string(device);
+      if (!here) continue;
+      ratio = over.ratio;
+      told = true;
+    }
+    if (told && ratio < former && promised > devices_[device].total_bytes) {
+      ratio = former;
+      spdlog::warn("GPU {} stays overcommitted {} times: its shares were promised more than it has",
+                   device, protocol::FormatRatio(ratio));
+    }
+    if (ratio > 1) {
+      spdlog::info("GPU {}: up to {} times its memory is promised", device,
+                   protocol::FormatRatio(ratio));
+    }
+    memory_.SetRatio(device, ratio);
+  }
+  for (const protocol::Overcommit& over : overcommit_) {
+    bool known = over.gpu.empty() || devices_.Find(over.gpu).has_value();
+    for (size_t device = 0; device < devices_.count(); ++device) {
+      known |= over.gpu == std::to_string(device);
+    }
+    if (!known) {
+      return Fail("unknown_gpu", "--overcommit: there is no GPU '" + over.gpu +
+                                     "' here; `prorata gpus` lists them");
+    }
+  }
+  return {};
 }
 
 Status Node::AdoptShare(SavedShare saved) {
@@ -60,7 +108,9 @@ Status Node::AdoptShare(SavedShare saved) {
   if (saved.ended) share.End();
   shares_[id] = std::move(made);
   share.WriteLimits(ContextOverheads(share), true);
+  memory_.Adopt(share);
   if (auto ok = Begin(share); !ok) {
+    memory_.Remove(share);
     leases_.Remove(share);
     heartbeat_.Remove(share.limits());
     shares_.erase(id);

@@ -45,7 +45,7 @@ struct Agent::Parts {
       : options(options_),
         runtime_dir(std::move(runtime_dir_)),
         lock(std::move(lock_)),
-        node(loop, runtime_dir, nvml, options.dilation),
+        node(loop, runtime_dir, nvml, options.dilation, options.overcommit),
         members(loop, node, ::geteuid() == 0),
         control(loop, node, options.program_version, [this] { loop.stop(); }),
         idle_timer(loop),

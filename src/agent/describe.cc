@@ -15,6 +15,8 @@ protocol::ShareStatus Node::Describe(Share& share) {
   status.owner_uid = config.owner_uid;
   status.owner_pid = config.owner.pid;
   status.created_unix_s = config.created_unix_s;
+  status.on_full = config.on_full;
+  status.guaranteed = config.guaranteed;
   status.ended = share.ended();
   for (uint32_t i = 0; i < share.device_count(); ++i) {
     const DeviceOfShare& on = config.devices[i];
@@ -29,6 +31,7 @@ protocol::ShareStatus Node::Describe(Share& share) {
     device.compute_limit = on.compute.limit;
     device.weight = on.compute.weight;
     leases_.Describe(share, i, device);
+    memory_.Describe(share, i, device);
   }
   for (const Member* member : share.Members()) {
     if (member->departed) continue;
@@ -59,6 +62,8 @@ std::vector<protocol::DeviceStatus> Node::DescribeDevices() {
     status.uuid = devices_[number].uuid;
     status.name = devices_[number].name;
     status.total_bytes = devices_[number].total_bytes;
+    status.overcommit = memory_.ratio(number);
+    status.set_aside_bytes = memory_.SetAside(number);
     status.links = devices_[number].links;
     if (const auto memory = devices_.Memory(number)) status.used_bytes = memory->used_bytes;
     uint64_t ours = 0;
@@ -94,8 +99,10 @@ protocol::ContextSettled Node::SettleOther(Share& share, Member& member,
     if (made.reserved_bytes > used) return settled;
     const uint64_t before = used - made.reserved_bytes;
     settled.overhead_bytes = *found->second > before ? *found->second - before : 0;
-    const bool covered = settled.overhead_bytes <= made.reserved_bytes ||
-                         share.Grant(member, made.device, before + settled.overhead_bytes);
+    const bool covered =
+        settled.overhead_bytes <= made.reserved_bytes ||
+        memory_.Grant(share, member, made.device, before + settled.overhead_bytes) ==
+            protocol::GrantResult::kGranted;
     settled.measured = covered ? protocol::kTook : protocol::kTookTooMuch;
     return settled;
   }
@@ -134,7 +141,8 @@ protocol::ContextSettled Node::SettleContext(Share& share, Member& member,
           devices_.ContextOverhead(number);
     }
   }
-  if (overhead > charged && !share.Grant(member, index, overhead)) {
+  if (overhead > charged &&
+      memory_.Grant(share, member, index, overhead) != protocol::GrantResult::kGranted) {
     const uint64_t covered = share.ledger(index).grant_bytes(member.slot);
     spdlog::warn(
         "share '{}': a context of process {} took {}, of which the share can cover only {}",

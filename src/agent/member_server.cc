@@ -19,7 +19,6 @@ constexpr uint32_t kMostConnections = kMaxMembers + 64;  // per share
 constexpr auto kJoinWithin = std::chrono::seconds(5);
 constexpr int64_t kRefusedWindowNs = 10 * kNsPerS;
 constexpr uint32_t kMostShownAtOnce = 64;  // what a socket's buffer takes of small messages
-constexpr uint32_t kMostWaiting = 64;      // requests of one member that wait for memory
 
 }  // namespace
 
@@ -34,7 +33,6 @@ struct MemberServer::Session {
   boost::asio::steady_timer join_timer;
   bool joined = false;
   uint32_t slot = 0;
-  std::shared_ptr<uint32_t> waiting = std::make_shared<uint32_t>(0);
 };
 
 MemberServer::MemberServer(boost::asio::io_context& loop, Node& node, bool any_user)
@@ -205,41 +203,16 @@ void MemberServer::OnUsageWanted(Session& session, const protocol::UsageWanted& 
 }
 
 void MemberServer::OnGrantRequest(Session& session, const protocol::GrantRequest& request) {
-  Share& share = *ShareOf(session);
-  auto answer = [connection = session.connection, request](bool granted, uint64_t bytes) {
-    const auto result =
-        granted ? protocol::GrantResult::kGranted : protocol::GrantResult::kShareFull;
-    connection->SendMessage(MessageType::kGrantReply,
-                            protocol::GrantReply{request.id, result, 0, bytes});
-  };
-  const uint32_t slot = session.slot;
-  auto granted_bytes = [slot, device = request.device](const Share& in) {
-    return in.ledger(device).grant_bytes(slot);
-  };
-  if (share.Grant(*MemberOf(session), request.device, request.needed_bytes)) {
-    return answer(true, granted_bytes(share));
-  }
-  // Perhaps the share is full of what the dead held: then it is on its way back.
-  node_.SweepDead(share);
-  Member* member = MemberOf(session);
-  if (member == nullptr) return;
-  const bool hopeless = request.needed_bytes > share.ledger(request.device).limit_bytes();
-  if (hopeless || !share.HasDeparted(request.device) || *session.waiting >= kMostWaiting) {
-    return answer(false, granted_bytes(share));
-  }
-  ++*session.waiting;
-  node_.WaitForMemory(share, slot, request.device,
-                      [this, answer, granted_bytes, request, slot, share_id = share.id(),
-                       waiting = session.waiting](bool last) {
-                        Share* now = node_.Find(share_id);
-                        Member* asker = now != nullptr ? now->FindMember(slot) : nullptr;
-                        const bool granted = asker != nullptr && now->Grant(*asker, request.device,
-                                                                            request.needed_bytes);
-                        if (!granted && !last) return false;
-                        --*waiting;
-                        answer(granted, asker != nullptr ? granted_bytes(*now) : 0);
-                        return true;
-                      });
+  const std::weak_ptr<Connection> connection = session.connection;
+  node_.AskMemory(
+      *ShareOf(session),
+      {session.slot, request.device, request.needed_bytes, request.wait_ms, connection,
+       [connection, id = request.id](protocol::GrantResult result, uint64_t grant_bytes) {
+         const auto open = connection.lock();
+         if (open == nullptr) return;
+         open->SendMessage(MessageType::kGrantReply,
+                           protocol::GrantReply{id, result, 0, grant_bytes});
+       }});
 }
 
 void MemberServer::OnContextMade(Session& session, const protocol::ContextMade& made) {

@@ -40,7 +40,7 @@ std::unexpected<Error> NoShare(const std::string& name) {
 }  // namespace
 
 Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml,
-           uint32_t dilation)
+           uint32_t dilation, std::vector<protocol::Overcommit> overcommit)
     : loop_(loop),
       runtime_dir_(std::move(runtime_dir)),
       clock_(dilation),
@@ -48,12 +48,17 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       events_(real_clock_, UnixMs),
       heartbeat_(clock_),
       leases_(loop, devices_.count(), clock_),
+      overcommit_(std::move(overcommit)),
+      memory_(devices_, std::vector<double>(devices_.count(), 1), clock_, events_),
       tick_(loop),
       save_(loop),
       reap_(loop) {
   events_.on_kept = [this](const protocol::Event& event) {
     Log(event);
     if (on_event) on_event();
+  };
+  memory_.notice_deaths = [this] {
+    for (const auto& [id, share] : shares_) SweepDead(*share);
   };
   events_.Add({.kind = protocol::EventKind::kAgentStarted,
                .detail = std::to_string(devices_.count()) + " GPU(s)"});
@@ -85,6 +90,8 @@ Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) 
   config.owner_uid = owner.uid;
   config.owner = owner.process;
   config.created_unix_s = ::time(nullptr);
+  config.on_full = spec.on_full;
+  config.guaranteed = spec.guaranteed;
   for (const auto& [device, terms] : valid->devices) {
     config.devices.push_back({device,
                               devices[device].uuid,
@@ -103,7 +110,8 @@ Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) 
   Share& share = *made;
   share.WriteLimits(ContextOverheads(share), false);
   shares_[id] = std::move(made);
-  Status ok = Begin(share);
+  Status ok = memory_.Add(share);
+  if (ok) ok = Begin(share);
   if (ok) ok = Save();
   if (!ok) {
     share.End();
@@ -174,15 +182,29 @@ Result<Share*> Node::Update(const std::string& name, const protocol::ShareChange
   std::vector<protocol::ShareTerms> now;
   std::vector<protocol::DeviceStatus> own;
   for (const DeviceOfShare& on : share->config().devices) {
-    now.push_back({on.memory_bytes, on.compute.request, on.compute.limit, on.compute.weight});
+    now.push_back({on.memory_bytes, on.compute.request, on.compute.limit, on.compute.weight,
+                   share->config().guaranteed});
     own.push_back(devices[on.device]);
   }
   // All devices are judged before the first is touched.
   const auto valid = protocol::ValidateChange(change, now, own);
   if (!valid) return std::unexpected(valid.error());
   const std::vector<protocol::ShareTerms>& terms = *valid;
+  const protocol::OnFull on_full = change.on_full.value_or(share->config().on_full);
+  std::vector<uint64_t> limits;
+  for (const protocol::ShareTerms& on : terms) limits.push_back(on.memory_bytes);
+  if (auto ok = memory_.SetTerms(*share, limits, on_full); !ok) return std::unexpected(ok.error());
+  if (on_full != share->config().on_full) {
+    protocol::Event event = EventOf(protocol::EventKind::kShareChanged, *share);
+    event.detail =
+        "on-full " + FormatOnFull(share->config().on_full) + " to " + FormatOnFull(on_full);
+    events_.Add(std::move(event));
+    share->SetOnFull(on_full);
+  }
+  if (memory_.anybody_waits()) ReapSoon();
   for (uint32_t i = 0; i < share->device_count(); ++i) {
-    if (terms[i] == now[i] && share->device_count() > 1) continue;  // a change of its other GPUs
+    // A change of its other GPUs, or of none.
+    if (terms[i] == now[i] && (share->device_count() > 1 || change.on_full)) continue;
     events_.Add(ChangedEvent(*share, i, terms[i]));
     share->SetTerms(i, terms[i]);
     leases_.SetTerms(*share, i);
@@ -214,7 +236,9 @@ void Node::TakeAwayIfDone(uint64_t id) {
   const std::string folder = share->config().folder;
   if (share->acceptor != nullptr) leases_.Remove(*share);
   heartbeat_.Remove(share->limits());
+  memory_.Remove(*share);
   shares_.erase(id);
+  if (memory_.anybody_waits()) ReapSoon();
   ::unlink((folder + "/socket").c_str());
   ::unlink((folder + "/limits").c_str());
   ::rmdir(folder.c_str());
@@ -292,8 +316,15 @@ void Node::SweepDead(Share& share) {
   }
 }
 
+void Node::AskMemory(Share& share, MemoryRequests::Request request) {
+  if (memory_.Ask(share, std::move(request))) ReapSoon();
+}
+
 Status Node::Save() {
   SavedState state;
+  for (size_t device = 0; device < devices_.count(); ++device) {
+    if (memory_.ratio(device) > 1) state.overcommit[devices_[device].uuid] = memory_.ratio(device);
+  }
   for (const auto& [id, share] : shares_) {
     SavedShare& saved = state.shares.emplace_back();
     saved.config = share->config();
@@ -319,6 +350,7 @@ void Node::SaveSoon() {
 void Node::Tick() {
   leases_.Tick();
   const int64_t now_ns = clock_.NowNs();
+  memory_.Sample();
   for (const auto& [id, share] : shares_) {
     for (uint32_t i = 0; i < share->device_count(); ++i) share->RecallOverLimit(i);
     for (Member* member : share->Members()) TellCounters(events_, *share, *member);

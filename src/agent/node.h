@@ -17,10 +17,12 @@
 #include "agent/events.h"
 #include "agent/heartbeat.h"
 #include "agent/leases.h"
+#include "agent/memory_requests.h"
 #include "agent/share.h"
 #include "agent/state_file.h"
 #include "base/clock.h"
 #include "protocol/control.h"
+#include "protocol/overcommit.h"
 #include "protocol/wire.h"
 
 namespace prorata::agent {
@@ -30,7 +32,7 @@ class Node {
   using OnConnection = std::function<void(uint64_t share_id, UniqueFd socket)>;
 
   Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml,
-       uint32_t dilation = 1);
+       uint32_t dilation = 1, std::vector<protocol::Overcommit> overcommit = {});
   ~Node();
 
   // Who serves the member sockets; set before shares are made.
@@ -40,7 +42,7 @@ class Node {
   // There is a new event.
   std::function<void()> on_event;
 
-  // Takes over what an agent before us left. "state".
+  // Takes over what an agent before us left. "state"; "unknown_gpu" of an overcommit.
   Status Adopt();
   Result<Share*> Create(const protocol::ShareSpec& spec, const Peer& owner);
   // Other terms for a share and its running members. "no_share", and as ValidateChange.
@@ -66,10 +68,8 @@ class Node {
   void DepartMember(Share& share, Member& member);
   // Notices now the deaths that the loop has not come to yet.
   void SweepDead(Share& share);
-  // A request for memory that the share has not, while dead members' memory is on its way back:
-  // called each time some is, and with `last` when it takes too long. True: it was answered.
-  void WaitForMemory(Share& share, uint32_t slot, uint32_t device,
-                     std::function<bool(bool last)> retry);
+  // A member asks for memory; answered now or later, or never when its connection is gone.
+  void AskMemory(Share& share, MemoryRequests::Request request);
 
   // What NVML says of a process and device, beyond what the share's ledger knows of; see wire.h.
   protocol::ContextSettled SettleOther(Share& share, Member& member,
@@ -82,14 +82,7 @@ class Node {
   std::vector<protocol::DeviceStatus> DescribeDevices();
 
  private:
-  struct Waiter {
-    uint64_t share_id;
-    uint32_t slot;
-    uint32_t device;
-    int64_t until_ns;
-    std::function<bool(bool last)> retry;
-  };
-
+  Status SetOvercommit(const SavedState& saved);
   Status AdoptShare(SavedShare saved);
   Status Begin(Share& share);  // its socket, heartbeat, leases, owner
   void WatchOwner(Share& share);
@@ -107,7 +100,6 @@ class Node {
   void Reap();
   void ReapDevice(size_t device, int64_t now_ns);
   uint64_t LivingUse(pid_t pid, size_t device) const;
-  void RetryWaiters();
 
   boost::asio::io_context& loop_;
   std::string runtime_dir_;
@@ -117,9 +109,10 @@ class Node {
   Events events_;
   Heartbeat heartbeat_;
   Leases leases_;
+  const std::vector<protocol::Overcommit> overcommit_;  // as this agent was told
+  MemoryRequests memory_;
   std::map<uint64_t, std::unique_ptr<Share>> shares_;
   uint64_t next_id_ = 1;
-  std::vector<Waiter> waiters_;
   boost::asio::steady_timer tick_;
   boost::asio::steady_timer save_;
   boost::asio::steady_timer reap_;

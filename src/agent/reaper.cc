@@ -12,8 +12,6 @@ namespace prorata::agent {
 namespace {
 
 constexpr auto kLookEvery = std::chrono::milliseconds(10);
-// How long a request waits for memory of the dead before it is refused.
-constexpr int64_t kWaitNs = 3 * kNsPerS;
 // Where NVML has no figures per process, memory counts as gone this long after the death.
 constexpr int64_t kBlindNs = 500 * kNsPerMs;
 
@@ -29,8 +27,8 @@ void Node::ReapSoon() {
 void Node::Reap() {
   const int64_t now_ns = RealClock().NowNs();
   for (size_t device = 0; device < devices_.count(); ++device) ReapDevice(device, now_ns);
-  RetryWaiters();
-  bool more = !waiters_.empty();
+  memory_.Look();
+  bool more = memory_.anybody_waits();
   for (const auto& [id, share] : shares_) {
     for (uint32_t i = 0; i < share->device_count(); ++i) more |= share->HasDeparted(i);
   }
@@ -87,26 +85,6 @@ uint64_t Node::LivingUse(pid_t pid, size_t device) const {
     }
   }
   return sum;
-}
-
-void Node::WaitForMemory(Share& share, uint32_t slot, uint32_t device,
-                         std::function<bool(bool last)> retry) {
-  waiters_.push_back({share.id(), slot, device, RealClock().NowNs() + kWaitNs, std::move(retry)});
-  ReapSoon();
-}
-
-void Node::RetryWaiters() {
-  const int64_t now_ns = RealClock().NowNs();
-  std::vector<Waiter> waiting;
-  waiting.swap(waiters_);
-  for (Waiter& waiter : waiting) {
-    Share* share = Find(waiter.share_id);
-    const Member* member = share != nullptr ? share->FindMember(waiter.slot) : nullptr;
-    if (member == nullptr || member->departed) continue;
-    // The last dead one's memory is back: what is not there now will not come.
-    const bool last = now_ns >= waiter.until_ns || !share->HasDeparted(waiter.device);
-    if (!waiter.retry(last) && !last) waiters_.push_back(std::move(waiter));
-  }
 }
 
 }  // namespace prorata::agent

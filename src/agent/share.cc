@@ -32,6 +32,7 @@ void Share::WriteLimits(std::span<const uint64_t> context_overhead_bytes, bool a
   }
   header.device_count = device_count();
   header.agent_pid_namespace = OwnPidNamespace();
+  header.on_full_wait_ms = config_.on_full.wait_ms;
   // Last: members that see the new epoch join again, and find all of the above in place.
   header.epoch.fetch_add(1);
 }
@@ -50,6 +51,11 @@ void Share::SetTerms(uint32_t device, const protocol::ShareTerms& terms) {
   ledgers_[device].SetLimit(terms.memory_bytes);
   WriteTerms(device);
   RecallOverLimit(device);
+}
+
+void Share::SetOnFull(protocol::OnFull on_full) {
+  config_.on_full = on_full;
+  limits_->header.on_full_wait_ms = on_full.wait_ms;
 }
 
 Member* Share::Admit(const ProcessId& process) {

@@ -41,6 +41,8 @@ struct ShareConfig {
   ProcessId owner;
   int64_t created_unix_s = 0;
   std::vector<DeviceOfShare> devices;
+  protocol::OnFull on_full = {};
+  bool guaranteed = false;
 };
 
 // The last ten parts of a tenth of a second each, for a mean that does not flicker.
@@ -102,6 +104,9 @@ class Share {
   // gives nothing more until use has fallen, and takes back what is not used.
   void SetTerms(uint32_t device, const protocol::ShareTerms& terms);
 
+  // What members do when a device is full, from their next call on.
+  void SetOnFull(protocol::OnFull on_full);
+
   // --- members (null: there is none) ---
   Member* Admit(const ProcessId& process);  // null: all slots are taken
   // A member of an agent before us; takes the grants that stand in the limits file.
@@ -123,8 +128,17 @@ class Share {
   bool HasDeparted(uint32_t device) const;
 
   // --- memory ---
-  // True: the member's grant covers `needed_bytes` now, in the limits file too.
-  bool Grant(Member& member, uint32_t device, uint64_t needed_bytes);
+  struct Attempt {
+    policy::Ledger::Verdict verdict = policy::Ledger::Verdict::kRefused;
+    uint64_t sum_bytes = 0;  // kBeyond: the ceiling that it takes
+    bool slack = false;      // kBeyond: less, after RecallSlack
+  };
+  // kGranted: the member's grant covers `needed_bytes` now, in the limits file too. kBeyond: the
+  // limit would allow it, the ceiling does not. kRefused otherwise; never kRecall.
+  Attempt TryGrant(Member& member, uint32_t device, uint64_t needed_bytes);
+  // Takes back what the members may use and do not.
+  void RecallSlack(uint32_t device);
+  void SetCeiling(uint32_t device, uint64_t bytes) { ledgers_[device].SetCeiling(bytes); }
   // While a limit below use is being reached: takes back all slack.
   void RecallOverLimit(uint32_t device);
   const policy::Ledger& ledger(uint32_t device) const { return ledgers_[device]; }

@@ -24,26 +24,36 @@ std::vector<uint64_t> Share::UsedBySlot(uint32_t device) const {
   return used;
 }
 
-bool Share::Grant(Member& member, uint32_t device, uint64_t needed_bytes) {
+Share::Attempt Share::TryGrant(Member& member, uint32_t device, uint64_t needed_bytes) {
+  using Verdict = policy::Ledger::Verdict;
   policy::Ledger& ledger = ledgers_[device];
-  if (member.departed) return false;
+  if (member.departed) return {};
   // A grant from before the limit was lowered says nothing: what is not used of it goes first.
   RecallOverLimit(device);
   for (int round = 0; round < kMostRounds; ++round) {
     const auto decision = ledger.Request(member.slot, needed_bytes, UsedBySlot(device));
     switch (decision.verdict) {
-      case policy::Ledger::Verdict::kGranted:
+      case Verdict::kGranted:
         GrantWord(member.slot, device).store(decision.grant_bytes);
         PublishGranted(device);
-        return true;
-      case policy::Ledger::Verdict::kRefused:
-      case policy::Ledger::Verdict::kBeyond:
-        return false;
-      case policy::Ledger::Verdict::kRecall:
+        return {Verdict::kGranted, 0, false};
+      case Verdict::kRefused:
+        return {};
+      case Verdict::kBeyond:
+        return {Verdict::kBeyond, decision.sum_bytes, !decision.recall.empty()};
+      case Verdict::kRecall:
         for (const uint32_t slot : decision.recall) Recall(slot, device);
     }
   }
-  return false;
+  return {};
+}
+
+void Share::RecallSlack(uint32_t device) {
+  for (const auto& member : members_) {
+    if (member == nullptr || !member->usage) continue;
+    const uint64_t used = member->usage->device(device).used_bytes.load();
+    if (used < ledgers_[device].grant_bytes(member->slot)) Recall(member->slot, device);
+  }
 }
 
 void Share::RecallOverLimit(uint32_t device) {

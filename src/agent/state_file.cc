@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "protocol/control.h"
+#include "protocol/overcommit.h"
 
 namespace prorata::agent {
 namespace {
@@ -44,6 +45,8 @@ json ToJson(const SavedShare& share) {
           {"owner_uid", share.config.owner_uid},
           {"owner", ToJson(share.config.owner)},
           {"created_unix_s", share.config.created_unix_s},
+          {"on_full", protocol::FormatOnFull(share.config.on_full)},
+          {"guaranteed", share.config.guaranteed},
           {"ended", share.ended},
           {"devices", std::move(devices)},
           {"members", std::move(members)}};
@@ -56,6 +59,11 @@ SavedShare ShareOf(const json& object) {
   share.config.owner = ProcessOf(object.at("owner"));
   object.at("created_unix_s").get_to(share.config.created_unix_s);
   object.at("ended").get_to(share.ended);
+  // Absent in a state of an agent that did not know of them.
+  if (auto on_full = protocol::ParseOnFull(object.value("on_full", "fail"))) {
+    share.config.on_full = *on_full;
+  }
+  share.config.guaranteed = object.value("guaranteed", false);
   for (const json& device : object.at("devices")) {
     DeviceOfShare& out = share.config.devices.emplace_back();
     device.at("uuid").get_to(out.uuid);
@@ -76,7 +84,11 @@ SavedShare ShareOf(const json& object) {
 std::string EncodeState(const SavedState& state) {
   json shares = json::array();
   for (const SavedShare& share : state.shares) shares.push_back(ToJson(share));
-  return json{{"version", kStateVersion}, {"shares", std::move(shares)}}.dump(1) + "\n";
+  return json{{"version", kStateVersion},
+              {"overcommit", state.overcommit},
+              {"shares", std::move(shares)}}
+             .dump(1) +
+         "\n";
 }
 
 Result<SavedState> DecodeState(const std::string& text) {
@@ -86,6 +98,12 @@ Result<SavedState> DecodeState(const std::string& text) {
       return Fail("state", "it is of another version of prorata");
     }
     SavedState state;
+    state.overcommit = object.value("overcommit", state.overcommit);
+    for (auto& [uuid, ratio] : state.overcommit) {
+      if (!(ratio >= 1 && ratio <= protocol::kMostOvercommit)) {
+        return Fail("state", "an overcommit that is none");
+      }
+    }
     for (const json& share : object.at("shares")) {
       SavedShare saved = ShareOf(share);
       if (auto ok = protocol::ValidateShareName(saved.config.name); !ok) {

@@ -4,6 +4,7 @@
 // whole (written beside, synced, renamed) before anything that depends on it is told to anybody.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct SavedShare {
 
 struct SavedState {
   std::vector<SavedShare> shares;
+  std::map<std::string, double> overcommit = {};  // by UUID; what is not there is 1
 };
 
 std::string EncodeState(const SavedState& state);

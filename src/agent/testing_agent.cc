@@ -118,6 +118,7 @@ std::string AgentProcess::Start(bool exit_when_idle, uint32_t dilation) {
     options.runtime_dir = dir_;
     options.exit_when_idle = exit_when_idle;
     options.dilation = dilation;
+    options.overcommit = overcommit;
     auto agent = Agent::Start(options, nvml);
     const std::string line = agent ? "ready" : agent.error().code;
     if (::write(ends[1], line.data(), line.size()) < 0) ::_exit(3);
@@ -342,7 +343,7 @@ bool TestMember::Charge(uint64_t bytes) {
       if (!Rejoin()) return false;
       continue;
     }
-    if (reply->result == protocol::GrantResult::kShareFull) return false;
+    if (reply->result != protocol::GrantResult::kGranted) return false;
   }
   return false;
 }

@@ -78,6 +78,7 @@ class AgentProcess {
   pid_t pid() const { return pid_; }
   // Of its machine; before the start.
   void SetDevices(size_t count) { devices_ = count; }
+  std::vector<protocol::Overcommit> overcommit = {};  // of the next Start
 
  private:
   std::string dir_;

@@ -4,6 +4,8 @@
 #include <cstdio>
 
 #include "base/bytes.h"
+#include "base/clock.h"
+#include "protocol/overcommit.h"
 
 namespace prorata::cli {
 namespace {
@@ -35,11 +37,22 @@ std::string Percent(double part) {
 }
 
 // "1 GiB / 4 GiB (512 MiB)": used, limit, and what of the used no allocation asked for. After
-// `prorata update` the use may be above the limit: then nothing more is given.
+// `prorata update` the use may be above the limit: then nothing more is given. "waits 12 s": an
+// allocation waits for memory of the device since so long.
 std::string Memory(const protocol::ShareDevice& device) {
   return FormatBytes(device.used_bytes) + " / " + FormatBytes(device.memory_limit_bytes) + " (" +
          FormatBytes(device.overhead_bytes) + ")" +
-         (device.used_bytes > device.memory_limit_bytes ? " over" : "");
+         (device.used_bytes > device.memory_limit_bytes ? " over" : "") +
+         (device.memory_waits > 0
+              ? " waits " + std::to_string(device.memory_waiting_ns / kNsPerS) + " s"
+              : "");
+}
+
+// "12 GiB", "20 GiB (up to 1.5x)": where the agent overcommits, so many times what there is.
+std::string Promised(const protocol::DeviceStatus& device) {
+  return FormatBytes(device.promised_bytes) +
+         (device.overcommit > 1 ? " (up to " + protocol::FormatRatio(device.overcommit) + "x)"
+                                : "");
 }
 
 std::string Members(const protocol::ShareStatus& share) {
@@ -113,7 +126,7 @@ std::string DeviceTable(const std::vector<protocol::DeviceStatus>& devices) {
       {"GPU", "NAME", "MEMORY", "PROMISED", "OTHERS", "COMPUTE PROMISED", "SHARES", "UUID"}};
   for (const protocol::DeviceStatus& device : devices) {
     rows.push_back({std::to_string(device.index), device.name, FormatBytes(device.total_bytes),
-                    FormatBytes(device.promised_bytes), FormatBytes(device.foreign_bytes),
+                    Promised(device), FormatBytes(device.foreign_bytes),
                     FormatFraction(device.promised_request), std::to_string(device.shares),
                     device.uuid});
   }

@@ -26,6 +26,10 @@ TEST(TablesTest, HowGpusReachEachOther) {
                       "GPU 1  NV18   -      PIX\n"
                       "GPU 2  ?      ?      ?\n"))
       << table;
+  EXPECT_EQ(table.find("up to"), std::string::npos);
+  devices[0].promised_bytes = 20 * kGiB;
+  devices[0].overcommit = 1.5;
+  EXPECT_NE(DeviceTable(devices).find("20 GiB (up to 1.5x)"), std::string::npos);
   devices.resize(1);
   EXPECT_EQ(DeviceTable(devices).find("LINKS"), std::string::npos);
 }
@@ -46,6 +50,9 @@ TEST(TablesTest, AShare) {
             "NAME   GPU  MEMORY                   COMPUTE  GPU TIME  ENTITLED  MEMBERS\n"
             "train  0    3 GiB / 4 GiB (512 MiB)  0.25-1   25.1%     50.0%     "
             "100,101,102,103,104,105,106,107+2\n");
+  device.memory_waits = 1;
+  device.memory_waiting_ns = 12'900'000'000;
+  EXPECT_NE(ShareTable({share}).find("3 GiB / 4 GiB (512 MiB) waits 12 s  "), std::string::npos);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "client/connection.h"
 #include "client/guest.h"
 #include "client/ledger.h"
+#include "client/memory.h"
 #include "client/pools.h"
 #include "client/share.h"
 #include "client/silence.h"
@@ -24,6 +25,25 @@ bool OverLimit(uint32_t device) {
          limits.memory_limit_bytes.load(std::memory_order_relaxed);
 }
 
+// The refusal of a request for `wanted`: full for good, or only until another thread freed.
+Charged Refused(const protocol::GrantReply& reply) {
+  return reply.result == protocol::GrantResult::kDeviceFull ? Charged::kDeviceFull
+                                                            : Charged::kShareFull;
+}
+
+// For how long this call may wait for a full device.
+uint32_t WaitMs() {
+  const uint32_t wait_ms =
+      g_share.limits.load()->header.on_full_wait_ms.load(std::memory_order_relaxed);
+  if (wait_ms == protocol::kNoWait || g_open_captures.load() != 0) return protocol::kNoWait;
+  // In a host function or a callback the driver answers CUDA_ERROR_NOT_PERMITTED to all calls:
+  // others of its threads wait for this one to return.
+  const OwnCalls own;
+  CUcontext context = nullptr;
+  const bool permitted = PRORATA_REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS;
+  return permitted ? wait_ms : protocol::kNoWait;
+}
+
 }  // namespace
 
 int64_t AgentSilentNs() {
@@ -31,32 +51,44 @@ int64_t AgentSilentNs() {
                            NowNs());
 }
 
-bool Charge(uint32_t device, uint64_t bytes) {
-  if (device >= g_share.device_count || Live() != kGoverned) return false;
+Charged Charge(uint32_t device, uint64_t bytes, uint32_t wait_ms) {
+  if (device >= g_share.device_count || Live() != kGoverned) return Charged::kShareFull;
   auto& used = UsageOf(device).used_bytes;
+  const int64_t until_ns = NowNs() + int64_t{wait_ms} * 1'000'000;
   for (;;) {
     uint64_t wanted;
     if (TryCharge(&used, GrantWord(device), bytes, &wanted)) {
-      if (!OverLimit(device)) return true;
+      if (!OverLimit(device)) return Charged::kYes;
       wanted = used.fetch_sub(bytes);
     }
     if (wanted > LimitsOf(device).memory_limit_bytes.load() &&
         bytes > LimitsOf(device).memory_limit_bytes.load()) {
-      return false;  // more than the whole share: no need to ask
+      return Charged::kShareFull;  // more than the whole share: no need to ask
+    }
+    uint32_t left_ms = wait_ms;
+    if (wait_ms != protocol::kNoWait && wait_ms != protocol::kWaitForever) {
+      const int64_t left_ns = until_ns - NowNs();
+      left_ms = left_ns > 0 ? static_cast<uint32_t>(left_ns / 1'000'000) : protocol::kNoWait;
     }
     protocol::GrantReply reply;
-    if (!AskGrant(device, wanted, &reply)) return false;
+    if (!AskGrant(device, wanted, left_ms, &reply)) return Charged::kShareFull;
     if (reply.result == protocol::GrantResult::kGranted) continue;
     // Full for `wanted`. Another thread may have freed meanwhile: then the question was too large.
     const uint64_t now = used.load();
-    if (now + bytes >= wanted && now + bytes > GrantOf(device)) return false;
+    if (now + bytes >= wanted && now + bytes > GrantOf(device)) return Refused(reply);
   }
 }
 
 bool ChargeOrTrim(uint32_t device, uint64_t bytes) {
-  if (Charge(device, bytes)) return true;
+  Charged charged = Charge(device, bytes);
+  if (charged == Charged::kYes) return true;
   if (device >= g_share.device_count) return false;
-  if (TrimPools(device) && Charge(device, bytes)) return true;
+  if (TrimPools(device)) charged = Charge(device, bytes);
+  if (charged == Charged::kDeviceFull) {
+    const uint32_t wait_ms = WaitMs();
+    if (wait_ms != protocol::kNoWait) charged = Charge(device, bytes, wait_ms);
+  }
+  if (charged == Charged::kYes) return true;
   // In this order: who sees the count finds the size.
   UsageOf(device).refused_bytes.store(bytes, std::memory_order_relaxed);
   UsageOf(device).refusals.fetch_add(1, std::memory_order_release);

@@ -7,11 +7,18 @@
 
 namespace prorata::client {
 
-// False: the share is full, or has no such device. Nothing is charged then.
-bool Charge(uint32_t device, uint64_t bytes);
+enum class Charged { kYes, kShareFull, kDeviceFull };
+
+// kShareFull: the share's limit is reached, or it has no such device. kDeviceFull: the share's
+// limit would allow it, but more was promised than the device has. Nothing is charged then.
+// `wait_ms`: for how long it may wait for a full device (protocol::kNoWait, kWaitForever).
+Charged Charge(uint32_t device, uint64_t bytes, uint32_t wait_ms = 0);
 
 // As Charge, but before it refuses it lets the process's memory pools give back what they keep
-// unused, and tries once more. Counts a refusal.
+// unused, and tries once more; then, where the device is full and the share is to wait for it
+// (`prorata run --on-full wait`), it waits. It never waits while a stream capture is open in this
+// process, nor where the driver refuses calls (in a host function or callback). The caller holds no
+// lock of ours. Counts a refusal.
 bool ChargeOrTrim(uint32_t device, uint64_t bytes);
 
 void Uncharge(uint32_t device, uint64_t bytes);

@@ -48,8 +48,11 @@ bool Send(protocol::MessageType type, const Message& message) {
 bool ReadAgent();
 
 // Asks the agent that `used` of a device may reach needed_bytes. False: no agent answered for a
-// long time, and the member goes on within what it has.
-bool AskGrant(uint32_t device, uint64_t needed_bytes, protocol::GrantReply* reply);
+// long time, and the member goes on within what it has. With `wait_ms` the answer may take so long
+// (an agent that is killed is asked again when it is back; the time goes on meanwhile), but only
+// while an agent lives: without one it is false as ever, and said once.
+bool AskGrant(uint32_t device, uint64_t needed_bytes, uint32_t wait_ms,
+              protocol::GrantReply* reply);
 
 // Says that a context was made, or something else whose memory nobody tells (protocol::kMade*), and
 // waits for the figure (false: none came; keep the reservation). The helper has settled the ledger

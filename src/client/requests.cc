@@ -19,7 +19,7 @@ constexpr int64_t kGiveUpAfterNs = 10'000'000'000;
 constexpr int64_t kLookAgainNs = 20'000'000;
 constexpr int64_t kBriefSilenceNs = 300'000'000;
 constexpr int64_t kDeadAgentNs = 1'000'000'000;
-constexpr uint32_t kEntries = 64;
+constexpr uint32_t kEntries = 256;  // the agent lets 64 requests of a member wait for memory
 
 enum : uint32_t { kFree = 0, kWaiting, kWriting, kAnswered, kLost };
 
@@ -50,16 +50,17 @@ Entry* Claim(int64_t deadline_ns) {
     }
     if (NowNs() > deadline_ns) return nullptr;
     const std::atomic<uint32_t> never{0};
-    FutexWait(&never, 0, 1'000'000);  // more than 64 threads ask at once: take turns
+    FutexWait(&never, 0, 1'000'000);  // more than kEntries threads ask at once: take turns
   }
 }
 
 // Ends the claim; true if it was answered.
-bool Await(Entry* entry, int64_t deadline_ns) {
+template <typename GiveUp>
+bool Await(Entry* entry, GiveUp&& give_up) {
   for (;;) {
     uint32_t state = entry->state.load(std::memory_order_acquire);
     if (state == kAnswered || state == kLost) return state == kAnswered;
-    if (state == kWaiting && NowNs() > deadline_ns) {
+    if (state == kWaiting && give_up()) {
       if (entry->state.compare_exchange_strong(state, kLost)) return false;
       continue;
     }
@@ -67,18 +68,18 @@ bool Await(Entry* entry, int64_t deadline_ns) {
   }
 }
 
-// Sends a message made by `make(id)` until it is answered; copies the answer by `take(entry)`.
-template <typename Make, typename Take>
-bool Ask(MessageType type, int64_t patience_ns, Make&& make, Take&& take) {
+// Sends a message made by `make(id)` until it is answered, or `give_up()`; copies the answer by
+// `take(entry)`.
+template <typename GiveUp, typename Make, typename Take>
+bool AskUntil(MessageType type, GiveUp&& give_up, Make&& make, Take&& take) {
   if (!EnsureHelper()) return false;
-  const int64_t deadline_ns = NowNs() + patience_ns;
-  while (NowNs() < deadline_ns) {
+  while (!give_up()) {
     const uint32_t connections = g_connections.load();
-    Entry* entry = Claim(deadline_ns);
+    Entry* entry = Claim(NowNs() + kGiveUpAfterNs);
     if (entry == nullptr) return false;
     bool answered = false;
     if (Send(type, make(entry->id.load()))) {
-      answered = Await(entry, deadline_ns);
+      answered = Await(entry, give_up);
       if (answered) take(*entry);
     } else {
       FutexWait(&g_connections, connections, kLookAgainNs);
@@ -89,6 +90,14 @@ bool Ask(MessageType type, int64_t patience_ns, Make&& make, Take&& take) {
   }
   return false;
 }
+
+template <typename Make, typename Take>
+bool Ask(MessageType type, int64_t patience_ns, Make&& make, Take&& take) {
+  const int64_t deadline_ns = NowNs() + patience_ns;
+  return AskUntil(type, [deadline_ns] { return NowNs() >= deadline_ns; }, make, take);
+}
+
+std::atomic<bool> g_told_agent_gone;
 
 template <typename Message>
 void Deliver(const Message& message, Message Entry::* place) {
@@ -136,11 +145,41 @@ void ConnectionMade() {
   FutexWakeAll(&g_connections);
 }
 
-bool AskGrant(uint32_t device, uint64_t needed_bytes, protocol::GrantReply* reply) {
-  return Ask(
-      MessageType::kGrantRequest, kGiveUpAfterNs,
-      [&](uint64_t id) { return protocol::GrantRequest{id, device, 0, needed_bytes}; },
-      [&](const Entry& entry) { *reply = entry.grant; });
+bool AskGrant(uint32_t device, uint64_t needed_bytes, uint32_t wait_ms,
+              protocol::GrantReply* reply) {
+  const auto take = [&](const Entry& entry) { *reply = entry.grant; };
+  if (wait_ms == protocol::kNoWait) {
+    return Ask(
+        MessageType::kGrantRequest, kGiveUpAfterNs,
+        [&](uint64_t id) {
+          return protocol::GrantRequest{id, device, protocol::kNoWait, needed_bytes};
+        },
+        take);
+  }
+  const int64_t asked_ns = NowNs();
+  auto waited_ms = [asked_ns] { return (NowNs() - asked_ns) / 1'000'000; };
+  // The agent ends the wait in time; we only if it does not.
+  auto give_up = [&] {
+    const bool late = wait_ms != protocol::kWaitForever &&
+                      waited_ms() > int64_t{wait_ms} + kGiveUpAfterNs / 1'000'000;
+    return late || AgentSilentNs() > kGiveUpAfterNs;
+  };
+  const bool answered = AskUntil(
+      MessageType::kGrantRequest, give_up,
+      [&](uint64_t id) {
+        uint32_t left_ms = wait_ms;
+        if (wait_ms != protocol::kWaitForever) {
+          left_ms = static_cast<uint32_t>(Max<int64_t>(int64_t{wait_ms} - waited_ms(), 0));
+        }
+        return protocol::GrantRequest{id, device, left_ms, needed_bytes};
+      },
+      take);
+  if (answered) {
+    g_told_agent_gone.store(false);
+  } else if (!g_told_agent_gone.exchange(true)) {
+    Line("no agent answers, so an allocation that waited for a full device is refused").Say();
+  }
+  return answered;
 }
 
 bool AskSettled(uint32_t device, uint32_t what, uint64_t reserved_bytes,

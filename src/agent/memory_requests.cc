@@ -1,0 +1,414 @@
+#include "agent/memory_requests.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "agent/share_events.h"
+#include "base/bytes.h"
+
+namespace prorata::agent {
+namespace {
+
+using protocol::GrantResult;
+using Verdict = policy::MemoryAdmission::Verdict;
+
+constexpr int64_t kDeadNs = 3 * kNsPerS;
+constexpr size_t kSamples = 5;
+constexpr int64_t kSampleEveryNs = 5 * kNsPerMs;
+constexpr int64_t kForeverNs = int64_t{1} << 62;
+// A member whose use changes all the time could keep a request in recalls; after so many rounds it
+// counts as not served.
+constexpr int kMostRounds = 64;
+constexpr int kMostOfAMember = 64;  // requests that wait
+// Where nothing is overcommitted the arithmetic of promises is enough.
+constexpr uint64_t kPlenty = uint64_t{1} << 60;
+
+std::vector<uint64_t> Capacities(const Devices& devices, const std::vector<double>& ratios) {
+  std::vector<uint64_t> capacities;
+  for (size_t i = 0; i < devices.count(); ++i) {
+    capacities.push_back(ratios[i] > 1 ? devices[i].total_bytes : kPlenty);
+  }
+  return capacities;
+}
+
+std::vector<uint64_t> LimitsOf(const Share& share) {
+  std::vector<uint64_t> limits;
+  for (const DeviceOfShare& on : share.config().devices) limits.push_back(on.memory_bytes);
+  return limits;
+}
+
+}  // namespace
+
+MemoryRequests::MemoryRequests(Devices& devices, std::vector<double> ratios, const Clock& clock,
+                               Events& events)
+    : devices_(devices),
+      ratios_(std::move(ratios)),
+      clock_(clock),
+      events_(events),
+      admission_(Capacities(devices, ratios_), {}),
+      foreign_(devices.count()) {}
+
+void MemoryRequests::SetRatio(size_t device, double ratio) {
+  ratios_[device] = ratio;
+  admission_.SetCapacity(device, ratio > 1 ? devices_[device].total_bytes : kPlenty);
+}
+
+bool MemoryRequests::Elastic(const Share& share) const {
+  return !share.config().guaranteed &&
+         std::ranges::any_of(share.config().devices,
+                             [this](const DeviceOfShare& on) { return ratios_[on.device] > 1; });
+}
+
+policy::MemoryAdmission::Terms MemoryRequests::TermsOf(const Share& share,
+                                                       std::vector<uint64_t> limit_bytes,
+                                                       protocol::OnFull on_full) const {
+  policy::MemoryAdmission::Terms terms;
+  terms.limit_bytes.assign(devices_.count(), 0);
+  for (uint32_t i = 0; i < share.device_count(); ++i) {
+    terms.limit_bytes[share.config().devices[i].device] = limit_bytes[i];
+  }
+  terms.guaranteed = !Elastic(share);
+  terms.on_full = on_full.waits() ? policy::OnFull::kWait : policy::OnFull::kFail;
+  return terms;
+}
+
+Share* MemoryRequests::Find(uint64_t id) const {
+  const auto found = shares_.find(id);
+  return found == shares_.end() ? nullptr : found->second;
+}
+
+Status MemoryRequests::Add(Share& share) {
+  Sample();
+  const auto terms = TermsOf(share, LimitsOf(share), share.config().on_full);
+  if (!admission_.Add(share.id(), terms)) {
+    return Fail("memory_exceeded",
+                terms.guaranteed
+                    ? "the share's memory cannot be set aside now: other shares hold it, or wait "
+                      "for it; ask for less, or leave --guaranteed out"
+                    : "the share asks for more memory than its GPU could ever give it beside what "
+                      "is set aside for guaranteed shares; ask for less");
+  }
+  shares_[share.id()] = &share;
+  if (Elastic(share)) {
+    for (uint32_t i = 0; i < share.device_count(); ++i) share.SetCeiling(i, 0);
+  }
+  return {};
+}
+
+void MemoryRequests::Adopt(Share& share) {
+  std::vector<uint64_t> held(devices_.count(), 0);
+  for (uint32_t i = 0; i < share.device_count(); ++i) {
+    held[share.config().devices[i].device] = share.ledger(i).granted_bytes();
+  }
+  admission_.Add(share.id(), TermsOf(share, LimitsOf(share), share.config().on_full), held);
+  shares_[share.id()] = &share;
+  for (uint32_t i = 0; i < share.device_count() && Elastic(share); ++i) {
+    share.SetCeiling(i, share.ledger(i).granted_bytes());
+  }
+}
+
+void MemoryRequests::Remove(Share& share) {
+  for (auto pending = pending_.begin(); pending != pending_.end();) {
+    const auto next = std::next(pending);
+    if (pending->share_id == share.id()) {
+      Finish(*pending, GrantResult::kShareFull, "share_ended");
+      pending_.erase(pending);
+    }
+    pending = next;
+  }
+  admission_.Remove(share.id());
+  shares_.erase(share.id());
+}
+
+Status MemoryRequests::SetTerms(Share& share, const std::vector<uint64_t>& limit_bytes,
+                                protocol::OnFull on_full) {
+  // What waits takes its place anew, under the new terms, or is refused by them.
+  for (Pending& pending : pending_) {
+    if (pending.share_id != share.id() || pending.ticket == 0) continue;
+    if (on_full.waits() && limit_bytes[pending.request.device] >=
+                               share.config().devices[pending.request.device].memory_bytes) {
+      continue;
+    }
+    admission_.Cancel(pending.ticket);
+    pending.ticket = 0;
+  }
+  const auto terms = TermsOf(share, limit_bytes, on_full);
+  for (uint32_t i = 0; i < share.device_count() && terms.guaranteed; ++i) {
+    // What it holds is not set aside for others when the limit falls below it.
+    admission_.Request(share.id(), 0, share.config().devices[i].device,
+                       share.ledger(i).granted_bytes(), 0);
+  }
+  if (admission_.SetTerms(share.id(), terms)) return {};
+  return Fail("memory_exceeded",
+              terms.guaranteed
+                  ? "so much memory cannot be set aside for the share now: others hold it, or wait "
+                    "for it; ask for less, or try again when they have ended"
+                  : "with these terms the shares that wait for memory could no longer be sure to "
+                    "get theirs; ask for less, or try again when some have ended");
+}
+
+bool MemoryRequests::Give(Share& share, uint32_t device, uint64_t sum_bytes) {
+  const size_t number = share.config().devices[device].device;
+  const uint64_t ticket = next_ticket_++;
+  const auto verdict = admission_.Request(share.id(), ticket, number, sum_bytes, clock_.NowNs());
+  if (verdict == Verdict::kWaits) admission_.Cancel(ticket);  // QueueUp does that in earnest
+  if (verdict != Verdict::kGiven) return false;
+  share.SetCeiling(device, admission_.held(share.id(), number));
+  return true;
+}
+
+GrantResult MemoryRequests::Try(Share& share, Member& member, uint32_t device,
+                                uint64_t needed_bytes, bool gather, uint64_t* sum_bytes) {
+  for (int round = 0; round < kMostRounds; ++round) {
+    const auto attempt = share.TryGrant(member, device, needed_bytes);
+    if (attempt.verdict == policy::Ledger::Verdict::kGranted) return GrantResult::kGranted;
+    if (attempt.verdict != policy::Ledger::Verdict::kBeyond) return GrantResult::kShareFull;
+    *sum_bytes = attempt.sum_bytes;
+    if (Give(share, device, attempt.sum_bytes)) continue;
+    if (attempt.slack) {
+      share.RecallSlack(device);
+    } else if (gather) {
+      Gather(share.config().devices[device].device);
+      gather = false;
+    } else {
+      return GrantResult::kDeviceFull;
+    }
+  }
+  return GrantResult::kDeviceFull;
+}
+
+GrantResult MemoryRequests::Grant(Share& share, Member& member, uint32_t device,
+                                  uint64_t needed_bytes) {
+  uint64_t sum_bytes = 0;
+  return Try(share, member, device, needed_bytes, true, &sum_bytes);
+}
+
+// Takes back what shares may use and do not, and looks what other programs take.
+void MemoryRequests::Gather(size_t device) {
+  SampleDevice(device);
+  for (const auto& [id, share] : shares_) {
+    const auto index = share->IndexOf(device);
+    if (!index) continue;
+    const bool elastic = Elastic(*share);
+    if (elastic) share->RecallSlack(*index);
+    const uint64_t granted = share->ledger(*index).granted_bytes();
+    admission_.GiveBack(id, device, granted);
+    if (elastic) share->SetCeiling(*index, admission_.held(id, device));
+  }
+}
+
+void MemoryRequests::Sample() {
+  for (size_t device = 0; device < devices_.count(); ++device) SampleDevice(device);
+}
+
+void MemoryRequests::SampleDevice(size_t device) {
+  Foreign& foreign = foreign_[device];
+  const int64_t now_ns = RealClock().NowNs();
+  if (ratios_[device] <= 1 || now_ns - foreign.sampled_ns < kSampleEveryNs) return;
+  foreign.sampled_ns = now_ns;
+  // Read before and after NVML is: what is charged or given back meanwhile is no other program's.
+  std::map<uint64_t, uint64_t> before;
+  auto use_of = [device](const Share& share) {
+    const auto index = share.IndexOf(device);
+    return index ? share.UsedBytes(*index) + share.DepartedBytes(*index) : 0;
+  };
+  for (const auto& [id, share] : shares_) before[id] = use_of(*share);
+  const auto memory = devices_.Memory(device);
+  if (!memory) return;  // as it was
+  uint64_t ours = 0;
+  for (const auto& [id, share] : shares_) ours += std::max(before[id], use_of(*share));
+  foreign.samples.push_back(memory->used_bytes > ours ? memory->used_bytes - ours : 0);
+  if (foreign.samples.size() > kSamples) foreign.samples.pop_front();
+  std::vector<uint64_t> sorted(foreign.samples.begin(), foreign.samples.end());
+  std::ranges::sort(sorted);
+  const uint64_t typical = sorted[sorted.size() / 2];
+  const uint64_t total = devices_[device].total_bytes;
+  admission_.SetCapacity(device, total > typical ? total - typical : 0);
+}
+
+bool MemoryRequests::AnyDeparted(size_t device) const {
+  return std::ranges::any_of(shares_, [device](const auto& entry) {
+    const auto index = entry.second->IndexOf(device);
+    return index && entry.second->HasDeparted(*index);
+  });
+}
+
+bool MemoryRequests::Ask(Share& share, Request request) {
+  Member* member = share.FindMember(request.slot);
+  if (member == nullptr) return false;
+  Pending pending{share.id(), std::move(request), 0, clock_.NowNs(), 0, 0, false};
+  const Request& asked = pending.request;
+  uint64_t sum_bytes = 0;
+  const auto result = Try(share, *member, asked.device, asked.needed_bytes, true, &sum_bytes);
+  const bool hopeless = asked.needed_bytes > share.ledger(asked.device).limit_bytes();
+  if (result == GrantResult::kGranted || hopeless) {
+    Finish(pending, result, "");
+    return false;
+  }
+  notice_deaths();
+  pending.until_ns = asked.wait_ms == protocol::kWaitForever
+                         ? kForeverNs
+                         : pending.since_ns + int64_t{asked.wait_ms} * kNsPerMs;
+  pending.dead_until_ns = RealClock().NowNs() + kDeadNs;
+  if (Judge(pending)) return false;
+  const auto own = std::ranges::count_if(pending_, [&](const Pending& other) {
+    return other.share_id == pending.share_id && other.request.slot == pending.request.slot;
+  });
+  if (own >= kMostOfAMember) {
+    Finish(pending, result, "refused");
+    return false;
+  }
+  pending_.push_back(std::move(pending));
+  return true;
+}
+
+// A request that could not be served a moment ago: tries once more, and decides whether it may
+// wait.
+bool MemoryRequests::Judge(Pending& pending) {
+  Share* share = Find(pending.share_id);
+  Member* member = share != nullptr ? share->FindMember(pending.request.slot) : nullptr;
+  if (member == nullptr || member->departed || pending.request.connection.expired() ||
+      pending.request.connection.lock()->closed()) {
+    pending.request.answer = nullptr;
+    Finish(pending, GrantResult::kDeviceFull, "process_ended");
+    return true;
+  }
+  const Request& asked = pending.request;
+  uint64_t sum_bytes = 0;
+  const auto result = Try(*share, *member, asked.device, asked.needed_bytes, false, &sum_bytes);
+  if (result == GrantResult::kGranted) {
+    Finish(pending, result, "granted");
+    return true;
+  }
+  const bool dead_on_their_way = RealClock().NowNs() < pending.dead_until_ns;
+  if (result == GrantResult::kShareFull) {
+    if (dead_on_their_way && share->HasDeparted(asked.device) &&
+        asked.needed_bytes <= share->ledger(asked.device).limit_bytes()) {
+      return false;
+    }
+    Finish(pending, result, "refused");
+    return true;
+  }
+  if (asked.wait_ms != protocol::kNoWait && share->config().on_full.waits()) {
+    if (clock_.NowNs() >= pending.until_ns) {
+      Finish(pending, result, "timed_out");
+      return true;
+    }
+    QueueUp(pending, *share, sum_bytes);
+    return false;
+  }
+  const size_t device = share->config().devices[asked.device].device;
+  if (dead_on_their_way && AnyDeparted(device)) return false;
+  Finish(pending, result, "refused");
+  return true;
+}
+
+// One request of a share a device stands in the line of MemoryAdmission: the sums that two would
+// ask for are not independent. The others of the share follow it.
+void MemoryRequests::QueueUp(Pending& pending, Share& share, uint64_t sum_bytes) {
+  const Request& asked = pending.request;
+  if (!pending.told) {
+    pending.told = true;
+    spdlog::info("share '{}': process {} waits for {} of GPU {}", share.config().name,
+                 share.FindMember(asked.slot)->process.pid, FormatBytes(asked.needed_bytes),
+                 share.config().devices[asked.device].device);
+    auto event =
+        EventOf(protocol::EventKind::kWaitBegun, share, share.FindMember(asked.slot), asked.device);
+    event.asked_bytes = asked.needed_bytes;
+    events_.AddCounted(std::move(event));
+  }
+  if (pending.ticket != 0) {
+    admission_.Amend(pending.ticket, sum_bytes);
+    return;
+  }
+  for (const Pending& other : pending_) {
+    if (other.share_id == pending.share_id && other.ticket != 0 &&
+        other.request.device == asked.device) {
+      return;
+    }
+  }
+  const uint64_t ticket = next_ticket_++;
+  const auto verdict = admission_.Request(
+      share.id(), ticket, share.config().devices[asked.device].device, sum_bytes, clock_.NowNs());
+  if (verdict == Verdict::kWaits) pending.ticket = ticket;
+}
+
+void MemoryRequests::Finish(Pending& pending, GrantResult result, const char* outcome) {
+  if (pending.ticket != 0) admission_.Cancel(pending.ticket);
+  pending.ticket = 0;
+  Share* share = Find(pending.share_id);
+  Member* member = share != nullptr ? share->FindMember(pending.request.slot) : nullptr;
+  const uint32_t device = pending.request.device;
+  if (member != nullptr && result == GrantResult::kDeviceFull) {
+    member->devices[device].refused_why = "device_full";
+  }
+  if (pending.told && share != nullptr) {
+    auto event = EventOf(protocol::EventKind::kWaitEnded, *share, member, device);
+    event.asked_bytes = pending.request.needed_bytes;
+    event.waited_ms = (clock_.NowNs() - pending.since_ns) / kNsPerMs;
+    event.outcome = outcome;
+    events_.AddCounted(std::move(event));
+  }
+  if (!pending.request.answer) return;
+  pending.request.answer(result,
+                         member != nullptr ? share->ledger(device).grant_bytes(member->slot) : 0);
+}
+
+// Gives the shares of those who are next what they wait for; true: there were some.
+bool MemoryRequests::Serve() {
+  const auto served = admission_.Decide(clock_.NowNs());
+  for (Pending& pending : pending_) {
+    if (std::ranges::find(served, pending.ticket) == served.end()) continue;
+    pending.ticket = 0;
+    Share& share = *Find(pending.share_id);
+    const size_t number = share.config().devices[pending.request.device].device;
+    share.SetCeiling(pending.request.device, admission_.held(share.id(), number));
+  }
+  return !served.empty();
+}
+
+void MemoryRequests::Look() {
+  if (pending_.empty()) return;
+  for (size_t device = 0; device < devices_.count(); ++device) {
+    const bool awaited = std::ranges::any_of(pending_, [&](const Pending& pending) {
+      const Share* share = Find(pending.share_id);
+      return share != nullptr && share->config().devices[pending.request.device].device == device;
+    });
+    if (awaited) Gather(device);
+  }
+  // Once for everybody who is served; each may let the next of its share into the line.
+  for (size_t round = 0, most = pending_.size() + 1; round < most; ++round) {
+    if (!Serve() && round > 0) return;
+    for (auto pending = pending_.begin(); pending != pending_.end();) {
+      const auto next = std::next(pending);
+      if (Judge(*pending)) pending_.erase(pending);
+      pending = next;
+    }
+  }
+}
+
+void MemoryRequests::Describe(const Share& share, uint32_t device,
+                              protocol::ShareDevice& out) const {
+  out.admitted_bytes = share.ledger(device).ceiling_bytes();
+  int64_t oldest_ns = 0;
+  for (const Pending& pending : pending_) {
+    if (pending.share_id != share.id() || pending.request.device != device || !pending.told) {
+      continue;
+    }
+    ++out.memory_waits;
+    oldest_ns = std::max(oldest_ns, clock_.NowNs() - pending.since_ns);
+  }
+  out.memory_waiting_ns = static_cast<uint64_t>(oldest_ns);
+}
+
+uint64_t MemoryRequests::SetAside(size_t device) const {
+  if (ratios_[device] <= 1) return 0;
+  uint64_t sum = 0;
+  for (const auto& [id, share] : shares_) {
+    if (share->IndexOf(device) && !Elastic(*share)) sum += admission_.held(id, device);
+  }
+  return sum;
+}
+
+}  // namespace prorata::agent

@@ -1,0 +1,125 @@
+#pragma once
+
+// The memory that members ask for: what the share's ledger allows, and, where more was promised
+// than a device has, what policy::MemoryAdmission gives the share. Who cannot be served waits here:
+//
+//   A. for memory of the dead, that is on its way back: three seconds at most;
+//   B. for a full device, as long as the call says (GrantRequest::wait_ms) and the share's on_full
+//      allows; in the order that MemoryAdmission decides between shares, and first come first
+//      served among the requests of one share, of which one a device stands in its line.
+//
+// A share whose devices are not overcommitted, or that is guaranteed, never asks MemoryAdmission:
+// its limit is its own. For any other the ledger has a ceiling, what MemoryAdmission gave. Before a
+// request waits or fails, all that members of such shares may use and do not is taken back (a
+// member asks again when it needs it).
+//
+// What shares may hold together is what NVML's total leaves beside other programs' memory: used by
+// NVML less our ledgers, the median of a few samples, since the two are not read in one moment.
+//
+// Not thread-safe: the agent's loop.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "agent/devices.h"
+#include "agent/events.h"
+#include "agent/share.h"
+#include "base/clock.h"
+#include "policy/memory_admission.h"
+#include "protocol/wire.h"
+
+namespace prorata::agent {
+
+class MemoryRequests {
+ public:
+  using Answer = std::function<void(protocol::GrantResult result, uint64_t grant_bytes)>;
+  struct Request {
+    uint32_t slot = 0;
+    uint32_t device = 0;  // of the share
+    uint64_t needed_bytes = 0;
+    uint32_t wait_ms = protocol::kNoWait;
+    std::weak_ptr<Connection> connection;  // gone: nobody waits for the answer
+    Answer answer;
+  };
+
+  // `ratios`: how much of each device may be promised. `clock` is the members'.
+  MemoryRequests(Devices& devices, std::vector<double> ratios, const Clock& clock, Events& events);
+
+  double ratio(size_t device) const { return ratios_[device]; }
+  // Before shares are there.
+  void SetRatio(size_t device, double ratio);
+
+  // A new share, before it has members. "memory_exceeded": its memory cannot be set aside, or those
+  // who wait could no longer be sure of theirs.
+  Status Add(Share& share);
+  // One of an agent before us, with its members.
+  void Adopt(Share& share);
+  void Remove(Share& share);
+  // Before a share's limits and manners become these; as Add.
+  Status SetTerms(Share& share, const std::vector<uint64_t>& limit_bytes, protocol::OnFull on_full);
+
+  // Called before a request waits or fails: deaths that the loop has not come to yet are noticed.
+  std::function<void()> notice_deaths = [] {};
+
+  // At once or not at all.
+  protocol::GrantResult Grant(Share& share, Member& member, uint32_t device, uint64_t needed_bytes);
+  // Answers now, or after some Look, or never: its connection is gone. True: it waits.
+  bool Ask(Share& share, Request request);
+  // Serves, refuses and forgets who waits. Called every ten milliseconds or so while anybody does.
+  void Look();
+  bool anybody_waits() const { return !pending_.empty(); }
+  // To be called now and then, so that Grant has samples of what other programs take.
+  void Sample();
+
+  void Describe(const Share& share, uint32_t device, protocol::ShareDevice& out) const;
+  // The limits of the shares that have memory set aside on an overcommitted device.
+  uint64_t SetAside(size_t device) const;
+
+ private:
+  struct Pending {
+    uint64_t share_id;
+    Request request;
+    uint64_t ticket = 0;        // of MemoryAdmission; 0: it has none
+    int64_t since_ns = 0;       // on the members' clock
+    int64_t until_ns = 0;       // B
+    int64_t dead_until_ns = 0;  // A, real time
+    bool told = false;          // that a wait has begun
+  };
+  struct Foreign {
+    std::deque<uint64_t> samples;
+    int64_t sampled_ns = 0;
+  };
+
+  bool Elastic(const Share& share) const;
+  policy::MemoryAdmission::Terms TermsOf(const Share& share, std::vector<uint64_t> limit_bytes,
+                                         protocol::OnFull on_full) const;
+  Share* Find(uint64_t id) const;
+  bool Give(Share& share, uint32_t device, uint64_t sum_bytes);
+  // One attempt; *sum_bytes: what the share must hold for it (kDeviceFull).
+  protocol::GrantResult Try(Share& share, Member& member, uint32_t device, uint64_t needed_bytes,
+                            bool gather, uint64_t* sum_bytes);
+  void Gather(size_t device);
+  void SampleDevice(size_t device);
+  bool AnyDeparted(size_t device) const;
+  bool Serve();
+  bool Judge(Pending& pending);  // true: it is over
+  void QueueUp(Pending& pending, Share& share, uint64_t sum_bytes);
+  void Finish(Pending& pending, protocol::GrantResult result, const char* outcome);
+
+  Devices& devices_;
+  std::vector<double> ratios_;
+  const Clock& clock_;
+  Events& events_;
+  policy::MemoryAdmission admission_;
+  std::map<uint64_t, Share*> shares_;
+  std::vector<Foreign> foreign_;
+  std::list<Pending> pending_;  // in the order in which they came
+  uint64_t next_ticket_ = 1;
+};
+
+}  // namespace prorata::agent
