@@ -142,7 +142,6 @@ prorata_driver_lazy:
   export cuCtxSynchronize 56
   export cuCtxSynchronize_v2 57
   export cuCtxWaitEvent 58
-  export cuDestroyExternalMemory 59
   export cuDestroyExternalSemaphore 60
   export cuDevResourceGenerateDesc 61
   export cuDevSmResourceSplitByCount 62
@@ -329,14 +328,9 @@ prorata_driver_lazy:
   export cuGreenCtxRecordEvent 270
   export cuGreenCtxStreamCreate 271
   export cuGreenCtxWaitEvent 272
-  export cuImportExternalMemory 273
   export cuImportExternalSemaphore 274
-  export cuIpcCloseMemHandle 276
   export cuIpcGetEventHandle 277
-  export cuIpcGetMemHandle 278
   export cuIpcOpenEventHandle 279
-  export cuIpcOpenMemHandle 280
-  export cuIpcOpenMemHandle_v2 281
   export cuKernelGetAttribute 282
   export cuKernelGetFunction 283
   export cuKernelGetLibrary 284
@@ -382,7 +376,6 @@ prorata_driver_lazy:
   export cuMemDiscardAndPrefetchBatchAsync_ptsz 343
   export cuMemDiscardBatchAsync 344
   export cuMemDiscardBatchAsync_ptsz 345
-  export cuMemExportToShareableHandle 346
   export cuMemFreeHost 350
   export cuMemGetAccess 352
   export cuMemGetAddressRange 353
@@ -399,15 +392,10 @@ prorata_driver_lazy:
   export cuMemHostRegister 366
   export cuMemHostRegister_v2 367
   export cuMemHostUnregister 368
-  export cuMemImportFromShareableHandle 369
-  export cuMemMapArrayAsync 371
-  export cuMemMapArrayAsync_ptsz 372
-  export cuMemPoolExportPointer 375
   export cuMemPoolExportToShareableHandle 376
   export cuMemPoolGetAccess 377
   export cuMemPoolGetAttribute 378
   export cuMemPoolImportFromShareableHandle 379
-  export cuMemPoolImportPointer 380
   export cuMemPoolSetAccess 381
   export cuMemPoolSetAttribute 382
   export cuMemPrefetchAsync 384
@@ -536,9 +524,6 @@ prorata_driver_lazy:
   export cuModuleGetSurfRef 512
   export cuModuleGetTexRef 513
   export cuMulticastAddDevice 519
-  export cuMulticastBindAddr 520
-  export cuMulticastBindMem 521
-  export cuMulticastCreate 522
   export cuMulticastGetGranularity 523
   export cuMulticastUnbind 524
   export cuOccupancyAvailableDynamicSMemPerBlock 525

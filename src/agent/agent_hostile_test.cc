@@ -190,9 +190,9 @@ TEST_F(HostileTest, RandomMessagesOfAMember) {
       for (size_t i = 0; i < sizeof(protocol::DeviceUsage) / 8; ++i)
         words[i] = random() * 0x100000001ULL;
       for (int i = 0; i < 50; ++i) {
-        std::string body(8 * (random() % 5), '\0');
+        std::string body(8 * (random() % 8), '\0');
         for (char& c : body) c = random() % 4 == 0 ? static_cast<char>(random()) : '\0';
-        if (!SendFrame(own.socket(), static_cast<uint16_t>(random() % 12), body.data(),
+        if (!SendFrame(own.socket(), static_cast<uint16_t>(random() % 32), body.data(),
                        body.size())) {
           break;
         }
@@ -205,6 +205,39 @@ TEST_F(HostileTest, RandomMessagesOfAMember) {
     const auto shares = Call(folder_.path(), {{"op", "list_shares"}})["shares"];
     return shares[0]["members"].size() == 1;
   }));
+}
+
+// Of shared memory, too: what was never asked, of blocks that are not there, of others' names.
+TEST_F(HostileTest, SharedMemoryThatIsNotThere) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    TestMember own(share_);
+    if (own.Join() != kWelcome) ::_exit(1);
+    const auto say = [&](MessageType type, const auto& message) {
+      SendFrame(own.socket(), static_cast<uint16_t>(type), &message, sizeof message);
+    };
+    say(MessageType::kMemoryTaken, protocol::MemoryTaken{77, 1, 0});
+    say(MessageType::kMemoryLetGo, protocol::MemoryLetGo{1, 77});
+    // "Somebody pays for this, and it is not me": believed of nobody who was not there before.
+    say(MessageType::kMemoryShared, protocol::MemoryShared{2, 78, ~uint64_t{0}, {{5, 5}}, 0, 0});
+    // More than there is, charged to itself; then it lets go.
+    say(MessageType::kMemoryShared, protocol::MemoryShared{3, 79, ~uint64_t{0}, {{6, 6}}, 0, 1});
+    say(MessageType::kMemoryOpening, protocol::MemoryOpening{4, {{6, 6}}});
+    say(MessageType::kMemoryLetGo, protocol::MemoryLetGo{5, 79});
+    protocol::MemoryAnswer answer{};
+    for (const auto result : {protocol::MemoryResult::kNoted, protocol::MemoryResult::kTooMany,
+                              protocol::MemoryResult::kNoted, protocol::MemoryResult::kNoted,
+                              protocol::MemoryResult::kNoted}) {
+      const auto frame = own.Await(MessageType::kMemoryAnswer);
+      if (!frame || frame->body.size() != sizeof answer) ::_exit(2);
+      std::memcpy(&answer, frame->body.data(), sizeof answer);
+      if (answer.result != result) ::_exit(3);
+    }
+    ::_exit(own.grant() == 0 ? 0 : 4);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 // The answer to a request that cannot be granted looks for the dead first, and finds the asker.
@@ -251,6 +284,12 @@ TEST(MemberMessages, DecodesOnlyWhatAMemberMaySay) {
   EXPECT_TRUE(decode(MessageType::kJoin, 64)) << "a newer version's";
   EXPECT_FALSE(decode(MessageType::kJoin, sizeof(protocol::Join) - 1));
   EXPECT_TRUE(decode(MessageType::kGrantRequest, sizeof(protocol::GrantRequest)));
+  EXPECT_TRUE(decode(MessageType::kMemoryShared, sizeof(protocol::MemoryShared)));
+  EXPECT_FALSE(decode(MessageType::kMemoryShared, sizeof(protocol::MemoryShared) - 1));
+  EXPECT_TRUE(decode(MessageType::kMemoryOpening, sizeof(protocol::MemoryOpening)));
+  EXPECT_TRUE(decode(MessageType::kMemoryLetGo, sizeof(protocol::MemoryLetGo)));
+  EXPECT_TRUE(decode(MessageType::kMemoryTaken, sizeof(protocol::MemoryTaken)));
+  EXPECT_FALSE(decode(MessageType::kMemoryTake, 64));
   EXPECT_TRUE(decode(MessageType::kLeaseIdle, sizeof(protocol::LeaseEvent)));
   EXPECT_FALSE(decode(MessageType::kWelcome, 64));
   EXPECT_FALSE(decode(MessageType::kControlJson, 64));

@@ -34,6 +34,14 @@ std::optional<MemberMessage> DecodeMemberMessage(const protocol::FrameHeader& he
       return Read<LeaseDrained>(header, body, device_count);
     case protocol::MessageType::kUsageWanted:
       return Read<protocol::UsageWanted>(header, body, device_count);
+    case protocol::MessageType::kMemoryShared:
+      return Read<protocol::MemoryShared>(header, body, device_count);
+    case protocol::MessageType::kMemoryOpening:
+      return Read<protocol::MemoryOpening>(header, body, device_count);
+    case protocol::MessageType::kMemoryLetGo:
+      return Read<protocol::MemoryLetGo>(header, body, device_count);
+    case protocol::MessageType::kMemoryTaken:
+      return Read<protocol::MemoryTaken>(header, body, device_count);
     default:
       return std::nullopt;  // the agent's own types, the control socket's, and what never was one
   }

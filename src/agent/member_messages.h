@@ -12,8 +12,10 @@ struct LeaseWanted : protocol::LeaseEvent {};
 struct LeaseIdle : protocol::LeaseEvent {};
 struct LeaseDrained : protocol::LeaseEvent {};
 
-using MemberMessage = std::variant<protocol::Join, protocol::GrantRequest, protocol::ContextMade,
-                                   LeaseWanted, LeaseIdle, LeaseDrained, protocol::UsageWanted>;
+using MemberMessage =
+    std::variant<protocol::Join, protocol::GrantRequest, protocol::ContextMade, LeaseWanted,
+                 LeaseIdle, LeaseDrained, protocol::UsageWanted, protocol::MemoryShared,
+                 protocol::MemoryOpening, protocol::MemoryLetGo, protocol::MemoryTaken>;
 
 // What a member may say, out of a frame's bytes: a known type, long enough, and about one of the
 // share's `device_count` devices. Nothing: the connection is to be closed. Pure.

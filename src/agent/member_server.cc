@@ -138,6 +138,14 @@ void MemberServer::OnFrame(Session& session, const protocol::FrameHeader& header
     leases.Idle(*share, *member, idle->device, idle->sequence);
   } else if (const auto* drained = std::get_if<LeaseDrained>(&*message)) {
     leases.Drained(*share, *member, drained->device, drained->sequence);
+  } else if (const auto* shared = std::get_if<protocol::MemoryShared>(&*message)) {
+    node_.sharing().OnShared(*share, *member, *shared);
+  } else if (const auto* opening = std::get_if<protocol::MemoryOpening>(&*message)) {
+    node_.sharing().OnOpening(*share, *member, *opening);
+  } else if (const auto* gone = std::get_if<protocol::MemoryLetGo>(&*message)) {
+    node_.sharing().OnLetGo(*share, *member, *gone);
+  } else if (const auto* taken = std::get_if<protocol::MemoryTaken>(&*message)) {
+    node_.sharing().OnTaken(*share, *member, *taken);
   }
 }
 
@@ -177,6 +185,7 @@ void MemberServer::OnJoin(Session& session, const protocol::Join& join,
       MessageType::kWelcome,
       protocol::Welcome{member->slot, 0, share.limits()->header.epoch.load()});
   node_.leases().TouchAll(share);
+  node_.sharing().Joined(share, *member);
 }
 
 // Whoever reaches the socket of a share may see what its members use, and is held to nothing by it:

@@ -50,6 +50,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       leases_(loop, devices_.count(), clock_),
       overcommit_(std::move(overcommit)),
       memory_(devices_, std::vector<double>(devices_.count(), 1), clock_, events_),
+      sharing_([this](uint64_t id) { return Find(id); }),
       tick_(loop),
       save_(loop),
       reap_(loop) {
@@ -92,6 +93,7 @@ Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) 
   config.created_unix_s = ::time(nullptr);
   config.on_full = spec.on_full;
   config.guaranteed = spec.guaranteed;
+  config.share_memory_with = spec.share_memory_with;
   for (const auto& [device, terms] : valid->devices) {
     config.devices.push_back({device,
                               devices[device].uuid,
@@ -239,6 +241,7 @@ void Node::TakeAwayIfDone(uint64_t id) {
   memory_.Remove(*share);
   shares_.erase(id);
   if (memory_.anybody_waits()) ReapSoon();
+  sharing_.Forget(id);
   ::unlink((folder + "/socket").c_str());
   ::unlink((folder + "/limits").c_str());
   ::rmdir(folder.c_str());
@@ -294,6 +297,7 @@ void Node::DepartMember(Share& share, Member& member) {
   TellCounters(events_, share, member);
   events_.Add(EventOf(protocol::EventKind::kMemberGone, share, &member));
   share.Depart(member, RealClock().NowNs());
+  sharing_.Departed(share, member);
   SaveSoon();
   leases_.TouchAll(share);
   ReapSoon();
@@ -355,6 +359,7 @@ void Node::Tick() {
     for (uint32_t i = 0; i < share->device_count(); ++i) share->RecallOverLimit(i);
     for (Member* member : share->Members()) TellCounters(events_, *share, *member);
     if (last_tick_ns_ >= 0) share->PublishUtilization(now_ns - last_tick_ns_);
+    sharing_.Tick(*share);
   }
   events_.Tick();
   last_tick_ns_ = now_ns;

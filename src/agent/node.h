@@ -19,6 +19,7 @@
 #include "agent/leases.h"
 #include "agent/memory_requests.h"
 #include "agent/share.h"
+#include "agent/sharing.h"
 #include "agent/state_file.h"
 #include "base/clock.h"
 #include "protocol/control.h"
@@ -55,6 +56,7 @@ class Node {
   Devices& devices() { return devices_; }
   Leases& leases() { return leases_; }
   Events& events() { return events_; }
+  Sharing& sharing() { return sharing_; }
   bool HasShares() const { return !shares_.empty(); }
 
   // A member's process is new here: it gets a slot, is watched, and the state is saved. Null: no
@@ -111,6 +113,7 @@ class Node {
   Leases leases_;
   const std::vector<protocol::Overcommit> overcommit_;  // as this agent was told
   MemoryRequests memory_;
+  Sharing sharing_;
   std::map<uint64_t, std::unique_ptr<Share>> shares_;
   uint64_t next_id_ = 1;
   boost::asio::steady_timer tick_;

@@ -54,6 +54,7 @@ void Node::ReapDevice(size_t device, int64_t now_ns) {
     if (!index) continue;
     for (Member* member : share->Members()) {
       if (!member->departed || member->devices[*index].released) continue;
+      if (sharing_.Owes(*share, *member)) continue;  // another's charge is to come out of its grant
       if (processes) {
         const auto found = processes->find(member->process.pid);
         if (found != processes->end()) {

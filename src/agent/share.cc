@@ -1,5 +1,6 @@
 #include "agent/share.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -93,6 +94,7 @@ Member* Share::Restore(uint32_t slot, const ProcessId& process) {
   members_[slot] = std::make_unique<Member>();
   members_[slot]->slot = slot;
   members_[slot]->process = process;
+  members_[slot]->told_what_it_holds = false;
   ++member_count_;
   PublishProcess(*members_[slot]);
   return members_[slot].get();
@@ -175,6 +177,11 @@ bool Share::Release(Member& member, uint32_t device) {
   members_[member.slot].reset();
   --member_count_;
   return true;
+}
+
+bool Share::SharesMemoryWith(const Share& other) const {
+  const auto& names = config_.share_memory_with;
+  return std::find(names.begin(), names.end(), other.config_.name) != names.end();
 }
 
 bool Share::HasDeparted(uint32_t device) const {

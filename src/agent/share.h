@@ -43,6 +43,7 @@ struct ShareConfig {
   std::vector<DeviceOfShare> devices;
   protocol::OnFull on_full = {};
   bool guaranteed = false;
+  std::vector<std::string> share_memory_with;  // names of shares that may open what this exports
 };
 
 // The last ten parts of a tenth of a second each, for a mean that does not flicker.
@@ -70,6 +71,8 @@ struct Member {
   std::optional<UsageMapping> usage;  // absent: has not joined again since the agent started
   std::shared_ptr<Connection> connection;
   std::unique_ptr<ProcessWatch> watch;
+  // False for one of an agent before us until it has said again what shared memory it holds.
+  bool told_what_it_holds = true;
 
   struct OnDevice {
     bool released = false;  // departed, and its memory is gone
@@ -118,6 +121,8 @@ class Share {
   std::vector<Member*> Members() const;
   uint32_t CountLiving() const;
   bool HasMembers() const { return member_count_ > 0; }
+  // Whether members of `other` may open what members of this one export.
+  bool SharesMemoryWith(const Share& other) const;
   // Its process is dead, or became another program: the grants stay, nothing else does.
   void Depart(Member& member, int64_t now_ns);
   void SetUsage(Member& member, UsageMapping usage);
@@ -139,6 +144,9 @@ class Share {
   // Takes back what the members may use and do not.
   void RecallSlack(uint32_t device);
   void SetCeiling(uint32_t device, uint64_t bytes) { ledgers_[device].SetCeiling(bytes); }
+  // Memory that `from` was charged for is charged to `to` now (policy::Ledger::Move); `from` is
+  // `to` where nobody was.
+  void MoveGrant(uint32_t from, uint32_t to, uint32_t device, uint64_t bytes);
   // While a limit below use is being reached: takes back all slack.
   void RecallOverLimit(uint32_t device);
   const policy::Ledger& ledger(uint32_t device) const { return ledgers_[device]; }

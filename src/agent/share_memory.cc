@@ -56,6 +56,21 @@ void Share::RecallSlack(uint32_t device) {
   }
 }
 
+void Share::MoveGrant(uint32_t from, uint32_t to, uint32_t device, uint64_t bytes) {
+  policy::Ledger& ledger = ledgers_[device];
+  if (members_[to] == nullptr || members_[from] == nullptr) return;
+  if (from == to) {
+    ledger.Acknowledge(to, bytes);
+  } else {
+    ledger.Move(from, to, bytes);
+  }
+  // The lower one first. `from` still has the bytes in its `used`, so until it is told to uncharge
+  // it can charge no more than before.
+  GrantWord(from, device).store(ledger.grant_bytes(from));
+  GrantWord(to, device).store(ledger.grant_bytes(to));
+  PublishGranted(device);
+}
+
 void Share::RecallOverLimit(uint32_t device) {
   if (!ledgers_[device].OverLimit()) return;
   for (const uint32_t slot : ledgers_[device].RecallsOverLimit(UsedBySlot(device))) {

@@ -48,6 +48,7 @@ json ToJson(const SavedShare& share) {
           {"on_full", protocol::FormatOnFull(share.config.on_full)},
           {"guaranteed", share.config.guaranteed},
           {"ended", share.ended},
+          {"share_memory_with", share.config.share_memory_with},
           {"devices", std::move(devices)},
           {"members", std::move(members)}};
 }
@@ -64,6 +65,7 @@ SavedShare ShareOf(const json& object) {
     share.config.on_full = *on_full;
   }
   share.config.guaranteed = object.value("guaranteed", false);
+  share.config.share_memory_with = object.value("share_memory_with", std::vector<std::string>());
   for (const json& device : object.at("devices")) {
     DeviceOfShare& out = share.config.devices.emplace_back();
     device.at("uuid").get_to(out.uuid);

@@ -31,6 +31,7 @@ protocol::ShareSpec SpecOf(const RunOptions& options) {
   spec.on = options.on;
   spec.on_full = options.on_full;
   spec.guaranteed = options.guaranteed;
+  spec.share_memory_with = options.share_memory_with;
   return spec;
 }
 

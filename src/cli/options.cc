@@ -142,6 +142,15 @@ Status FillRun(const CLI::App& app, const RawRun& raw, RunOptions* run) {
       return Fail("usage", "--name: " + ok.error().message);
     }
   }
+  if (run->share_memory_with.size() > protocol::kMaxSharedWith) {
+    return Fail("usage", "--share-memory-with: more than " +
+                             std::to_string(protocol::kMaxSharedWith) + " shares");
+  }
+  for (const std::string& name : run->share_memory_with) {
+    if (auto ok = protocol::ValidateShareName(name); !ok) {
+      return Fail("usage", "--share-memory-with: " + ok.error().message);
+    }
+  }
   return {};
 }
 
@@ -246,6 +255,11 @@ class Parser {
         ->option_text("GPU[,GPU...]");
     run_->add_option("--name", options_.run.name, "Name of the share (default: made up)")
         ->option_text("NAME");
+    run_->add_option("--share-memory-with", options_.run.share_memory_with,
+                     "Another share whose programs may open memory that this one's export; may be "
+                     "given several times (default: none)")
+        ->option_text("NAME")
+        ->allow_extra_args(false);
     run_->footer(kRunFooter);
   }
 

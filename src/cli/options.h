@@ -29,6 +29,7 @@ struct RunOptions {
   std::vector<protocol::TermsOnGpu> on;
   protocol::OnFull on_full;
   bool guaranteed = false;
+  std::vector<std::string> share_memory_with;
   std::string name;  // empty: made from the command's name
   std::vector<std::string> command;
 };

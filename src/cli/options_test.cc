@@ -39,6 +39,9 @@ TEST(OptionsTest, RunReadsItsFlags) {
       RunOf({"run", "--on-full", "wait=30s", "--guaranteed", "--", "python", "train.py"});
   EXPECT_EQ(waiting.on_full, protocol::OnFull{30'000});
   EXPECT_TRUE(waiting.guaranteed);
+  EXPECT_EQ(RunOf({"run", "--share-memory-with", "a", "--share-memory-with=b", "c", "d"})
+                .share_memory_with,
+            (Words{"a", "b"}));
   EXPECT_EQ(RunOf({"run", "--on-full=wait", "--", "a"}).on_full,
             protocol::OnFull{protocol::kWaitForever});
 }

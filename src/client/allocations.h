@@ -17,15 +17,20 @@ enum class Kind : uint8_t {
   kArray,   // `bytes` are charged
   kMipmap,  // same
   kUnseen,  // same; code, or what a limit of a context costs
+  kOpened,  // another process's; `bytes` are charged, none where its maker pays; opened `times`
 };
 
 struct Allocation {
   uint64_t context = 0;  // CUcontext it dies with; 0: none (pools)
   uint64_t bytes = 0;
-  uint16_t pool = 0;
+  union {
+    uint16_t pool = 0;  // kPool
+    uint16_t times;     // kOpened
+  };
   uint8_t device = 0;  // index in the limits file
   Kind kind = Kind::kNone;
-  bool dying = false;  // its context is being destroyed
+  bool dying = false;   // its context is being destroyed
+  bool shared = false;  // others may hold it too: it has a number (sharing.h)
 };
 
 // Handles of different kinds may be equal numbers; the top bits, which no address uses, keep them
@@ -36,7 +41,8 @@ enum class Space : uint64_t {
   kMipmap = 2,
   kModule = 3,
   kLibrary = 4,
-  kLimit = 5
+  kLimit = 5,
+  kExternal = 6
 };
 inline uint64_t KeyOf(Space space, uint64_t value) {
   return value ^ (static_cast<uint64_t>(space) << 60);
@@ -53,6 +59,12 @@ class Allocations {
       slot = allocation;
       return true;
     });
+  }
+
+  // Runs keep = f(allocation) if there is one.
+  template <typename F>
+  bool Find(uint64_t key, F&& f) {
+    return table_.Find(key, f);
   }
 
   bool Forget(uint64_t key, Allocation* allocation) { return table_.Take(key, allocation); }

@@ -38,10 +38,12 @@ CUresult CreateArray(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR& shape, Call
 }
 
 template <typename Call>
-CUresult Destroy(uint64_t key, Call&& call) {
+CUresult Destroy(uint64_t key, CUarray handle, Call&& call) {
   const Allocation allocation = ForgetForFree(key);
   const CUresult result = Within(call);
   AfterFree(key, allocation, result);
+  // A sparse array is not among the allocations; it keeps what is mapped to it.
+  if (result == CUDA_SUCCESS && allocation.kind == Kind::kNone) SparseArrayGone(handle);
   return result;
 }
 
@@ -92,11 +94,12 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
 CUresult cuArrayDestroy(CUarray hArray) {
   const auto call = [&] { return PRORATA_REAL(cuArrayDestroy)(hArray); };
   if (!Governed()) return Within(call);
-  return Destroy(KeyOf(Space::kArray, reinterpret_cast<uint64_t>(hArray)), call);
+  return Destroy(KeyOf(Space::kArray, reinterpret_cast<uint64_t>(hArray)), hArray, call);
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
   const auto call = [&] { return PRORATA_REAL(cuMipmappedArrayDestroy)(hMipmappedArray); };
   if (!Governed()) return Within(call);
-  return Destroy(KeyOf(Space::kMipmap, reinterpret_cast<uint64_t>(hMipmappedArray)), call);
+  return Destroy(KeyOf(Space::kMipmap, reinterpret_cast<uint64_t>(hMipmappedArray)),
+                 reinterpret_cast<CUarray>(hMipmappedArray), call);
 }

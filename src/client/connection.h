@@ -60,6 +60,13 @@ bool AskGrant(uint32_t device, uint64_t needed_bytes, uint32_t wait_ms,
 bool AskSettled(uint32_t device, uint32_t what, uint64_t reserved_bytes,
                 protocol::ContextSettled* reply);
 
+// Ask about shared memory (the message's id is set here); false: no answer within patience_ns. What
+// the answer to an opening holds is entered (sharing.h) before this returns.
+bool AskMemory(protocol::MemoryShared message, int64_t patience_ns, protocol::MemoryAnswer* answer);
+bool AskMemory(protocol::MemoryOpening message, int64_t patience_ns,
+               protocol::MemoryAnswer* answer);
+bool AskMemory(protocol::MemoryLetGo message, int64_t patience_ns, protocol::MemoryAnswer* answer);
+
 void ForgetConnectionLocks();
 
 }  // namespace prorata::client

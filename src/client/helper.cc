@@ -15,6 +15,7 @@
 #include "client/pools.h"
 #include "client/requests.h"
 #include "client/share.h"
+#include "client/sharing.h"
 
 namespace prorata::client {
 namespace {
@@ -32,6 +33,7 @@ void Reconnect(int64_t now_ns, int64_t* next_ns) {
   protocol::RefusedReason reason;
   const JoinResult result = JoinAgent(now_ns + 1'000'000'000, &reason);
   if (result == JoinResult::kJoined) {
+    TellHoldings();  // before those who wait ask anything that depends on it
     ConnectionMade();
     LeasesRejoined();
     return;

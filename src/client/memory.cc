@@ -3,34 +3,49 @@
 #include "client/charge.h"
 #include "client/pools.h"
 #include "client/share.h"
+#include "client/sharing.h"
 
 namespace prorata::client {
 namespace {
 
 constinit Allocations g_allocations;
 constinit Slabs g_slabs;
+constinit Table<uint64_t> g_numbers;  // of shared allocations, by key
 
 uint64_t LastSlab(uint64_t address, uint64_t bytes) { return (address + bytes - 1) >> kSlabShift; }
 
-// Drops the slabs from `first` up to, not including, `end`.
-void DropSlabs(uint32_t device, uint64_t first, uint64_t end) {
+// Drops the slabs from `first` up to, not including, `end`; the charge of those that are empty now.
+uint64_t DropSlabs(uint64_t first, uint64_t end) {
+  uint64_t bytes = 0;
   for (uint64_t slab = first; slab < end; ++slab) {
-    if (g_slabs.Drop(slab)) Uncharge(device, kSlabBytes);
+    if (g_slabs.Drop(slab)) bytes += kSlabBytes;
+  }
+  return bytes;
+}
+
+// What is to be uncharged when the allocation goes.
+uint64_t TakeCharge(uint64_t key, const Allocation& allocation) {
+  switch (allocation.kind) {
+    case Kind::kNone:
+      return 0;
+    case Kind::kSmall:
+      return DropSlabs(key >> kSlabShift, LastSlab(key, allocation.bytes) + 1);
+    case Kind::kPool:
+      PoolAllocationGone();
+      return 0;
+    default:
+      return allocation.bytes;
   }
 }
 
+// May run under a lock of the allocations; what others hold too is settled later.
 void Release(uint64_t key, const Allocation& allocation) {
-  switch (allocation.kind) {
-    case Kind::kNone:
-      return;
-    case Kind::kSmall:
-      DropSlabs(allocation.device, key >> kSlabShift, LastSlab(key, allocation.bytes) + 1);
-      return;
-    case Kind::kPool:
-      PoolAllocationGone();
-      return;
-    default:
-      Uncharge(allocation.device, allocation.bytes);
+  const uint64_t bytes = TakeCharge(key, allocation);
+  uint64_t number = 0;
+  if (allocation.shared && g_numbers.Take(key, &number)) {
+    HoldingGone(number, allocation.device, bytes);
+  } else {
+    Uncharge(allocation.device, bytes);
   }
 }
 
@@ -38,6 +53,7 @@ bool Remember(uint64_t key, const Allocation& allocation) {
   Allocation replaced;
   if (!g_allocations.Remember(key, allocation, &replaced)) return false;
   Release(key, replaced);
+  if (replaced.shared) SettleHoldings();
   return true;
 }
 
@@ -50,7 +66,7 @@ bool AddSlabs(uint32_t device, uint64_t address, uint64_t bytes, uint64_t* neede
     bool empty = false;
     if (!g_slabs.Add(slab, &empty)) {
       ChargeTaken(device, *needed);  // so that DropSlabs may give back what was not charged yet
-      DropSlabs(device, first, slab);
+      Uncharge(device, DropSlabs(first, slab));
       return false;
     }
     if (empty) *needed += kSlabBytes;
@@ -131,6 +147,77 @@ Allocation ForgetForFree(uint64_t key) {
 void AfterFree(uint64_t key, const Allocation& allocation, CUresult result) {
   if (allocation.kind == Kind::kNone) return;
   if (result == CUDA_SUCCESS || !Remember(key, allocation)) Release(key, allocation);
+  if (allocation.shared) SettleHoldings();
+}
+
+bool FindAllocation(uint64_t key, Allocation* allocation) {
+  return g_allocations.Find(key, [allocation](const Allocation& found) {
+    *allocation = found;
+    return true;
+  });
+}
+
+uint64_t NumberOfAllocation(uint64_t key) {
+  uint64_t number = 0;
+  g_numbers.Find(key, [&](const uint64_t& found) {
+    number = found;
+    return true;
+  });
+  return number;
+}
+
+bool SetNumberOfAllocation(uint64_t key, uint64_t number) {
+  return g_allocations.Find(key, [&](Allocation& found) {
+    found.shared = g_numbers.Update(key, [&](uint64_t& slot, bool) {
+      slot = number;
+      return true;
+    });
+    return true;
+  });
+}
+
+bool AccountOpened(const Place& place, uint64_t key, uint64_t bytes, uint64_t number) {
+  Allocation allocation;
+  allocation.context = reinterpret_cast<uint64_t>(place.context);
+  allocation.bytes = bytes;
+  allocation.device = static_cast<uint8_t>(place.device);
+  allocation.kind = Kind::kOpened;
+  allocation.times = 1;
+  allocation.shared = number != 0;
+  // The same address again: the driver only counts. What was charged, or held, for this is given
+  // back: it is already.
+  const bool again = g_allocations.Find(key, [&](Allocation& found) {
+    if (found.kind != Kind::kOpened) return true;
+    ++found.times;
+    allocation.kind = Kind::kNone;
+    return true;
+  });
+  if (again && allocation.kind == Kind::kNone) {
+    if (number != 0) {
+      HoldingGone(number, place.device, bytes);
+      SettleHoldings();
+    } else {
+      Uncharge(place.device, bytes);
+    }
+    return true;
+  }
+  if (number != 0 && !g_numbers.Update(key, [number](uint64_t& slot, bool) {
+        slot = number;
+        return true;
+      })) {
+    HoldingGone(number, place.device, bytes);
+    SettleHoldings();
+    return false;
+  }
+  return AccountWhole(key, allocation);
+}
+
+void AfterClose(uint64_t key, Allocation allocation, CUresult result) {
+  if (allocation.kind == Kind::kOpened && result == CUDA_SUCCESS && allocation.times > 1) {
+    --allocation.times;
+    result = CUDA_ERROR_INVALID_VALUE;  // it is open still
+  }
+  AfterFree(key, allocation, result);
 }
 
 void MarkMemoryOfContext(CUcontext context, bool dying) {
@@ -139,6 +226,7 @@ void MarkMemoryOfContext(CUcontext context, bool dying) {
 
 void MemoryOfContextGone(CUcontext context) {
   g_allocations.TakeDying(reinterpret_cast<uint64_t>(context), Release);
+  SettleHoldings();
 }
 
 }  // namespace prorata::client

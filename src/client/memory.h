@@ -42,6 +42,21 @@ Allocation ForgetForFree(uint64_t key);
 // ... and after the driver's answer: gives the charge back, or remembers it again.
 void AfterFree(uint64_t key, const Allocation& allocation, CUresult result);
 
+// Of allocations that others may hold too: the number of `key`'s (0: none), and its setting, false
+// when the allocation is gone.
+bool FindAllocation(uint64_t key, Allocation* allocation);
+uint64_t NumberOfAllocation(uint64_t key);
+bool SetNumberOfAllocation(uint64_t key, uint64_t number);
+
+// Accounts for another process's memory that was opened: `bytes` are charged for it already, or it
+// is held by `number` (0: it is not). False: as AccountLinear.
+bool AccountOpened(const Place& place, uint64_t key, uint64_t bytes, uint64_t number);
+// As AfterFree, for something that may have been opened several times.
+void AfterClose(uint64_t key, Allocation allocation, CUresult result);
+
+// A (sparse) array or mipmap was destroyed: it keeps nothing any more.
+void SparseArrayGone(CUarray array);
+
 void MarkMemoryOfContext(CUcontext context, bool dying);
 void MemoryOfContextGone(CUcontext context);
 

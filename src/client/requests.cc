@@ -7,6 +7,7 @@
 #include "client/connection.h"
 #include "client/helper.h"
 #include "client/share.h"
+#include "client/sharing.h"
 
 namespace prorata::client {
 namespace {
@@ -29,6 +30,7 @@ struct alignas(64) Entry {
   union {
     protocol::GrantReply grant;
     protocol::ContextSettled settled;
+    protocol::MemoryAnswer memory;
   };
 };
 constinit Entry g_entries[kEntries];
@@ -99,18 +101,32 @@ bool Ask(MessageType type, int64_t patience_ns, Make&& make, Take&& take) {
 
 std::atomic<bool> g_told_agent_gone;
 
+// False: nobody waits for it (any more).
 template <typename Message>
-void Deliver(const Message& message, Message Entry::* place) {
+bool Deliver(const Message& message, Message Entry::* place) {
   for (Entry& entry : g_entries) {
     if (entry.id.load() != message.id) continue;
     uint32_t waiting = kWaiting;
-    if (!entry.state.compare_exchange_strong(waiting, kWriting)) return;
+    if (!entry.state.compare_exchange_strong(waiting, kWriting)) return false;
     const bool same = entry.id.load() == message.id;
     if (same) entry.*place = message;
     entry.state.store(same ? kAnswered : kWaiting, std::memory_order_release);
     if (same) FutexWakeAll(&entry.state);
-    return;
+    return same;
   }
+  return false;
+}
+
+template <typename Message>
+bool AskAboutMemory(MessageType type, Message message, int64_t patience_ns,
+                    protocol::MemoryAnswer* answer) {
+  return Ask(
+      type, patience_ns,
+      [&](uint64_t id) {
+        message.id = id;
+        return message;
+      },
+      [&](const Entry& entry) { *answer = entry.memory; });
 }
 
 }  // namespace
@@ -118,6 +134,8 @@ void Deliver(const Message& message, Message Entry::* place) {
 void DeliverFrame(const protocol::FrameHeader& header, const uint8_t* body) {
   protocol::GrantReply grant;
   protocol::ContextSettled settled;
+  protocol::MemoryAnswer memory;
+  protocol::MemoryTake take;
   switch (static_cast<MessageType>(header.type)) {
     case MessageType::kGrantReply:
       if (protocol::ReadMessage(header, body, &grant)) Deliver(grant, &Entry::grant);
@@ -127,6 +145,14 @@ void DeliverFrame(const protocol::FrameHeader& header, const uint8_t* body) {
       if (settled.measured == protocol::kMeasured)
         SettleOverhead(settled.device, settled.overhead_bytes);
       Deliver(settled, &Entry::settled);
+      return;
+    case MessageType::kMemoryAnswer:
+      if (!protocol::ReadMessage(header, body, &memory)) return;
+      if (memory.held != 0) OpeningAnswered(memory);
+      if (!Deliver(memory, &Entry::memory) && memory.held != 0) OpeningUnwanted(memory);
+      return;
+    case MessageType::kMemoryTake:
+      if (protocol::ReadMessage(header, body, &take)) TakeMemory(take.number);
       return;
     default:
       return;  // kLeaseChanged has done its work by waking the helper; others are a newer agent's
@@ -190,6 +216,20 @@ bool AskSettled(uint32_t device, uint32_t what, uint64_t reserved_bytes,
       MessageType::kContextMade, beats ? kGiveUpAfterNs : kDeadAgentNs,
       [&](uint64_t id) { return protocol::ContextMade{id, device, what, reserved_bytes}; },
       [&](const Entry& entry) { *reply = entry.settled; });
+}
+
+bool AskMemory(protocol::MemoryShared message, int64_t patience_ns,
+               protocol::MemoryAnswer* answer) {
+  return AskAboutMemory(MessageType::kMemoryShared, message, patience_ns, answer);
+}
+
+bool AskMemory(protocol::MemoryOpening message, int64_t patience_ns,
+               protocol::MemoryAnswer* answer) {
+  return AskAboutMemory(MessageType::kMemoryOpening, message, patience_ns, answer);
+}
+
+bool AskMemory(protocol::MemoryLetGo message, int64_t patience_ns, protocol::MemoryAnswer* answer) {
+  return AskAboutMemory(MessageType::kMemoryLetGo, message, patience_ns, answer);
 }
 
 }  // namespace prorata::client

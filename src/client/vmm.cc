@@ -8,13 +8,59 @@ uint64_t KeyOf(uint64_t handle) { return ~handle; }
 
 }  // namespace
 
-uint64_t PhysicalBooks::Make(uint32_t device, uint64_t bytes) {
+uint64_t PhysicalBooks::Make(uint32_t device, uint64_t bytes, uint64_t number, bool foreign) {
   const uint64_t record = last_record_.fetch_add(1) + 1;
   const bool made = records_.Update(record, [&](Physical& slot, bool) {
-    slot = Physical{bytes, 1, device};
+    slot = Physical{bytes, 1, number, device, foreign};
     return true;
   });
   return made ? record : 0;
+}
+
+Physical PhysicalBooks::Look(uint64_t record) {
+  Physical found;
+  records_.Find(record, [&](const Physical& slot) {
+    found = slot;
+    return true;
+  });
+  return found;
+}
+
+void PhysicalBooks::SetNumber(uint64_t record, uint64_t number) {
+  records_.Find(record, [&](Physical& slot) {
+    slot.number = number;
+    return true;
+  });
+}
+
+uint64_t PhysicalBooks::HoldNumber(uint64_t number) {
+  uint64_t record = 0;
+  records_.ForEach([&](uint64_t key, Physical& slot) {
+    if (record != 0 || slot.number != number) return true;
+    record = key;
+    ++slot.holds;
+    return true;
+  });
+  return record;
+}
+
+bool PhysicalBooks::PutKept(uint64_t keeper, uint64_t record) {
+  bool had = false;
+  const uint64_t key = (keeper * 0x9e3779b97f4a7c15 ^ record) | 1;
+  const bool put = keeps_.Update(key, [&](Kept& slot, bool made) {
+    had = !made && slot.keeper == keeper && slot.record == record;
+    if (made) slot = Kept{keeper, record};
+    return true;
+  });
+  // Kept already, so this hold is not the last. Of two that fall on one key, the second's hold
+  // simply stays.
+  if (had) {
+    Gone gone;
+    Drop(record, 1, &gone);
+  } else if (put) {
+    kept_.fetch_add(1);
+  }
+  return put;
 }
 
 // Under the lock of an entry that owns a hold, so the record is there.
@@ -57,7 +103,7 @@ void PhysicalBooks::Drop(uint64_t record, uint64_t holds, Gone* gone) {
   records_.Find(record, [&](Physical& slot) {
     slot.holds -= holds;
     if (slot.holds > 0) return true;
-    *gone = Gone{slot.bytes, slot.device};
+    *gone = Gone{slot.bytes, slot.device, record, slot.number};
     return false;
   });
 }

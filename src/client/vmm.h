@@ -34,11 +34,17 @@
 // is mapped anew. A thread that retains at an address which another remaps cannot know itself which
 // allocation it gets, nor do we.
 //
-// Unknown here, and passed through: what was imported, what was made before this process joined,
-// memory of the host. Not held here: sparse arrays (cuMemMapArrayAsync), multicast objects and
-// exported handles, which also keep memory.
+// Sparse arrays (cuMemMapArrayAsync) and multicast objects keep what is bound to them: an entry by
+// keeper and record owns a hold until the keeper is gone. Unbinding drops nothing: what a keeper
+// once had is charged until its end, at most too high.
 //
-// Lock order: a shard of the handles or mappings, then a shard of the records.
+// What came from another process (an import) is a record without bytes: its maker pays (sharing.h),
+// or, where nobody in the share is known to, each mapping of it is charged by its own size.
+//
+// Unknown here, and passed through: what was made before this process joined, memory of the host.
+// Not held here: an exported descriptor, which keeps memory by itself, in a socket's buffer too.
+//
+// Lock order: a shard of the handles, mappings or keeps, then a shard of the records.
 
 #include <atomic>
 
@@ -49,26 +55,34 @@ namespace prorata::client {
 struct Physical {
   uint64_t bytes = 0;  // charged
   uint64_t holds = 0;
-  uint32_t device = 0;  // index in the limits file
+  uint64_t number = 0;   // shared with other processes: sharing.h
+  uint32_t device = 0;   // index in the limits file
+  bool foreign = false;  // imported, and nobody in the share is known to pay
 };
 
 class PhysicalBooks {
  public:
-  // What a caller must give back: `bytes` of `device`, when `bytes` is not 0.
+  // What a caller must give back, when there is a `record`: it is no more.
   struct Gone {
     uint64_t bytes = 0;
     uint32_t device = 0;
+    uint64_t record = 0;
+    uint64_t number = 0;
   };
 
   // A stamp for Released or Unmapped, drawn before the driver call.
   uint64_t Stamp() { return clock_.fetch_add(1) + 1; }
 
   // A record with one hold, the caller's; 0: no memory for it.
-  uint64_t Make(uint32_t device, uint64_t bytes);
+  uint64_t Make(uint32_t device, uint64_t bytes, uint64_t number = 0, bool foreign = false);
+  // Of a record that the caller holds.
+  Physical Look(uint64_t record);
+  void SetNumber(uint64_t record, uint64_t number);
   // The record behind a handle, or behind the mapping that covers an address, held once more; 0:
   // unknown.
   uint64_t HoldHandle(uint64_t handle);
   uint64_t HoldMapped(uint64_t address);
+  uint64_t HoldNumber(uint64_t number);
   // Drops holds of a record. *gone: the record's charge if they were the last.
   void Drop(uint64_t record, uint64_t holds, Gone* gone);
 
@@ -77,6 +91,23 @@ class PhysicalBooks {
   // of without our having seen the end of it.
   bool PutHandle(uint64_t handle, uint64_t record, Gone* gone);
   bool PutMapping(uint64_t address, uint64_t bytes, uint64_t record, Gone* gone);
+
+  // Hands the caller's hold to what keeps the record: a sparse array, or the record of a multicast
+  // object. `keeper` is any number but 0 that is its own.
+  bool PutKept(uint64_t keeper, uint64_t record);
+  // The keeper is gone. gone(const Gone&) as for Unmapped.
+  template <typename F>
+  void KeeperGone(uint64_t keeper, F&& gone) {
+    if (kept_.load() == 0) return;
+    keeps_.ForEach([&](uint64_t, const Kept& kept) {
+      if (kept.keeper != keeper) return true;
+      Gone ended;
+      Drop(kept.record, 1, &ended);
+      if (ended.record != 0) gone(ended);
+      kept_.fetch_sub(1);
+      return false;
+    });
+  }
 
   // cuMemRelease succeeded: one reference less.
   void Released(uint64_t handle, uint64_t stamp, Gone* gone);
@@ -105,6 +136,11 @@ class PhysicalBooks {
     uint64_t stamp = 0;
   };
 
+  struct Kept {
+    uint64_t keeper = 0;
+    uint64_t record = 0;
+  };
+
   // The common case without a look at the whole table: known mappings that adjoin. False: there is
   // a hole, or a mapping made since; *address and *bytes are then what is left.
   template <typename F>
@@ -129,7 +165,7 @@ class PhysicalBooks {
   void DropMapping(const Mapping& mapping, F&& gone) {
     Gone ended;
     Drop(mapping.record, 1, &ended);
-    if (ended.bytes > 0) gone(ended);
+    if (ended.record != 0) gone(ended);
   }
 
   void HoldRecord(uint64_t record);
@@ -139,6 +175,8 @@ class PhysicalBooks {
   Table<Physical> records_;
   Table<Handle> handles_;    // by KeyOf(handle)
   Table<Mapping> mappings_;  // by address
+  Table<Kept> keeps_;        // by both
+  std::atomic<uint64_t> kept_{0};
 };
 
 }  // namespace prorata::client

@@ -136,6 +136,44 @@ TEST(PhysicalBooks, UnknownOnesAreUnknown) {
   EXPECT_EQ(b.books.HoldMapped(kBase - 1), 0u);
 }
 
+// Sparse arrays and multicast objects: what is bound to them outlives its handle.
+TEST(PhysicalBooks, AKeeperHoldsWhatItWasBoundToUntilItIsGone) {
+  Books b;
+  constexpr uint64_t kArray = 0x5000, kOther = 0x6000;
+  const uint64_t record = b.Create(1);
+  for (int tile = 0; tile < 3; ++tile) {  // three tiles of one array are one keep
+    ASSERT_EQ(b.books.HoldHandle(1), record);
+    ASSERT_TRUE(b.books.PutKept(kArray, record));
+  }
+  ASSERT_EQ(b.books.HoldHandle(1), record);
+  ASSERT_TRUE(b.books.PutKept(kOther, record));
+  b.Release(1);
+  EXPECT_EQ(b.charged, kPage);
+  const auto gone = [&](const PhysicalBooks::Gone& ended) { b.charged -= ended.bytes; };
+  b.books.KeeperGone(kArray, gone);
+  EXPECT_EQ(b.charged, kPage) << "the other has it still";
+  b.books.KeeperGone(kArray, gone);
+  EXPECT_EQ(b.charged, kPage);
+  b.books.KeeperGone(kOther, gone);
+  EXPECT_EQ(b.charged, 0u);
+}
+
+// What was imported is found by its number, and has no charge of its own.
+TEST(PhysicalBooks, AnImportIsHeldByItsNumber) {
+  Books b;
+  EXPECT_EQ(b.books.HoldNumber(77), 0u);
+  const uint64_t record = b.books.Make(0, 0, 77);
+  PhysicalBooks::Gone gone;
+  ASSERT_TRUE(b.books.PutHandle(5, record, &gone));
+  ASSERT_EQ(b.books.HoldNumber(77), record);
+  ASSERT_TRUE(b.books.PutHandle(5, record, &gone));
+  b.books.Released(5, b.books.Stamp(), &gone);
+  EXPECT_EQ(gone.record, 0u);
+  b.books.Released(5, b.books.Stamp(), &gone);
+  EXPECT_EQ(gone.number, 77u);
+  EXPECT_EQ(gone.bytes, 0u);
+}
+
 TEST(PhysicalBooks, AMapThatFailedLeavesTheBooksAsTheyWere) {
   Books b;
   const uint64_t record = b.Create(1);

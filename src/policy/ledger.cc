@@ -105,4 +105,17 @@ uint64_t Ledger::FinishRecall(uint32_t slot, uint64_t target_bytes, uint64_t use
   return kept;
 }
 
+void Ledger::Move(uint32_t from, uint32_t to, uint64_t bytes) {
+  Slot& source = slots_[from];
+  const uint64_t moved = std::min(bytes, source.grant_bytes);
+  source.grant_bytes -= moved;
+  slots_[to].grant_bytes += moved;
+}
+
+void Ledger::Acknowledge(uint32_t slot, uint64_t bytes) {
+  bytes = std::min(bytes, limit_bytes_);
+  slots_[slot].grant_bytes += bytes;
+  granted_bytes_ += bytes;
+}
+
 }  // namespace prorata::policy

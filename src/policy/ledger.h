@@ -8,8 +8,8 @@
 //
 // What stays true after every call:
 //   1. the grants add up to at most the limit (and the ceiling), or, after SetLimit lowered the
-//   limit below them, to
-//      no more than they did before: nothing grows until the sum is under the limit again;
+//      limit below them, to no more than they did before: nothing grows until the sum is under the
+//      limit again, but by Acknowledge;
 //   2. a grant is lowered only by FinishRecall, which never goes below the use that the agent read
 //      after the member could have seen the lower grant; so no use that proceeds is above its
 //      grant;
@@ -76,6 +76,11 @@ class Ledger {
   uint64_t RecallTarget(uint32_t slot, uint64_t used_bytes) const;
   // A3: the grant that remains, given the use read after the lowered grant was visible (A2).
   uint64_t FinishRecall(uint32_t slot, uint64_t target_bytes, uint64_t used_after_bytes);
+
+  // Memory that `from` is charged for is charged to `to` as well by now: its grant goes with it.
+  void Move(uint32_t from, uint32_t to, uint64_t bytes);
+  // Memory that nobody is granted is on the device, and charged to `slot` now (see 1).
+  void Acknowledge(uint32_t slot, uint64_t bytes);
 
   // May be below what is granted; see 1.
   void SetLimit(uint64_t limit_bytes) { limit_bytes_ = limit_bytes; }

@@ -30,6 +30,21 @@ TEST(Ledger, GrantsTheVeryLastByteAndNotOneMore) {
   EXPECT_EQ(ledger.Request(0, kGiB + 1, used).verdict, Verdict::kRefused);
 }
 
+TEST(Ledger, AChargeThatPassesTakesItsGrantAlong) {
+  Ledger ledger(100, 3);
+  for (uint32_t i = 0; i < 3; ++i) ledger.Admit(i);
+  const std::vector<uint64_t> used = {0, 0, 0};
+  ledger.Request(0, 60, used);
+  ledger.Move(0, 1, 50);
+  EXPECT_EQ(ledger.grant_bytes(0), 10u);
+  EXPECT_EQ(ledger.grant_bytes(1), 50u);
+  ledger.Move(0, 1, 50);  // whatever a member says, the sum stays
+  EXPECT_EQ(ledger.granted_bytes(), 60u);
+  ledger.Acknowledge(2, 70);  // nobody was charged, and the device has it
+  EXPECT_TRUE(ledger.OverLimit());
+  EXPECT_EQ(ledger.Request(1, 61, std::vector<uint64_t>{10, 50, 70}).verdict, Verdict::kRefused);
+}
+
 TEST(Ledger, RecallsTheLargestSlackAndOnlyThat) {
   Ledger ledger(100, 3);
   for (uint32_t i = 0; i < 3; ++i) ledger.Admit(i);

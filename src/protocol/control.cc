@@ -115,6 +115,19 @@ Status ReadGpus(const json& value, std::vector<std::string>& gpus) {
   return {};
 }
 
+Status ReadSharedWith(const json& value, std::vector<std::string>& names) {
+  if (!value.is_array() || value.size() > kMaxSharedWith) {
+    return Malformed("'share_memory_with' is not a list of at most " +
+                     std::to_string(kMaxSharedWith) + " names of shares");
+  }
+  for (const json& entry : value) {
+    auto name = TextField(entry, "share_memory_with");
+    if (!name) return std::unexpected(name.error());
+    names.push_back(*name);
+  }
+  return {};
+}
+
 Status ReadOn(const json& value, std::vector<TermsOnGpu>& on) {
   if (!value.is_array() || value.size() > kMaxGpusNamed) {
     return Malformed("'on' is not a list of at most " + std::to_string(kMaxGpusNamed) +
@@ -143,9 +156,10 @@ Status ReadSpec(const json& object, ShareSpec& spec) {
   if (!object.is_object()) return Malformed("'share' is not an object");
   Status ok = OnlyFields(object, "'share'",
                          {"name", "gpu", "gpus", "memory_bytes", "compute_request", "compute_limit",
-                          "weight", "on", "on_full", "guaranteed"});
+                          "weight", "on", "on_full", "guaranteed", "share_memory_with"});
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, spec);
+    if (ok && key == "share_memory_with") ok = ReadSharedWith(value, spec.share_memory_with);
     if (ok && key == "gpu") ok = ReadGpus(value, spec.gpus);
     if (ok && key == "guaranteed") {
       if (!value.is_boolean()) return Malformed("'guaranteed' is neither true nor false");
@@ -316,6 +330,7 @@ std::string EncodeRequest(const ControlRequest& request) {
     if (!spec.on.empty()) share["on"] = WriteOn(spec.on);
     share["on_full"] = FormatOnFull(spec.on_full);
     share["guaranteed"] = spec.guaranteed;
+    if (!spec.share_memory_with.empty()) share["share_memory_with"] = spec.share_memory_with;
   }
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
 }

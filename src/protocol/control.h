@@ -90,7 +90,10 @@ struct ShareSpec {
   OnFull on_full = {};              // when a device is full, the share is not
   // Its whole limits are set aside for it, on devices that more was promised of than they have.
   bool guaranteed = false;
+  // Names of shares whose programs may open memory that this one's export.
+  std::vector<std::string> share_memory_with = {};
 };
+inline constexpr size_t kMaxSharedWith = 16;
 
 // What is to be different about a share that runs. What is absent stays as it is.
 struct ShareChange {

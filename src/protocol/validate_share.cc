@@ -124,6 +124,9 @@ std::string ShareFolder(std::string_view name) {
 
 Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceStatus> devices,
                                  std::span<const std::string> names) {
+  for (const std::string& other : spec.share_memory_with) {
+    if (auto ok = ValidateShareName(other); !ok) return std::unexpected(ok.error());
+  }
   if (spec.name) {
     if (auto ok = ValidateShareName(*spec.name); !ok) return std::unexpected(ok.error());
     if (std::find(names.begin(), names.end(), *spec.name) != names.end()) {

@@ -34,6 +34,12 @@ enum class MessageType : uint16_t {
   kRefused = 11,        // agent -> member, then the connection closes
   kUsageWanted = 20,    // anybody -> agent, joined or not
   kUsageShown = 21,     // agent -> who asked, with a member's usage memory, to read; see there
+  kMemoryShared = 24,   // member -> agent: memory of mine has a handle that others may open
+  kMemoryOpening = 25,  // member -> agent: a handle is about to be opened; whose is it?
+  kMemoryLetGo = 26,    // member -> agent: shared memory that I held is freed or closed here
+  kMemoryAnswer = 27,   // agent -> member, to the three above (where their id is not 0)
+  kMemoryTake = 28,     // agent -> member: from now on you pay for memory that you opened
+  kMemoryTaken = 29,    // member -> agent: I do, or have closed it already
   kControlJson = 64,    // both ways on the control socket
 };
 
@@ -95,6 +101,60 @@ struct ContextSettled {
   uint32_t device;
   uint32_t measured;        // kNotMeasured: NVML gave no figure; keep the reservation
   uint64_t overhead_bytes;  // see kMeasured, kTook
+};
+
+// Memory that several members hold (policy/shared_blocks.h decides). A block is named by `number`,
+// which the member that made it drew at random; handles of it by a digest of what passes between
+// the processes: the 64 bytes of a handle, or the identity of the file behind a descriptor.
+struct MemoryName {
+  uint64_t word[2];  // never all zero for a handle
+};
+
+struct MemoryShared {
+  uint64_t id;  // 0: no answer is wanted (joining again)
+  uint64_t number;
+  uint64_t bytes;   // what a member that pays for it is charged
+  MemoryName name;  // all zero: none (a member that opened it joins again)
+  uint32_t device;
+  uint32_t pays;  // 1: it is charged to the sender
+};
+
+struct MemoryOpening {
+  uint64_t id;
+  MemoryName name;
+};
+
+struct MemoryLetGo {
+  uint64_t id;
+  uint64_t number;
+};
+
+enum class MemoryResult : uint32_t {
+  kNoted = 0,    // of this share; of an opening: the sender is now one of those who hold it
+  kUnknown = 1,  // of no share here: the opener pays for itself
+  kForeign = 2,  // of another share that has not agreed to it: not to be opened
+  kAgreed = 3,   // of another share that has: the opener pays for itself
+  kTooMany = 4,  // the agent keeps no more: who opens it pays for itself
+};
+
+struct MemoryAnswer {
+  uint64_t id;
+  uint64_t number;
+  uint64_t bytes;
+  MemoryResult result;
+  uint32_t device;
+  uint32_t held;  // 1: the answer to an opening, by which the sender holds the block now
+  uint32_t reserved;
+};
+
+struct MemoryTake {
+  uint64_t number;
+};
+
+struct MemoryTaken {
+  uint64_t number;
+  uint32_t taken;  // 1: charged; 0: it was closed meanwhile
+  uint32_t reserved;
 };
 
 struct LeaseEvent {  // kLeaseWanted, kLeaseIdle, kLeaseDrained, kLeaseChanged

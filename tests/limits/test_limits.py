@@ -43,3 +43,18 @@ class Limits(harness.MachineTestCase):
 
     def test_lazy_code_limits(self):
         self.run_suite("LazyCodeLimits")
+
+    def test_array_limits(self):
+        self.run_suite("ArrayLimits")
+
+    def test_linear_limits(self):
+        self.run_suite("LinearLimits")
+
+    def test_physical_limits(self):
+        self.run_suite("PhysicalLimits")
+
+    def test_pool_limits(self):
+        self.run_suite("PoolLimits")
+
+    def test_sharing_limits(self):
+        self.run_suite("SharingLimits")

@@ -1,0 +1,159 @@
+// Stream-ordered memory: what the pools reserve on the device.
+
+#include "limits.h"
+
+namespace prorata::limits {
+namespace {
+
+class PoolLimits : public LimitTest {
+ protected:
+  void SetUp() override {
+    LimitTest::SetUp();
+    SKIP_UNLESS(Has(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED), "memory pools");
+    CUDA_OK(cuDeviceGetDefaultMemPool, &default_, device_);
+    CUDA_OK(cuMemPoolTrimTo, default_, 0);
+    CUmemPoolProps props{};
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
+    CUDA_OK(cuMemPoolCreate, &pool_, &props);
+  }
+  void TearDown() override {
+    if (pool_ != nullptr) {
+      CUDA_OK(cuMemPoolDestroy, pool_);
+    }
+    if (default_ != nullptr) {
+      SetThreshold(default_, 0);
+      CUDA_OK(cuMemPoolTrimTo, default_, 0);
+    }
+    LimitTest::TearDown();
+  }
+  static uint64_t Reserved(CUmemoryPool pool) {
+    cuuint64_t bytes = 0;
+    EXPECT_EQ(CUDA(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes),
+              CUDA_SUCCESS);
+    return bytes;
+  }
+  static void SetThreshold(CUmemoryPool pool, cuuint64_t bytes) {
+    EXPECT_EQ(CUDA(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes),
+              CUDA_SUCCESS);
+  }
+  CUdeviceptr From(CUmemoryPool pool, uint64_t bytes) {
+    CUdeviceptr address = 0;
+    EXPECT_EQ(CUDA(cuMemAllocFromPoolAsync)(&address, bytes, pool, nullptr), CUDA_SUCCESS);
+    return address;
+  }
+  void Free(CUdeviceptr address) {
+    CUDA_OK(cuMemFreeAsync, address, nullptr);
+    CUDA_OK(cuStreamSynchronize, nullptr);
+  }
+  CUmemoryPool default_ = nullptr, pool_ = nullptr;
+};
+
+constexpr uint64_t kBytes = 96 * kMib;
+
+TEST_F(PoolLimits, MemAllocAsyncRefused) {
+  LeaveRoom(kBytes / 2);
+  CUdeviceptr address = 0;
+  Refused([&] { return CUDA(cuMemAllocAsync)(&address, kBytes, nullptr); });
+}
+
+TEST_F(PoolLimits, MemAllocAsyncCharged) {
+  LeaveRoom(2 * kBytes);
+  CUdeviceptr address = 0;
+  CUDA_OK(cuMemAllocAsync, &address, kBytes, nullptr);
+  EXPECT_GE(Reserved(default_), kBytes);
+  EXPECT_TRUE(Charged(Reserved(default_)));
+  Free(address);
+}
+
+TEST_F(PoolLimits, MemAllocFromPoolAsyncRefused) {
+  LeaveRoom(kBytes / 2);
+  CUdeviceptr address = 0;
+  Refused([&] { return CUDA(cuMemAllocFromPoolAsync)(&address, kBytes, pool_, nullptr); });
+}
+
+TEST_F(PoolLimits, MemAllocFromPoolAsyncCharged) {
+  SetThreshold(pool_, ~cuuint64_t{0});
+  Free(From(pool_, kBytes));
+  EXPECT_GE(Reserved(pool_), kBytes) << "a pool keeps up to its release threshold";
+  EXPECT_TRUE(Charged(Reserved(pool_)));
+  // What is reserved already is free of charge.
+  const uint64_t before = LimitTest::Free();
+  const CUdeviceptr again = From(pool_, kBytes);
+  EXPECT_EQ(LimitTest::Free(), before);
+  Free(again);
+}
+
+TEST_F(PoolLimits, MemAllocFromPoolAsyncTrimsBeforeItIsRefused) {
+  SetThreshold(pool_, ~cuuint64_t{0});
+  SetThreshold(default_, ~cuuint64_t{0});
+  Free(From(pool_, kBytes));
+  const uint64_t kept = Reserved(pool_);
+  LeaveRoom(kSlab);
+  // Only what the other pool keeps unused makes this fit; plain memory finds it, too.
+  CUdeviceptr address = 0;
+  CUDA_OK(cuMemAllocFromPoolAsync, &address, kBytes / 2, default_, nullptr);
+  EXPECT_LT(Reserved(pool_), kept);
+  Free(address);
+  CUDA_OK(cuMemAlloc_v2, &address, kBytes / 2);
+  CUDA_OK(cuMemFree_v2, address);
+}
+
+TEST_F(PoolLimits, MemFreeAsyncMakesRoom) {
+  LeaveRoom(kBytes + 32 * kMib);
+  const CUdeviceptr address = From(pool_, kBytes);
+  CUdeviceptr more = 0;
+  Refused([&] { return CUDA(cuMemAlloc_v2)(&more, kBytes); });
+  Free(address);
+  CUDA_OK(cuMemAlloc_v2, &more, kBytes);
+  CUDA_OK(cuMemFree_v2, more);
+}
+
+TEST_F(PoolLimits, MemFreeAsyncGivesBack) {
+  Free(From(pool_, kBytes));
+  EXPECT_TRUE(Charged(Reserved(pool_)));
+  EXPECT_LT(Reserved(pool_), kBytes);
+}
+
+TEST_F(PoolLimits, MemPoolTrimToMakesRoom) {
+  SetThreshold(pool_, ~cuuint64_t{0});
+  Free(From(pool_, kBytes));
+  LeaveRoom(kSlab);
+  const uint64_t before = LimitTest::Free();
+  CUDA_OK(cuMemPoolTrimTo, pool_, 0);
+  EXPECT_GE(LimitTest::Free(), before + kBytes);
+}
+
+TEST_F(PoolLimits, MemPoolTrimToGivesBack) {
+  SetThreshold(pool_, ~cuuint64_t{0});
+  const CUdeviceptr held = From(pool_, kBytes), freed = From(pool_, kBytes);
+  Free(freed);
+  CUDA_OK(cuMemPoolTrimTo, pool_, 0);
+  EXPECT_GE(Reserved(pool_), kBytes);
+  EXPECT_TRUE(Charged(Reserved(pool_)));
+  Free(held);
+}
+
+TEST_F(PoolLimits, MemPoolDestroyMakesRoom) {
+  SetThreshold(pool_, ~cuuint64_t{0});
+  Free(From(pool_, kBytes));
+  LeaveRoom(kSlab);
+  const uint64_t before = LimitTest::Free();
+  CUDA_OK(cuMemPoolDestroy, pool_);
+  pool_ = nullptr;
+  EXPECT_TRUE(FreeBecomes(LimitTest::Free()));
+  EXPECT_GE(LimitTest::Free(), before + kBytes);
+}
+
+TEST_F(PoolLimits, MemPoolDestroyGivesBack) {
+  const CUdeviceptr held = From(pool_, kBytes);
+  const uint64_t reserved = Reserved(pool_);
+  CUDA_OK(cuMemPoolDestroy, pool_);
+  pool_ = nullptr;
+  EXPECT_TRUE(Charged(reserved)) << "the driver keeps it";
+  Free(held);
+  EXPECT_TRUE(Charged(0));
+}
+
+}  // namespace
+}  // namespace prorata::limits
