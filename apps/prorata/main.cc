@@ -53,6 +53,8 @@ int main(int argc, char** argv) {
       return prorata::cli::ShowDevices(options.json, FindPlace());
     case Verb::kUpdate:
       return prorata::cli::Update(options.update, FindPlace());
+    case Verb::kEvents:
+      return prorata::cli::ShowEvents(options.events, options.json, FindPlace());
     case Verb::kAgent:
       return RunAgentCommand(options);
   }

@@ -11,6 +11,7 @@ int Run(const RunOptions& options, const AgentPlace& place);
 int ShowShares(bool json, const AgentPlace& place);
 int Update(const UpdateOptions& options, const AgentPlace& place);
 int ShowDevices(bool json, const AgentPlace& place);
+int ShowEvents(const EventsOptions& options, bool json, const AgentPlace& place);  // events.cc
 
 // "prorata: MESSAGE\n" on stderr, whatever lines the message has.
 void Complain(const std::string& message);

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "protocol/frame.h"
 
@@ -16,6 +15,8 @@ namespace {
 
 using protocol::FrameHeader;
 using protocol::FrameReader;
+
+constexpr size_t kBufferBytes = protocol::kFrameHeaderBytes + protocol::kMaxControlBodyBytes;
 
 bool Trusted(uid_t uid) { return uid == 0 || uid == ::geteuid(); }
 
@@ -62,6 +63,11 @@ Status SendAll(int fd, const void* data, size_t bytes) {
 
 }  // namespace
 
+ControlConnection::ControlConnection(UniqueFd fd)
+    : fd_(std::move(fd)),
+      buffer_(new uint8_t[kBufferBytes]),  // not touched until used
+      reader_(buffer_.get(), kBufferBytes) {}
+
 Result<ControlConnection> ControlConnection::Connect(const std::string& socket_path) {
   struct sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -89,32 +95,60 @@ Result<ControlConnection> ControlConnection::Connect(const std::string& socket_p
   return ControlConnection(std::move(fd));
 }
 
-Result<nlohmann::json> ControlConnection::Call(const std::string& body) {
+Status ControlConnection::Send(const std::string& body) {
   const FrameHeader header = {static_cast<uint32_t>(body.size()),
                               static_cast<uint16_t>(protocol::MessageType::kControlJson),
                               protocol::kWireVersion};
-  if (auto ok = SendAll(fd_.get(), &header, sizeof header); !ok) return std::unexpected(ok.error());
-  if (auto ok = SendAll(fd_.get(), body.data(), body.size()); !ok) {
-    return std::unexpected(ok.error());
+  if (auto ok = SendAll(fd_.get(), &header, sizeof header); !ok) return ok;
+  return SendAll(fd_.get(), body.data(), body.size());
+}
+
+Result<nlohmann::json> ControlConnection::Call(const std::string& body) {
+  if (auto ok = Send(body); !ok) return std::unexpected(ok.error());
+  for (;;) {
+    auto reply = TakeFrame();
+    if (!reply) return std::unexpected(reply.error());
+    if (*reply) return std::move(**reply);
+    if (auto got = Receive(0); !got) return std::unexpected(got.error());
   }
-  std::vector<uint8_t> buffer(protocol::kFrameHeaderBytes + protocol::kMaxControlBodyBytes);
-  FrameReader reader(buffer.data(), buffer.size());
-  while (true) {
-    FrameHeader answer;
-    const uint8_t* text = nullptr;
-    const FrameReader::State state = reader.Next(&answer, &text);
-    if (state == FrameReader::State::kBad) {
+}
+
+Result<std::optional<nlohmann::json>> ControlConnection::TakeNext() {
+  for (;;) {
+    auto next = TakeFrame();
+    if (!next || *next) return next;
+    auto got = Receive(MSG_DONTWAIT);
+    if (!got) return std::unexpected(got.error());
+    if (!*got) return std::nullopt;
+  }
+}
+
+Result<std::optional<nlohmann::json>> ControlConnection::TakeFrame() {
+  FrameHeader header;
+  const uint8_t* text = nullptr;
+  switch (reader_.Next(&header, &text)) {
+    case FrameReader::State::kNeedMore:
+      return std::nullopt;
+    case FrameReader::State::kBad:
       return Fail("agent_reply", "the agent sent something longer than any reply");
-    }
-    if (state == FrameReader::State::kFrame) {
-      auto reply = nlohmann::json::parse(text, text + answer.body_bytes, nullptr, false);
-      if (!reply.is_object()) return Fail("agent_reply", "the agent's reply is not a JSON object");
-      return reply;
-    }
-    const ssize_t got = ::recv(fd_.get(), reader.Space(), reader.SpaceBytes(), 0);
+    case FrameReader::State::kFrame:
+      break;
+  }
+  auto reply = nlohmann::json::parse(text, text + header.body_bytes, nullptr, false);
+  if (!reply.is_object()) return Fail("agent_reply", "the agent's reply is not a JSON object");
+  return reply;
+}
+
+Result<bool> ControlConnection::Receive(int flags) {
+  for (;;) {
+    const ssize_t got = ::recv(fd_.get(), reader_.Space(), reader_.SpaceBytes(), flags);
     if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (flags & MSG_DONTWAIT) != 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return false;
+    }
     if (got <= 0) return Gone();
-    reader.Filled(static_cast<size_t>(got));
+    reader_.Filled(static_cast<size_t>(got));
+    return true;
   }
 }
 

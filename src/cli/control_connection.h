@@ -1,10 +1,14 @@
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "protocol/frame.h"
 
 namespace prorata::cli {
 
@@ -22,12 +26,23 @@ class ControlConnection {
   // "agent_gone" when the agent ended meanwhile; "agent_reply" when what it said is no reply.
   Result<nlohmann::json> Call(const std::string& body);
 
+  // The two halves of Call, for who waits for more than the agent: Send, and then the next object
+  // that it sent (nothing: it has not come yet, and poll() on fd() tells when to look).
+  Status Send(const std::string& body);
+  Result<std::optional<nlohmann::json>> TakeNext();
+
   int fd() const { return fd_.get(); }
 
  private:
-  explicit ControlConnection(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit ControlConnection(UniqueFd fd);
+
+  Result<std::optional<nlohmann::json>> TakeFrame();
+  // Receives once; false: nothing was there (never so without MSG_DONTWAIT).
+  Result<bool> Receive(int flags);
 
   UniqueFd fd_;
+  std::unique_ptr<uint8_t[]> buffer_;  // where it is does not change when this is moved
+  protocol::FrameReader reader_;
 };
 
 }  // namespace prorata::cli

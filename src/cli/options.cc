@@ -67,6 +67,15 @@ constexpr const char* kUpdateFooter =
     "What is not named stays. Running programs go on with it at once. Below what they hold, the\n"
     "memory limit gives nothing new until use has fallen; nothing is taken from them.";
 
+constexpr const char* kEventsFooter =
+    "Examples:\n"
+    "  prorata events                        from now on, until Ctrl-C\n"
+    "  prorata events --all --no-follow      the last thousand or so, and no more\n"
+    "  prorata events --json --share nightly | jq -r 'select(.event == \"refusal\") | .pid'\n\n"
+    "One line an event: time, share, what happened. With --json one object an event; its fields\n"
+    "are in docs/EVENTS.md. Sequences begin with 1 when an agent starts. Exit status: 0, all was\n"
+    "told or Ctrl-C; 1, it was refused; 3, the agent ended.";
+
 // What `run` takes, as typed.
 struct RawRun {
   RawTerms terms;
@@ -167,6 +176,18 @@ Status FillUpdate(const CLI::App& app, const RawTerms& raw, UpdateOptions* updat
   return {};
 }
 
+Status FillEvents(bool all, EventsOptions* events) {
+  if (all && events->since) {
+    return Fail("usage", "events: --all and --since say two different beginnings; give one");
+  }
+  if (all || (!events->follow && !events->since)) events->since = 0;
+  if (events->share.empty()) return {};
+  if (auto ok = protocol::ValidateShareName(events->share); !ok) {
+    return Fail("usage", "--share: " + ok.error().message);
+  }
+  return {};
+}
+
 // The program and its arguments: what CLI11 left over, then what stood after the first "--". When
 // the command began before a "--", that "--" is the program's own.
 Status FillCommand(const std::vector<std::string>& left_over, bool separated,
@@ -219,7 +240,8 @@ class Parser {
     } catch (const CLI::RequiredError&) {
       const std::string seen =
           arguments.empty() ? "no command" : "'" + arguments.front() + "' is not a command";
-      return UsageError(seen + "; they are run, ps, gpus, update and agent; see `prorata --help`");
+      return UsageError(seen +
+                        "; they are run, ps, gpus, update, events and agent; see `prorata --help`");
     } catch (const CLI::ParseError& error) {
       return UsageError(OneLine(error.what()) + "; see `prorata --help`");
     }
@@ -274,6 +296,17 @@ class Parser {
     gpus_ = app_.add_subcommand("gpus", "Show the GPUs: capacity, and what of it is promised");
     gpus_->add_flag("--json", options_.json, "Print JSON");
     gpus_->footer(kGpusFooter);
+    events_ = app_.add_subcommand("events", "Tell what happens: members, refusals, waits and more");
+    events_->add_flag("--json", options_.json, "Print one JSON object a line");
+    events_->add_option("--since", options_.events.since, "First those after this sequence")
+        ->option_text("N")
+        ->check(CLI::NonNegativeNumber);
+    events_->add_flag("--all", all_events_, "First all those that the agent still has");
+    events_->add_option("--share", options_.events.share, "Of this share only")
+        ->option_text("NAME");
+    events_->add_flag("!--no-follow", options_.events.follow,
+                      "End with the last there is (and with neither --since nor --all, of all)");
+    events_->footer(kEventsFooter);
     agent_ = app_.add_subcommand("agent", "Run the agent in the foreground");
     agent_
         ->add_option("--log-level", options_.agent.log_level,
@@ -310,12 +343,12 @@ class Parser {
       options_.verb = ps_->parsed()       ? Verb::kPs
                       : gpus_->parsed()   ? Verb::kGpus
                       : update_->parsed() ? Verb::kUpdate
+                      : events_->parsed() ? Verb::kEvents
                                           : Verb::kAgent;
-      if (options_.verb == Verb::kUpdate) {
-        if (auto ok = FillUpdate(*update_, raw_update_, &options_.update); !ok) {
-          return UsageError(ok.error().message);
-        }
-      }
+      Status ok;
+      if (options_.verb == Verb::kUpdate) ok = FillUpdate(*update_, raw_update_, &options_.update);
+      if (options_.verb == Verb::kEvents) ok = FillEvents(all_events_, &options_.events);
+      if (!ok) return UsageError(ok.error().message);
       for (const std::string& text : raw_overcommit_) {
         auto overcommit = protocol::ParseOvercommit(text);
         if (!overcommit) return UsageError("--overcommit: " + overcommit.error().message);
@@ -331,10 +364,12 @@ class Parser {
   CLI::App* ps_ = nullptr;
   CLI::App* gpus_ = nullptr;
   CLI::App* update_ = nullptr;
+  CLI::App* events_ = nullptr;
   CLI::App* agent_ = nullptr;
   RawRun raw_run_;
   RawTerms raw_update_;
   std::vector<std::string> raw_overcommit_;
+  bool all_events_ = false;
   Options options_;
 };
 

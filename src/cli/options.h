@@ -16,6 +16,7 @@ namespace prorata::cli {
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitRefused = 1;
 inline constexpr int kExitUsage = 2;
+inline constexpr int kExitAgentGone = 3;  // events: the agent ended
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 
@@ -47,13 +48,20 @@ struct UpdateOptions {
   protocol::ShareChange change;
 };
 
-enum class Verb { kRun, kPs, kGpus, kUpdate, kAgent };
+struct EventsOptions {
+  std::optional<uint64_t> since;  // after this sequence; nothing: from now on
+  std::string share;              // empty: all
+  bool follow = true;
+};
+
+enum class Verb { kRun, kPs, kGpus, kUpdate, kEvents, kAgent };
 
 struct Options {
   Verb verb = Verb::kPs;
   bool json = false;
   RunOptions run;
   UpdateOptions update;
+  EventsOptions events;
   AgentCommandOptions agent;
 };
 

@@ -77,10 +77,27 @@ TEST(OptionsTest, TheCommandKeepsItsOwnWords) {
   EXPECT_EQ(RunOf({"run", "--", "--odd-name"}).command, (Words{"--odd-name"}));
 }
 
+TEST(OptionsTest, EventsFromNowOnUnlessOlderOnesAreWanted) {
+  auto events = [](const Words& words) { return ParseCommandLine(words).options->events; };
+  EXPECT_FALSE(events({"events"}).since);
+  EXPECT_TRUE(events({"events"}).follow);
+  EXPECT_EQ(events({"events", "--all"}).since, 0u);
+  EXPECT_EQ(events({"events", "--since", "7"}).since, 7u);
+  EXPECT_EQ(events({"events", "--no-follow"}).since, 0u);
+  EXPECT_FALSE(events({"events", "--no-follow"}).follow);
+  EXPECT_EQ(events({"events", "--no-follow", "--since", "7"}).since, 7u);
+  EXPECT_EQ(events({"events", "--share", "a/b"}).share, "a/b");
+}
+
 TEST(OptionsTest, BadInputIsOneLineAndStatusTwo) {
   const std::vector<Words> bad = {
       {},
       {"walk"},
+      {"events", "--since", "x"},
+      {"events", "--since", "-1"},
+      {"events", "--all", "--since", "4"},
+      {"events", "--share", "../x"},
+      {"events", "now"},
       {"run"},
       {"run", "--"},
       {"run", "--", ""},

@@ -1,0 +1,144 @@
+// `prorata events`: what happens, as it happens.
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "base/unique_fd.h"
+#include "cli/commands.h"
+#include "cli/control_connection.h"
+#include "protocol/control.h"
+#include "protocol/event.h"
+
+namespace prorata::cli {
+namespace {
+
+using protocol::Event;
+
+// "2026-11-20 17:30:00.123", local time.
+std::string LocalTime(int64_t unix_ms) {
+  const time_t seconds = static_cast<time_t>(unix_ms / 1'000);
+  struct tm local = {};
+  ::localtime_r(&seconds, &local);
+  char text[48];
+  const size_t length = std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
+  std::snprintf(text + length, sizeof text - length, ".%03d", static_cast<int>(unix_ms % 1'000));
+  return text;
+}
+
+std::string Line(const Event& event, bool json) {
+  if (json) {
+    return ToJson(event).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+  return LocalTime(event.time_unix_ms) + "  " + (event.share.empty() ? "-" : event.share) + "  " +
+         Words(event) + "\n";
+}
+
+class Teller {
+ public:
+  explicit Teller(bool json) : json_(json) {}
+
+  // False: nobody reads standard output any more.
+  bool Tell(const protocol::EventsReply& reply) {
+    std::string text;
+    if (reply.lost > 0 && json_) {
+      text = nlohmann::json({{"event", "lost"}, {"count", reply.lost}}).dump() + "\n";
+    } else if (reply.lost > 0) {
+      Complain(std::to_string(reply.lost) + " events are lost: the agent keeps the last 1000");
+    }
+    for (const Event& event : reply.events) text += Line(event, json_);
+    return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
+           std::fflush(stdout) == 0;
+  }
+
+ private:
+  bool json_;
+};
+
+// SIGINT, SIGTERM and SIGHUP as a descriptor: they end us between two lines, never in one.
+UniqueFd EndingSignals() {
+  ::signal(SIGPIPE, SIG_IGN);
+  sigset_t ending;
+  sigemptyset(&ending);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&ending, number);
+  ::sigprocmask(SIG_BLOCK, &ending, nullptr);
+  return UniqueFd(::signalfd(-1, &ending, SFD_CLOEXEC));
+}
+
+// Until the agent has said something. False: there is nobody to tell it to, by a signal or because
+// the reader of our output is gone (poll says so without our writing anything).
+bool Await(int agent, int signals) {
+  for (;;) {
+    pollfd fds[] = {{agent, POLLIN, 0}, {signals, POLLIN, 0}, {STDOUT_FILENO, 0, 0}};
+    if (::poll(fds, 3, -1) < 0 && errno == EINTR) continue;
+    return fds[1].revents == 0 && (fds[2].revents & (POLLERR | POLLHUP)) == 0;
+  }
+}
+
+// The next that the agent says; nothing: we are to end.
+Result<std::optional<protocol::EventsReply>> Next(ControlConnection& connection, int signals) {
+  for (;;) {
+    auto next = connection.TakeNext();
+    if (!next && next.error().code == "agent_gone") {
+      return Fail("agent_gone", "the agent ended, and its events with it");
+    }
+    if (!next) return std::unexpected(next.error());
+    if (!*next) {
+      if (!Await(connection.fd(), signals)) return std::nullopt;
+      continue;
+    }
+    if (auto error = protocol::ErrorOfReply(**next)) return std::unexpected(*error);
+    auto reply = protocol::EventsFromJson(**next);
+    if (!reply) return std::unexpected(reply.error());
+    return std::move(*reply);
+  }
+}
+
+// Tells what comes until `options` are fulfilled or nobody wants to know.
+Status TellAll(const EventsOptions& options, ControlConnection& connection, int signals,
+               Teller teller) {
+  protocol::ControlRequest request;
+  request.op = protocol::ControlOp::kEvents;
+  request.events = {options.since, options.follow, options.share};
+  if (auto ok = connection.Send(protocol::EncodeRequest(request)); !ok) return ok;
+  std::optional<uint64_t> last;
+  for (;;) {
+    auto reply = Next(connection, signals);
+    if (!reply) return std::unexpected(reply.error());
+    if (!*reply || !teller.Tell(**reply)) return {};
+    if (options.follow) continue;
+    // A reply holds only so many: asked again, up to the last there was at first.
+    if (!last) last = (*reply)->last;
+    if ((*reply)->next >= *last) return {};
+    request.events.since = (*reply)->next;
+    if (auto ok = connection.Send(protocol::EncodeRequest(request)); !ok) return ok;
+  }
+}
+
+}  // namespace
+
+int ShowEvents(const EventsOptions& options, bool json, const AgentPlace& place) {
+  const UniqueFd signals = EndingSignals();
+  auto connection = ControlConnection::Connect(place.socket_path);
+  Status told;
+  if (connection) {
+    told = TellAll(options, *connection, signals.get(), Teller(json));
+  } else if (connection.error().code == "no_agent") {
+    told = Fail("no_agent", "no agent runs at '" + place.socket_path +
+                                "', so nothing happens; `prorata run` starts one, or `prorata "
+                                "agent`");
+  } else {
+    told = std::unexpected(connection.error());
+  }
+  if (told) return kExitOk;
+  Complain(told.error().message);
+  return told.error().code == "agent_gone" ? kExitAgentGone : kExitRefused;
+}
+
+}  // namespace prorata::cli
