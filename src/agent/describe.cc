@@ -26,7 +26,9 @@ protocol::ShareStatus Node::Describe(Share& share) {
     device.memory_limit_bytes = on.memory_bytes;
     device.used_bytes = share.UsedBytes(i);
     device.overhead_bytes = share.OverheadBytes(i);
-    device.granted_bytes = share.ledger(i).granted_bytes();
+    device.granted_bytes = share.ledger(i).granted_bytes() + share.AuditedBytes(i);
+    device.figures_missing = share.audit(i).figures_missing;
+    device.bypass_suspected = share.audit(i).bypass.on();
     device.compute_request = on.compute.request;
     device.compute_limit = on.compute.limit;
     device.weight = on.compute.weight;
@@ -39,9 +41,7 @@ protocol::ShareStatus Node::Describe(Share& share) {
     out.pid = member->process.pid;
     out.command = member->command;
     for (uint32_t i = 0; i < share.device_count(); ++i) {
-      const uint64_t grant = share.ledger(i).grant_bytes(member->slot);
-      out.used_bytes +=
-          member->usage ? std::min(member->usage->device(i).used_bytes.load(), grant) : grant;
+      out.used_bytes += share.UsedBytes(*member, i);
       out.device_time_ns += share.time(i).MemberTime(member->slot);
     }
   }
@@ -98,6 +98,10 @@ protocol::ContextSettled Node::SettleOther(Share& share, Member& member,
     if (usage.used_bytes.load() != used) continue;
     if (made.reserved_bytes > used) return settled;
     const uint64_t before = used - made.reserved_bytes;
+    // What the audit found of this member is in that figure too, and is charged with it from now
+    // on.
+    member.devices[made.device].audit.Set(0);
+    share.SetOverhead(member, made.device, 0);
     settled.overhead_bytes = *found->second > before ? *found->second - before : 0;
     const bool covered =
         settled.overhead_bytes <= made.reserved_bytes ||
@@ -131,7 +135,11 @@ protocol::ContextSettled Node::SettleContext(Share& share, Member& member,
   if (usage.used_bytes.load() != charged || usage.overhead_bytes.load() != charged) return settled;
   uint64_t overhead = *found->second;
 
-  const uint64_t before = charged - made.reserved_bytes;
+  // What the audit found of this member is in that figure too, and is charged with it from now on.
+  const uint64_t before =
+      charged - made.reserved_bytes + member.devices[index].audit.overhead_bytes();
+  member.devices[index].audit.Set(0);
+  share.SetOverhead(member, index, 0);
   if (overhead > before) {
     devices_.LearnContextOverhead(number, overhead - before);
     for (const auto& [id, other] : shares_) {

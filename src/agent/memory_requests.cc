@@ -211,7 +211,10 @@ void MemoryRequests::SampleDevice(size_t device) {
   std::map<uint64_t, uint64_t> before;
   auto use_of = [device](const Share& share) {
     const auto index = share.IndexOf(device);
-    return index ? share.UsedBytes(*index) + share.DepartedBytes(*index) : 0;
+    // What the audit found is nobody's grant: for what can be granted it is as another program's.
+    return index
+               ? share.UsedBytes(*index) + share.DepartedBytes(*index) - share.AuditedBytes(*index)
+               : 0;
   };
   for (const auto& [id, share] : shares_) before[id] = use_of(*share);
   const auto memory = devices_.Memory(device);

@@ -53,7 +53,10 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       sharing_([this](uint64_t id) { return Find(id); }),
       tick_(loop),
       save_(loop),
-      reap_(loop) {
+      reap_(loop),
+      audit_(loop),
+      baselines_(devices_.count()),
+      missing_looks_(devices_.count()) {
   events_.on_kept = [this](const protocol::Event& event) {
     Log(event);
     if (on_event) on_event();
@@ -64,6 +67,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
   events_.Add({.kind = protocol::EventKind::kAgentStarted,
                .detail = std::to_string(devices_.count()) + " GPU(s)"});
   Tick();
+  Audit();
 }
 
 Node::~Node() {
@@ -128,6 +132,7 @@ Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) 
                  owner.process.pid);
   }
   events_.Add(CreatedEvent(share));
+  for (const DeviceOfShare& on : share.config().devices) LearnIdle(on.device);
   return &share;
 }
 
@@ -321,6 +326,8 @@ void Node::SweepDead(Share& share) {
 }
 
 void Node::AskMemory(Share& share, MemoryRequests::Request request) {
+  // Overhead that the audit found a moment ago may be gone by now, or be charged as what it is.
+  RecheckOverhead(share, request.device);
   if (memory_.Ask(share, std::move(request))) ReapSoon();
 }
 

@@ -73,6 +73,10 @@ class Node {
   // A member asks for memory; answered now or later, or never when its connection is gone.
   void AskMemory(Share& share, MemoryRequests::Request request);
 
+  // Somebody asks for memory: looks again whether the overhead that the share is charged for is
+  // still there (audit.cc).
+  void RecheckOverhead(Share& share, uint32_t device);
+
   // What NVML says of a process and device, beyond what the share's ledger knows of; see wire.h.
   protocol::ContextSettled SettleOther(Share& share, Member& member,
                                        const protocol::ContextMade& made);
@@ -103,6 +107,17 @@ class Node {
   void ReapDevice(size_t device, int64_t now_ns);
   uint64_t LivingUse(pid_t pid, size_t device) const;
 
+  // audit.cc
+  struct Audited;
+  void Audit();
+  void AuditDevice(size_t device, bool recheck);
+  void AuditWhole(size_t device, bool missing, bool recheck);
+  std::vector<Audited> MembersOn(size_t device) const;
+  bool HasDepartedTwin(pid_t pid, size_t device) const;
+  uint64_t ChargedOn(size_t device) const;
+  void LearnIdle(size_t device);
+  void JudgeShare(Share& share, uint32_t index);
+
   boost::asio::io_context& loop_;
   std::string runtime_dir_;
   const DilatedClock clock_;  // of all that members share time by; see AgentOptions::dilation
@@ -120,6 +135,10 @@ class Node {
   boost::asio::steady_timer save_;
   boost::asio::steady_timer reap_;
   int64_t last_tick_ns_ = -1;
+  boost::asio::steady_timer audit_;
+  std::vector<policy::DeviceBaseline> baselines_;  // by device
+  std::vector<uint32_t> missing_looks_;            // in a row without some member's figure
+  int64_t last_recheck_ns_ = 0;
   bool save_armed_ = false;
   bool reap_armed_ = false;
 };

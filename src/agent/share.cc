@@ -12,6 +12,7 @@ Share::Share(uint64_t id, ShareConfig config, LimitsMapping limits)
     ledgers_.emplace_back(config_.devices[i].memory_bytes, kMaxMembers);
     times_.emplace_back(&limits_->devices[i]);
     shown_ns_.push_back(0);
+    audits_.emplace_back().of_device.Set(limits_->devices[i].overhead_bytes);
   }
 }
 
@@ -49,9 +50,8 @@ void Share::SetTerms(uint32_t device, const protocol::ShareTerms& terms) {
   DeviceOfShare& on = config_.devices[device];
   on.memory_bytes = terms.memory_bytes;
   on.compute = {terms.compute_request, terms.compute_limit, terms.weight};
-  ledgers_[device].SetLimit(terms.memory_bytes);
   WriteTerms(device);
-  RecallOverLimit(device);
+  ApplyLimit(device);
 }
 
 void Share::SetOnFull(protocol::OnFull on_full) {
@@ -64,6 +64,7 @@ Member* Share::Admit(const ProcessId& process) {
     if (members_[slot] != nullptr) continue;
     for (uint32_t device = 0; device < device_count(); ++device) {
       GrantWord(slot, device) = 0;
+      limits_->members[slot].overhead_bytes[device] = 0;
       ledgers_[device].Admit(slot);
       times_[device].Admit(slot);
     }
@@ -78,6 +79,7 @@ Member* Share::Admit(const ProcessId& process) {
 }
 
 Member* Share::Restore(uint32_t slot, const ProcessId& process) {
+  // Of the agent before us is what stands there: the grants, and the overhead that it found.
   if (slot >= kMaxMembers || members_[slot] != nullptr) return nullptr;
   for (uint32_t device = 0; device < device_count(); ++device) {
     protocol::DeviceLimits& limits = limits_->devices[device];
@@ -96,8 +98,13 @@ Member* Share::Restore(uint32_t slot, const ProcessId& process) {
   members_[slot]->process = process;
   members_[slot]->told_what_it_holds = false;
   ++member_count_;
-  PublishProcess(*members_[slot]);
-  return members_[slot].get();
+  Member& member = *members_[slot];
+  for (uint32_t device = 0; device < device_count(); ++device) {
+    member.devices[device].audit.Set(OverheadWord(member, device));
+    ApplyLimit(device);
+  }
+  PublishProcess(member);
+  return &member;
 }
 
 Member* Share::FindLiving(const ProcessId& process) const {
@@ -167,7 +174,7 @@ bool Share::Release(Member& member, uint32_t device) {
     // Before anybody else is given it: the dead member's row must not promise it any more.
     GrantWord(member.slot, device) = 0;
     ledgers_[device].Release(member.slot);
-    PublishGranted(device);
+    SetOverhead(member, device, 0);
   }
   for (uint32_t i = 0; i < device_count(); ++i) {
     if (!member.devices[i].released) return false;

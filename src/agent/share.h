@@ -18,6 +18,7 @@
 #include "agent/process.h"
 #include "agent/share_time.h"
 #include "agent/shared_files.h"
+#include "policy/audit.h"
 #include "policy/entitlement.h"
 #include "policy/ledger.h"
 #include "protocol/control.h"
@@ -76,6 +77,9 @@ struct Member {
 
   struct OnDevice {
     bool released = false;  // departed, and its memory is gone
+    // What the audit found beyond its charges (MemberRow::overhead_bytes), and its own claims.
+    policy::OverheadAudit audit;
+    policy::ExcessWatch claims;
     // Of its usage memory, as told in events so far.
     uint64_t refusals = 0;
     uint64_t ungoverned_functions = 0;
@@ -150,13 +154,32 @@ class Share {
   // While a limit below use is being reached: takes back all slack.
   void RecallOverLimit(uint32_t device);
   const policy::Ledger& ledger(uint32_t device) const { return ledgers_[device]; }
-  uint64_t UsedBytes(uint32_t device) const;  // what living members say
+  // What living members hold: as they say, as far as it was granted, and what the audit found
+  // beyond that. The overhead is the part of it that no allocation asked for.
+  uint64_t UsedBytes(uint32_t device) const;
+  uint64_t UsedBytes(const Member& member, uint32_t device) const;
+  uint64_t ChargedBytes(const Member& member, uint32_t device) const;  // without what was found
   uint64_t OverheadBytes(uint32_t device) const;
   uint64_t DepartedBytes(uint32_t device) const;  // grants that wait for the device
 
   // --- what the share shows of itself (share_story.cc) ---
   // Each tenth of a second, with the time since the last: the parts of the devices' time.
   void PublishUtilization(int64_t elapsed_ns);
+
+  // --- audit (audit.cc) ---
+  // What the device lost to a member beyond what it was charged for. Takes that much from what the
+  // share may grant.
+  void SetOverhead(Member& member, uint32_t device, uint64_t bytes);
+  // The same where it is not known which member it is (no figures per process).
+  void SetOverhead(uint32_t device, uint64_t bytes);
+  uint64_t AuditedBytes(uint32_t device) const;  // of all members, the dead too, and of none
+  struct DeviceAudit {
+    policy::OverheadAudit of_device;  // where figures per process are missing
+    bool figures_missing = false;
+    policy::ExcessWatch bypass;
+  };
+  DeviceAudit& audit(uint32_t device) { return audits_[device]; }
+  const DeviceAudit& audit(uint32_t device) const { return audits_[device]; }
 
   // --- time ---
   ShareTime& time(uint32_t device) { return times_[device]; }
@@ -179,6 +202,10 @@ class Share {
   void PublishProcess(const Member& member);
   void PublishUsage(const Member& member);
   void PublishGone(uint32_t slot);
+  std::atomic<uint64_t>& OverheadWord(const Member& member, uint32_t device) const {
+    return limits_->members[member.slot].overhead_bytes[device];
+  }
+  void ApplyLimit(uint32_t device);
 
   uint64_t id_;
   ShareConfig config_;
@@ -186,6 +213,7 @@ class Share {
   std::vector<policy::Ledger> ledgers_;
   std::vector<ShareTime> times_;
   std::vector<uint64_t> shown_ns_;  // by device: so much of the device time was shown
+  std::vector<DeviceAudit> audits_;
   std::array<std::unique_ptr<Member>, kMaxMembers> members_;
   uint32_t member_count_ = 0;
   uint32_t usage_count_ = 0;  // usage memories mapped since the agent started

@@ -98,38 +98,76 @@ void Share::Recall(uint32_t slot, uint32_t device) {
 }
 
 void Share::PublishGranted(uint32_t device) {
-  limits_->devices[device].granted_bytes.store(ledgers_[device].granted_bytes());
+  limits_->devices[device].granted_bytes.store(ledgers_[device].granted_bytes() +
+                                               AuditedBytes(device));
 }
 
 uint64_t Share::UsedBytes(uint32_t device) const {
   uint64_t sum = 0;
   for (const auto& member : members_) {
     if (member == nullptr || member->departed) continue;
-    const uint64_t grant = ledgers_[device].grant_bytes(member->slot);
-    // No more than the grant is believed: the word may hold anything.
-    sum += member->usage ? std::min(member->usage->device(device).used_bytes.load(), grant) : grant;
+    sum += UsedBytes(*member, device);
   }
-  return sum;
+  return sum + limits_->devices[device].overhead_bytes;
+}
+
+uint64_t Share::UsedBytes(const Member& member, uint32_t device) const {
+  return ChargedBytes(member, device) + OverheadWord(member, device);
+}
+
+uint64_t Share::ChargedBytes(const Member& member, uint32_t device) const {
+  const uint64_t grant = ledgers_[device].grant_bytes(member.slot);
+  // No more than the grant is believed: the word may hold anything.
+  return member.usage ? std::min(member.usage->device(device).used_bytes.load(), grant) : grant;
 }
 
 uint64_t Share::OverheadBytes(uint32_t device) const {
   uint64_t sum = 0;
   for (const auto& member : members_) {
-    if (member == nullptr || !member->usage) continue;
+    if (member == nullptr || member->departed) continue;
+    sum += OverheadWord(*member, device);
+    if (!member->usage) continue;
     const protocol::DeviceUsage& usage = member->usage->device(device);
     sum += std::min({usage.overhead_bytes.load(), usage.used_bytes.load(),
                      ledgers_[device].grant_bytes(member->slot)});
   }
-  return sum;
+  return sum + limits_->devices[device].overhead_bytes;
 }
 
 uint64_t Share::DepartedBytes(uint32_t device) const {
   uint64_t sum = 0;
   for (const auto& member : members_) {
     if (member == nullptr || !member->departed) continue;
-    sum += ledgers_[device].grant_bytes(member->slot);
+    sum += ledgers_[device].grant_bytes(member->slot) + OverheadWord(*member, device);
   }
   return sum;
+}
+
+void Share::SetOverhead(Member& member, uint32_t device, uint64_t bytes) {
+  if (OverheadWord(member, device).exchange(bytes) == bytes) return PublishGranted(device);
+  ApplyLimit(device);
+}
+
+void Share::SetOverhead(uint32_t device, uint64_t bytes) {
+  if (limits_->devices[device].overhead_bytes.exchange(bytes) != bytes) ApplyLimit(device);
+}
+
+uint64_t Share::AuditedBytes(uint32_t device) const {
+  uint64_t sum = limits_->devices[device].overhead_bytes;
+  for (const auto& member : members_) {
+    if (member != nullptr) sum += OverheadWord(*member, device);
+  }
+  return sum;
+}
+
+// What the audit found is not there to be granted: the ledger divides the rest. A limit below what
+// is granted takes back all slack, and nothing grows before use has fallen.
+void Share::ApplyLimit(uint32_t device) {
+  const uint64_t limit = config_.devices[device].memory_bytes;
+  const uint64_t audited = AuditedBytes(device);
+  ledgers_[device].SetLimit(limit > audited ? limit - audited : 0);
+  RecallOverLimit(device);
+  PublishGranted(device);
 }
 
 }  // namespace prorata::agent

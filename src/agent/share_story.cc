@@ -26,10 +26,7 @@ uint64_t Follow(uint64_t device_time_ns, uint64_t elapsed_ns, uint64_t* shown_ns
 
 void Share::PublishProcess(const Member& member) {
   protocol::MemberRow& row = limits_->members[member.slot];
-  for (uint32_t device = 0; device < kMaxDevices; ++device) {
-    row.busy_ppm[device] = 0;
-    row.overhead_bytes[device] = 0;
-  }
+  for (std::atomic<uint32_t>& busy : row.busy_ppm) busy = 0;
   row.usage_serial = 0;
   row.inner_pid = static_cast<uint32_t>(InnerPidOf(member.process.pid));
   row.host_pid = static_cast<uint32_t>(member.process.pid);

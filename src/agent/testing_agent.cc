@@ -96,6 +96,7 @@ Result<driver::NvmlMemory> PageNvml::Memory(size_t device) {
 }
 
 Result<std::vector<driver::NvmlProcess>> PageNvml::Processes(size_t device) {
+  if (page_->no_figures) return Fail("nvml", "no figures per process");
   std::vector<driver::NvmlProcess> processes;
   if (device != 0) return processes;
   for (DevicePage::Entry& entry : page_->entries) {

@@ -36,6 +36,7 @@ struct DevicePage {
     std::atomic<uint64_t> bytes;
   };
   Entry entries[kEntries];
+  std::atomic<bool> no_figures;      // NVML has none per process
   std::atomic<uint64_t> most_bytes;  // the referee: the most that ever was on the device at once
 
   static DevicePage* Make();

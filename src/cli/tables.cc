@@ -36,13 +36,15 @@ std::string Percent(double part) {
   return buffer;
 }
 
-// "1 GiB / 4 GiB (512 MiB)": used, limit, and what of the used no allocation asked for. After
-// `prorata update` the use may be above the limit: then nothing more is given. "waits 12 s": an
+// "1 GiB / 4 GiB (512 MiB)": used, limit, and what of the used no allocation asked for; "~": that
+// is estimated. After `prorata update`, or by overhead alone, the use may be above the limit: then
+// nothing more is given. Far above it by what prorata did not give: "BYPASS?". "waits 12 s": an
 // allocation waits for memory of the device since so long.
 std::string Memory(const protocol::ShareDevice& device) {
   return FormatBytes(device.used_bytes) + " / " + FormatBytes(device.memory_limit_bytes) + " (" +
-         FormatBytes(device.overhead_bytes) + ")" +
+         (device.figures_missing ? "~" : "") + FormatBytes(device.overhead_bytes) + ")" +
          (device.used_bytes > device.memory_limit_bytes ? " over" : "") +
+         (device.bypass_suspected ? " BYPASS?" : "") +
          (device.memory_waits > 0
               ? " waits " + std::to_string(device.memory_waiting_ns / kNsPerS) + " s"
               : "");
@@ -105,6 +107,27 @@ std::string LinkTable(const std::vector<protocol::DeviceStatus>& devices) {
   return "\n" + Format(rows);
 }
 
+// A line for each mark of the table that needs one.
+std::string Notes(const std::vector<protocol::ShareStatus>& shares) {
+  std::string notes;
+  for (const protocol::ShareStatus& share : shares) {
+    for (const protocol::ShareDevice& device : share.devices) {
+      const std::string where = "share '" + share.name + "' on GPU " + std::to_string(device.index);
+      if (device.bypass_suspected) {
+        notes += "BYPASS?: " + where + " holds " + FormatBytes(device.used_bytes) +
+                 ", far above its limit of " + FormatBytes(device.memory_limit_bytes) +
+                 ": a program of it takes memory past prorata; `prorata events --all` says which\n";
+      }
+      if (device.figures_missing) {
+        notes += "~: " + where +
+                 ": the device gives no figures per process; the overhead is estimated from its "
+                 "total\n";
+      }
+    }
+  }
+  return notes;
+}
+
 }  // namespace
 
 std::string ShareTable(const std::vector<protocol::ShareStatus>& shares) {
@@ -118,7 +141,7 @@ std::string ShareTable(const std::vector<protocol::ShareStatus>& shares) {
            Percent(device.achieved), Percent(device.entitled), Members(share)});
     }
   }
-  return Format(rows);
+  return Format(rows) + Notes(shares);
 }
 
 std::string DeviceTable(const std::vector<protocol::DeviceStatus>& devices) {

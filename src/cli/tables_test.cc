@@ -55,5 +55,25 @@ TEST(TablesTest, AShare) {
   EXPECT_NE(ShareTable({share}).find("3 GiB / 4 GiB (512 MiB) waits 12 s  "), std::string::npos);
 }
 
+TEST(TablesTest, WhatTheAuditFoundIsMarkedAndExplained) {
+  protocol::ShareStatus share;
+  share.name = "x";
+  protocol::ShareDevice& device = share.devices.emplace_back();
+  device.used_bytes = 6 * kGiB;
+  device.memory_limit_bytes = 4 * kGiB;
+  device.overhead_bytes = 5 * kGiB;
+  device.bypass_suspected = true;
+  const std::string table = ShareTable({share});
+  EXPECT_NE(table.find("6 GiB / 4 GiB (5 GiB) over BYPASS?  "), std::string::npos) << table;
+  EXPECT_NE(table.find("\nBYPASS?: share 'x' on GPU 0 holds 6 GiB, far above its limit of 4 GiB"),
+            std::string::npos)
+      << table;
+  device.bypass_suspected = false;
+  device.figures_missing = true;
+  const std::string estimated = ShareTable({share});
+  EXPECT_NE(estimated.find("(~5 GiB)"), std::string::npos) << estimated;
+  EXPECT_NE(estimated.find("\n~: share 'x' on GPU 0"), std::string::npos) << estimated;
+}
+
 }  // namespace
 }  // namespace prorata::cli

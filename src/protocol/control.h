@@ -159,6 +159,9 @@ struct ShareDevice {
   bool waiting = false;
   bool open = false;
   bool passed_over = false;  // was called back and does not drain
+  // The device gives no figures per process: the overhead is estimated from its total.
+  bool figures_missing = false;
+  bool bypass_suspected = false;  // the device shows far more than the share may have
 };
 
 struct MemberStatus {

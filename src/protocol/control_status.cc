@@ -29,7 +29,9 @@ json ToJson(const ShareDevice& device) {
           {"achieved", device.achieved},
           {"waiting", device.waiting},
           {"open", device.open},
-          {"passed_over", device.passed_over}};
+          {"passed_over", device.passed_over},
+          {"figures_missing", device.figures_missing},
+          {"bypass_suspected", device.bypass_suspected}};
 }
 
 constexpr std::pair<LinkClass, const char*> kLinkNames[] = {
@@ -83,6 +85,8 @@ ShareDevice ShareDeviceOf(const json& object) {
   object.at("waiting").get_to(device.waiting);
   object.at("open").get_to(device.open);
   object.at("passed_over").get_to(device.passed_over);
+  object.at("figures_missing").get_to(device.figures_missing);
+  object.at("bypass_suspected").get_to(device.bypass_suspected);
   return device;
 }
 

@@ -91,8 +91,9 @@ struct DeviceLimits {
   uint64_t reserved0[5];
   alignas(64) std::atomic<uint32_t> lease;
   uint32_t reserved1[15];
-  // What all grants of this share on this device add up to, for cuMemGetInfo: never above the limit
-  // but while a limit that was lowered below use is being reached.
+  // What all grants of this share on this device add up to, with what the audit found beyond them,
+  // for cuMemGetInfo: above the limit only while a limit that was lowered below use is being
+  // reached, or when overhead alone is above it.
   alignas(64) std::atomic<uint64_t> granted_bytes;
   // The agent's own note of the recall it is in the middle of (usage_file.h, A1 to A3): slot + 1
   // and the grant before it, or 0. An agent killed there left a grant below what the member may
