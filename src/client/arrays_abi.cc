@@ -14,6 +14,7 @@ CUresult AllocateArray(Space space, Kind kind, uint64_t bytes, Handle* handle, C
                        GiveBack&& give_back) {
   const Place place = CurrentPlace();
   if (place.context == nullptr || bytes == 0) return Within(call);
+  const Moving moving;
   Allocation allocation;
   allocation.context = reinterpret_cast<uint64_t>(place.context);
   allocation.bytes = RoundUp(bytes, kSlabBytes);
@@ -39,6 +40,7 @@ CUresult CreateArray(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR& shape, Call
 
 template <typename Call>
 CUresult Destroy(uint64_t key, CUarray handle, Call&& call) {
+  const Moving moving;
   const Allocation allocation = ForgetForFree(key);
   const CUresult result = Within(call);
   AfterFree(key, allocation, result);

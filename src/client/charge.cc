@@ -4,6 +4,7 @@
 #include "client/guest.h"
 #include "client/ledger.h"
 #include "client/memory.h"
+#include "client/moves.h"
 #include "client/pools.h"
 #include "client/share.h"
 #include "client/silence.h"
@@ -45,6 +46,8 @@ uint32_t WaitMs() {
 }
 
 }  // namespace
+
+constinit Moves g_moves;
 
 int64_t AgentSilentNs() {
   return g_silence.Observe(g_share.limits.load()->header.heartbeat.load(std::memory_order_relaxed),

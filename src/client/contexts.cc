@@ -213,6 +213,7 @@ CUresult CreateGreen(CUgreenCtx* green, CUdevice ordinal, CUresult (*call)(void*
   const uint32_t device = IndexOf(ordinal);
   const auto real = [&] { return call(data); };
   if (device == kNoDevice || green == nullptr) return Within(real);
+  const Moving moving;
   uint64_t reserved_bytes = 0;
   if (!IsActive(ordinal)) {
     const CUresult result = ReserveContext(device, &reserved_bytes);
@@ -261,6 +262,7 @@ CUresult DestroyGreen(CUgreenCtx green) {
     }
   }
   if (device == kNoDevice) return Within(real);
+  const Moving moving;
   const CUdevice ordinal = g_share.ordinal_of_index[device];
   BeginPrimary(device);
   if (context != nullptr) FencesOfContextEnding(context);
@@ -295,6 +297,7 @@ CUresult RetainPrimary(CUcontext* context, CUdevice ordinal) {
   const uint32_t device = IndexOf(ordinal);
   const auto real = PRORATA_REAL(cuDevicePrimaryCtxRetain);
   if (device == kNoDevice) return Within([&] { return real(context, ordinal); });
+  const Moving moving;
   uint64_t reserved_bytes = 0;
   if (!IsActive(ordinal)) {
     const CUresult result = ReserveContext(device, &reserved_bytes);
@@ -313,6 +316,7 @@ CUresult RetainPrimary(CUcontext* context, CUdevice ordinal) {
 CUresult EndPrimary(CUdevice ordinal, CUresult (*call)(CUdevice)) {
   const uint32_t device = IndexOf(ordinal);
   if (device == kNoDevice) return Within([&] { return call(ordinal); });
+  const Moving moving;
   CUcontext context;
   {
     const Holding holding(g_lock);

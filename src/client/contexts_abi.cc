@@ -1,6 +1,7 @@
 // Making and ending contexts; see contexts.h.
 
 #include "client/contexts.h"
+#include "client/moves.h"
 #include "client/share.h"
 
 namespace prorata::client {
@@ -11,6 +12,7 @@ CUresult Create(CUcontext* context, CUdevice ordinal, Call&& call) {
   if (!Governed() || context == nullptr) return Within(call);
   const uint32_t device = IndexOf(ordinal);
   if (device == kNoDevice && Live() == kGoverned) return Within(call);  // not a device
+  const Moving moving;
   uint64_t reserved_bytes;
   CUresult result = ReserveContext(device, &reserved_bytes);
   if (result != CUDA_SUCCESS) return result;
@@ -26,6 +28,7 @@ CUresult Create(CUcontext* context, CUdevice ordinal, Call&& call) {
 template <typename Call>
 CUresult Destroy(CUcontext context, Call&& call) {
   if (!Governed() || context == nullptr) return Within(call);
+  const Moving moving;
   ContextEnding(context);
   const CUresult result = Within(call);
   ContextEnded(context, result == CUDA_SUCCESS);

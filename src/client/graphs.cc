@@ -119,6 +119,7 @@ CUresult InstantiateGraph(CUgraphExec* exec, CUgraph graph, bool uploads, CUresu
     AddGraph(graph, 0, &sum);
   }
   if (!sum.any) return Within(real);
+  const Moving moving;
   GraphReservation reservation;
   for (uint32_t device = 0; uploads && device < g_share.device_count; ++device) {
     if (sum.bytes[device] == 0 || ReserveOn(device, sum.bytes[device], 0, &reservation)) continue;
@@ -180,6 +181,7 @@ bool MayTrimGraphs(uint32_t device) {
 
 CUresult TrimGraphs(CUdevice ordinal) {
   const uint32_t device = Governed() ? IndexOf(ordinal) : kNoDevice;
+  const Moving moving;
   if (device != kNoDevice) MayTrimGraphs(device);
   const CUresult result = Within([&] { return PRORATA_REAL(cuDeviceGraphMemTrim)(ordinal); });
   if (device != kNoDevice) SettlePoolHandle(GraphPool(device));

@@ -10,6 +10,7 @@
 
 #include "client/allocations.h"
 #include "client/contexts.h"
+#include "client/moves.h"
 #include "client/real.h"
 
 namespace prorata::client {

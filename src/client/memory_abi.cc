@@ -19,6 +19,7 @@ CUresult AllocateLinear(uint64_t bytes, Call&& call, Address&& address, Actual&&
   if (bytes == 0) return Within(call);
   const Place place = CurrentPlace();
   if (place.context == nullptr) return Within(call);  // the driver says what is missing
+  const Moving moving;
   const uint64_t reserved = ReserveFor(bytes);
   if (!ChargeOrTrim(place.device, reserved)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = Within(call);
@@ -33,6 +34,7 @@ CUresult AllocateLinear(uint64_t bytes, Call&& call, Address&& address, Actual&&
 
 template <typename Call>
 CUresult Free(uint64_t key, Call&& call) {
+  const Moving moving;
   const Allocation allocation = ForgetForFree(key);
   const CUresult result = Within(call);
   AfterFree(key, allocation, result);
@@ -50,6 +52,7 @@ CUresult AllocateFromPool(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, uin
                           CUresult (*call)(CUdeviceptr*, size_t, CUmemoryPool, CUstream),
                           CUstream stream) {
   const auto real = [&] { return call(out, bytes, pool, stream); };
+  const Moving moving;
   uint64_t pending = 0;
   if (number == kMaxPools || !ReservePool(number, bytes, &pending)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -211,6 +214,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
+  const Moving moving;
   const CUresult result =
       Within([&] { return PRORATA_REAL(cuMemPoolTrimTo)(pool, minBytesToKeep); });
   if (Governed()) SettlePoolHandle(pool);

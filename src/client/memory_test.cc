@@ -13,6 +13,7 @@
 #include "client/arrays.h"
 #include "client/ledger.h"
 #include "client/memory_view.h"
+#include "client/moves.h"
 
 namespace prorata::client {
 namespace {
@@ -188,6 +189,57 @@ TEST(Ledger, SaysWhatItWouldHaveToReach) {
   EXPECT_EQ(wanted, 151u);
   EXPECT_FALSE(TryCharge(&used, &grant, ~uint64_t{0} - 3, &wanted)) << "wraps";
   EXPECT_EQ(used, 150u);
+}
+
+TEST(Moves, AreMissedByNobodyWhoMeasures) {
+  Moves moves;
+  moves.Begin();  // the one who measures
+  EXPECT_TRUE(moves.AloneSince(moves.Look()));
+
+  moves.Begin();  // another, who was under way before ...
+  const uint64_t beside = moves.Look();
+  EXPECT_FALSE(moves.AloneSince(beside));
+  moves.End();  // ... and is done meanwhile
+  EXPECT_FALSE(moves.AloneSince(beside));
+  EXPECT_TRUE(moves.AloneSince(moves.Look()));
+
+  const uint64_t before = moves.Look();
+  moves.Begin();
+  EXPECT_FALSE(moves.AloneSince(before)) << "it began meanwhile";
+  moves.End();
+  EXPECT_FALSE(moves.AloneSince(before)) << "it came and went";
+  EXPECT_TRUE(moves.AloneSince(moves.Look()));
+  moves.End();
+}
+
+TEST(Moves, OfThreadsThatComeAndGoAreSeen) {
+  // Each move takes a byte out of `there` and puts it back: who was alone never finds it missing.
+  Moves moves;
+  std::atomic<int> there{3};
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      while (!stop) {
+        moves.Begin();
+        --there;
+        ++there;
+        moves.End();
+        std::this_thread::yield();
+      }
+    });
+  }
+  bool missed = false;
+  for (int i = 0; i < 50'000; ++i) {
+    moves.Begin();
+    const uint64_t looked = moves.Look();
+    const int found = there;
+    missed |= moves.AloneSince(looked) && found != 3;
+    moves.End();
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_FALSE(missed);
 }
 
 uint64_t Bytes(size_t w, size_t h, size_t d, CUarray_format format, unsigned channels,

@@ -64,6 +64,7 @@ CUresult LoadLibrary(CUlibrary* library, Call call) {
 template <typename Call>
 CUresult Unload(uint64_t key, Call call) {
   if (!Governed()) return Within(call);
+  const Moving moving;
   const Allocation allocation = ForgetForFree(key);
   const CUresult result = Within(call);
   AfterFree(key, allocation, result);

@@ -4,6 +4,7 @@
 
 #include "client/charge.h"
 #include "client/guest.h"
+#include "client/moves.h"
 #include "client/share.h"
 
 namespace prorata::client {
@@ -70,6 +71,7 @@ void SettleBy(Pool& pool, uint64_t reserved, uint64_t mine) {  // pool.lock is h
 void LookAtDoomed(Pool& pool) {
   const CUmemoryPool handle = pool.doomed.exchange(nullptr);
   if (handle == nullptr) return;
+  const Moving moving;
   uint64_t reserved = 0;
   {
     const OwnCalls own;

@@ -59,6 +59,7 @@ CUresult Open(const protocol::MemoryName& name, uint64_t unit, const CUdeviceptr
   Place place = CurrentPlace();
   if (place.context == nullptr) return Within(call);
   if (place.device == kNoDevice || Live() != kGoverned) return CUDA_ERROR_OUT_OF_MEMORY;
+  const Moving moving;
   uint64_t number = 0;
   const Opening opening = BeginOpening(name, &number);
   if (opening == Opening::kRefused) return CUDA_ERROR_NOT_PERMITTED;
@@ -118,6 +119,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned 
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
   const auto call = [&] { return PRORATA_REAL(cuIpcCloseMemHandle)(dptr); };
   if (!Governed()) return Within(call);
+  const Moving moving;
   const uint64_t key = KeyOf(Space::kPointer, dptr);
   const Allocation allocation = ForgetForFree(key);
   const CUresult result = Within(call);

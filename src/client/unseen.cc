@@ -4,6 +4,7 @@
 
 #include "client/charge.h"
 #include "client/connection.h"
+#include "client/moves.h"
 #include "client/share.h"
 
 namespace prorata::client {
@@ -26,6 +27,7 @@ CUresult Account(const Place& place, uint64_t key, uint64_t bytes) {
 
 CUresult TakeUnseen(const Place& place, uint64_t expected_bytes, const UnseenCall& unseen) {
   const uint32_t device = place.device;
+  const Moving moving;
   if (expected_bytes != 0 && !ChargeOrTrim(device, expected_bytes)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -36,9 +38,12 @@ CUresult TakeUnseen(const Place& place, uint64_t expected_bytes, const UnseenCal
   }
   uint64_t took = expected_bytes;
   protocol::ContextSettled settled = {};
+  const uint64_t looked = g_moves.Look();
   const bool answered = AskSettled(device, protocol::kMadeOther, expected_bytes, &settled);
   if (answered && settled.measured == protocol::kTook) {
     took = settled.overhead_bytes;
+    // Beside what others were moving it is too small: it cannot say that less was taken.
+    if (took < expected_bytes && !g_moves.AloneSince(looked)) took = expected_bytes;
     if (took < expected_bytes) Uncharge(device, expected_bytes - took);
     if (took > expected_bytes) ChargeTaken(device, took - expected_bytes);
   } else if (answered && settled.measured == protocol::kTookTooMuch) {

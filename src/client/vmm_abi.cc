@@ -177,6 +177,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   }
   const uint32_t device = IndexOf(prop->location.id);
   if (device == kNoDevice) return Within(call);  // not a device; the driver says so
+  const Moving moving;
   const uint64_t bytes = ReserveFor(size);
   if (!ChargeOrTrim(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const uint64_t record = g_books.Make(device, bytes);
@@ -195,6 +196,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   const auto call = [&] { return PRORATA_REAL(cuMemRelease)(handle); };
   if (!Governed()) return Within(call);
+  const Moving moving;
   const uint64_t stamp = g_books.Stamp();
   const CUresult result = Within(call);
   if (result != CUDA_SUCCESS) return result;
@@ -221,6 +223,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
                   unsigned long long flags) {
   const auto call = [&] { return PRORATA_REAL(cuMemMap)(ptr, size, offset, handle, flags); };
   if (!Governed() || ptr == 0 || size == 0) return Within(call);
+  const Moving moving;
   uint64_t record = g_books.HoldHandle(handle);
   if (record == 0) return Within(call);
   if (g_books.Look(record).foreign && !ChargeForeign(size, &record))
@@ -238,6 +241,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   const auto call = [&] { return PRORATA_REAL(cuMemUnmap)(ptr, size); };
   if (!Governed()) return Within(call);
+  const Moving moving;
   const uint64_t stamp = g_books.Stamp();
   const CUresult result = Within(call);
   if (result != CUDA_SUCCESS) return result;
