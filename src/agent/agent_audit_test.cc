@@ -143,6 +143,44 @@ TEST_F(AuditTest, TheNextAgentGoesOnWithWhatWasFound) {
   EXPECT_TRUE(member.Charge(524 * kMiB));
 }
 
+// What the new program has beyond its charges was taken for memory that the former one still had,
+// so the share was never given that back.
+TEST_F(AuditTest, AfterAnExecTheFormerProgramsGrantReturnsWhateverTheNewOneHas) {
+  const std::string folder = MakeShare("a", kGiB);
+  TestMember before(folder);
+  ASSERT_EQ(before.Join(), kWelcome);
+  ASSERT_TRUE(before.Charge(600 * kMiB));
+  page_->Change(600 * kMiB);
+  TestMember after(folder);  // as after exec: the same process, no memory of a slot
+  ASSERT_EQ(after.Join(), kWelcome);
+  ASSERT_TRUE(after.Charge(50 * kMiB));
+  page_->Change(-350 * static_cast<int64_t>(kMiB));  // 200 MiB are overhead, and stay
+  ASSERT_TRUE(AwaitOverhead(200 * kMiB));
+  EXPECT_EQ(Number("a", "used_bytes"), 250 * kMiB);
+  EXPECT_FALSE(after.Charge(774 * kMiB + 1));
+  EXPECT_TRUE(after.Charge(774 * kMiB));
+}
+
+TEST_F(AuditTest, WhatStaysAfterAnExecIsChargedWhenTheFormerGrantReturnsAndNotLater) {
+  const std::string folder = MakeShare("a", kGiB);
+  TestMember before(folder);
+  ASSERT_EQ(before.Join(), kWelcome);
+  ASSERT_TRUE(before.Charge(600 * kMiB));
+  page_->Change(600 * kMiB);  // and the driver never gives it back
+  TestMember after(folder);
+  ASSERT_EQ(after.Join(), kWelcome);
+  uint64_t least = kGiB;
+  ASSERT_TRUE(testing::Eventually(
+      [&] {
+        least = std::min<uint64_t>(least, after.limits().devices[0].granted_bytes);
+        return Number("a", "overhead_bytes") == 600 * kMiB;
+      },
+      kWaitMs));
+  EXPECT_EQ(least, 600 * kMiB) << "less was taken for granted than the device shows";
+  EXPECT_FALSE(after.Charge(424 * kMiB + 1));
+  EXPECT_TRUE(after.Charge(424 * kMiB));
+}
+
 TEST_F(AuditTest, AFalseClaimHarmsNobodyAndIsToldOnce) {
   const std::string folder = MakeShare("a", kGiB);
   TestMember liar(folder);

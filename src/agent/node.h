@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -105,6 +106,8 @@ class Node {
   void ReapSoon();
   void Reap();
   void ReapDevice(size_t device, int64_t now_ns);
+  bool InheritsRest(Member& departed, uint32_t index, size_t device, std::optional<uint64_t> found,
+                    uint64_t own, int64_t now_ns);
   uint64_t LivingUse(pid_t pid, size_t device) const;
 
   // audit.cc

@@ -3,7 +3,9 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "agent/node.h"
 #include "base/clock.h"
@@ -41,37 +43,71 @@ void Node::Reap() {
 }
 
 void Node::ReapDevice(size_t device, int64_t now_ns) {
-  bool any = false;
-  for (const auto& [id, share] : shares_) {
-    const auto index = share->IndexOf(device);
-    any |= index && share->HasDeparted(*index);
-  }
-  if (!any) return;
-  const auto processes = devices_.Processes(device);
-  std::vector<uint64_t> changed;
+  struct Waiting {
+    Share* share;
+    Member* member;
+    uint32_t index;  // of the device in the share
+    uint64_t own_before;
+  };
+  std::vector<Waiting> waiting;
   for (const auto& [id, share] : shares_) {
     const auto index = share->IndexOf(device);
     if (!index) continue;
     for (Member* member : share->Members()) {
       if (!member->departed || member->devices[*index].released) continue;
-      if (sharing_.Owes(*share, *member)) continue;  // another's charge is to come out of its grant
-      if (processes) {
-        const auto found = processes->find(member->process.pid);
-        if (found != processes->end()) {
-          // The same number may live on: a process that became another program by exec.
-          const uint64_t own = LivingUse(member->process.pid, device);
-          if (!found->second || *found->second > own) continue;
-        }
-      } else if (now_ns - member->departed_ns < kBlindNs) {
+      const uint64_t own = LivingUse(member->process.pid, device);
+      waiting.push_back({share.get(), member, *index, own});
+    }
+  }
+  if (waiting.empty()) return;
+  const auto processes = devices_.Processes(device);
+  std::vector<uint64_t> changed;
+  for (const auto& [share, member, index, own_before] : waiting) {
+    if (sharing_.Owes(*share, *member)) continue;  // another's charge is to come out of its grant
+    if (processes) {
+      const auto found = processes->find(member->process.pid);
+      // The same number may live on: a process that became another program by exec.
+      const uint64_t own = std::min(own_before, LivingUse(member->process.pid, device));
+      if (found != processes->end() && (!found->second || *found->second > own) &&
+          !InheritsRest(*member, index, device, found->second, own, now_ns)) {
         continue;
       }
-      if (share->Release(*member, *index)) changed.push_back(id);
+    } else if (now_ns - member->departed_ns < kBlindNs) {
+      continue;
     }
+    if (share->Release(*member, index)) changed.push_back(share->id());
   }
   for (const uint64_t id : changed) {
     SaveSoon();
     TakeAwayIfDone(id);
   }
+}
+
+// The kernel closed the driver's files when the process became another program, so what the former
+// one had goes soon, and what then stays beyond the new one's charges (`own`) is the new one's,
+// charged by nobody. In the same step the share is charged for it as the audit would: nothing is
+// given twice. The audit goes on from there.
+bool Node::InheritsRest(Member& departed, uint32_t index, size_t device,
+                        std::optional<uint64_t> found, uint64_t own, int64_t now_ns) {
+  Share* its_share = nullptr;
+  Member* heir = nullptr;
+  for (const auto& [id, share] : shares_) {
+    if (!share->IndexOf(device)) continue;
+    for (Member* member : share->Members()) {
+      if (member->departed || member->process.pid != departed.process.pid) continue;
+      its_share = share.get();
+      heir = member;
+    }
+  }
+  // Without its usage (it has not joined an agent that was restarted) its charges are not known.
+  if (heir == nullptr || !heir->usage) return false;
+  const uint64_t rest = found ? *found - own : 0;
+  if (!departed.devices[index].rest.Look(rest, now_ns)) return false;
+  if (!found) return true;  // without figures the audit looks at the whole device
+  const uint32_t heirs_index = *its_share->IndexOf(device);
+  heir->devices[heirs_index].audit.Set(rest);
+  its_share->SetOverhead(*heir, heirs_index, rest);
+  return true;
 }
 
 uint64_t Node::LivingUse(pid_t pid, size_t device) const {

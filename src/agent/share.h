@@ -76,7 +76,8 @@ struct Member {
   bool told_what_it_holds = true;
 
   struct OnDevice {
-    bool released = false;  // departed, and its memory is gone
+    bool released = false;    // departed, and its memory is gone
+    policy::Standstill rest;  // departed, and its process lives on: what may still be its memory
     // What the audit found beyond its charges (MemberRow::overhead_bytes), and its own claims.
     policy::OverheadAudit audit;
     policy::ExcessWatch claims;

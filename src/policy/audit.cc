@@ -73,4 +73,14 @@ ExcessWatch::Verdict ExcessWatch::Look(uint64_t held_bytes, uint64_t limit_bytes
   return Verdict::kNothing;
 }
 
+bool Standstill::Look(uint64_t bytes, int64_t now_ns) {
+  if (looks_ == 0 || bytes < least_bytes_) {
+    least_bytes_ = bytes;
+    since_ns_ = now_ns;
+    looks_ = 0;
+  }
+  ++looks_;
+  return looks_ >= kLooks && now_ns - since_ns_ >= kNs;
+}
+
 }  // namespace prorata::policy

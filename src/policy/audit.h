@@ -22,6 +22,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/clock.h"
+
 namespace prorata::policy {
 
 // Of one process on one device (or of all on a device without figures per process).
@@ -77,6 +79,22 @@ class ExcessWatch {
  private:
   uint32_t above_ = 0;
   bool on_ = false;
+};
+
+// Whether something that may still become less has ceased to: nothing less was seen for a while. It
+// is a while of looks, too, so that one who slept does not take that for patience.
+class Standstill {
+ public:
+  static constexpr int64_t kNs = 3 * kNsPerS;
+  static constexpr uint32_t kLooks = 30;
+
+  // True: it stands still. `now_ns` never goes back.
+  bool Look(uint64_t bytes, int64_t now_ns);
+
+ private:
+  uint64_t least_bytes_ = 0;
+  int64_t since_ns_ = 0;  // of the first look that saw the least
+  uint32_t looks_ = 0;    // since then, and that one; 0: none yet
 };
 
 }  // namespace prorata::policy

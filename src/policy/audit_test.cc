@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 
 namespace prorata::policy {
 namespace {
@@ -51,6 +52,31 @@ TEST(OverheadAudit, OneSampleBetweenTwoReadingsIsNone) {
 TEST(OverheadAudit, ALedgerAboveTheDeviceGivesNoCredit) {
   OverheadAudit audit;
   for (int i = 0; i < 5; ++i) EXPECT_EQ(audit.Sample(40, 100, 100), 0u);
+}
+
+TEST(Standstill, IsTimeAndLooksWithoutALesserFigure) {
+  constexpr int64_t kStepNs = 10 * kNsPerMs;
+  Standstill left;
+  int64_t now_ns = 0;
+  // It falls, however slowly, for longer than the time; what others have comes and goes beside it.
+  for (uint64_t bytes = 1000; bytes > 0; --bytes) {
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_FALSE(left.Look(bytes + (i % 5) * 100, now_ns += kStepNs)) << bytes;
+    }
+  }
+  const int64_t begin_ns = now_ns - 19 * kStepNs;  // the first look that saw the least
+  while (!left.Look(1, now_ns += kStepNs)) {
+  }
+  EXPECT_EQ(now_ns - begin_ns, Standstill::kNs);
+}
+
+TEST(Standstill, ALookAfterALongSleepIsOneLook) {
+  Standstill left;
+  EXPECT_FALSE(left.Look(5, 0));
+  for (uint32_t i = 2; i < Standstill::kLooks; ++i) {
+    EXPECT_FALSE(left.Look(5, Standstill::kNs + i));
+  }
+  EXPECT_TRUE(left.Look(5, 2 * Standstill::kNs));
 }
 
 // Threads allocate and free while the figures are read at different moments. The audit's answer
