@@ -100,7 +100,7 @@ CUresult AllocateFrom(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstrea
   const auto call = per_thread ? PRORATA_REAL(cuMemAllocFromPoolAsync_ptsz)
                                : PRORATA_REAL(cuMemAllocFromPoolAsync);
   const auto pass = [&] { return call(out, bytes, pool, stream); };
-  if (!Governed() || bytes == 0 || out == nullptr) return Within(pass);
+  if (!Governed() || bytes == 0 || out == nullptr || IsHostPool(pool)) return Within(pass);
   if (IsCaptured(stream, per_thread)) {  // it becomes a node of a graph
     GraphAllocates();
     return Within(pass);
@@ -203,9 +203,19 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
 
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   const CUresult result = Within([&] { return PRORATA_REAL(cuMemPoolCreate)(pool, poolProps); });
-  if (result != CUDA_SUCCESS || !Governed() || pool == nullptr || poolProps == nullptr ||
-      poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+  if (result != CUDA_SUCCESS || !Governed() || pool == nullptr || poolProps == nullptr) {
     return result;
+  }
+  switch (poolProps->location.type) {
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+      HostPoolMade(*pool);
+      return result;
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      break;
+    default:
+      return result;
   }
   const uint32_t device = IndexOf(poolProps->location.id);
   // Where there is no room for it its allocations are refused.

@@ -23,6 +23,8 @@ constinit Pool g_pools[kMaxPools] = {};
 Lock g_entering;
 std::atomic<uint32_t> g_pool_count;
 std::atomic<uint32_t> g_changed;
+std::atomic<CUmemoryPool> g_host_pools[kMaxPools];
+std::atomic<uint32_t> g_host_pool_count;  // used length of it
 const CUmemoryPool kDestroyed = reinterpret_cast<CUmemoryPool>(1);
 
 bool Alive(CUmemoryPool handle) { return handle != nullptr && handle != kDestroyed; }
@@ -175,8 +177,35 @@ void SettlePoolHandle(CUmemoryPool pool) {
 
 void PoolAllocationGone() { g_changed.store(1, std::memory_order_relaxed); }
 
+void HostPoolMade(CUmemoryPool pool) {
+  for (uint32_t i = 0; i < kMaxPools; ++i) {
+    CUmemoryPool none = nullptr;
+    if (!g_host_pools[i].compare_exchange_strong(none, pool)) continue;
+    uint32_t count = g_host_pool_count.load();
+    while (count <= i && !g_host_pool_count.compare_exchange_weak(count, i + 1)) {
+    }
+    return;
+  }
+}
+
+bool IsHostPool(CUmemoryPool pool) {
+  const uint32_t count = g_host_pool_count.load();
+  for (uint32_t i = 0; i < count; ++i) {
+    if (g_host_pools[i].load(std::memory_order_relaxed) == pool) return true;
+  }
+  return false;
+}
+
 CUresult DestroyPool(CUmemoryPool handle) {
   const auto destroy = [handle] { return PRORATA_REAL(cuMemPoolDestroy)(handle); };
+  // Forgotten before the call: after it the driver may give the handle to a pool of the device.
+  for (uint32_t i = 0; handle != nullptr && i < g_host_pool_count.load(); ++i) {
+    CUmemoryPool own = handle;
+    if (!g_host_pools[i].compare_exchange_strong(own, nullptr)) continue;
+    const CUresult result = Within(destroy);
+    if (result != CUDA_SUCCESS) HostPoolMade(handle);
+    return result;
+  }
   const uint32_t number = handle == nullptr ? kMaxPools : FindPool(handle);
   if (number == kMaxPools) return Within(destroy);  // nothing was ever allocated from it
   Pool& pool = g_pools[number];

@@ -58,6 +58,11 @@ void SettlePoolHandle(CUmemoryPool pool);
 // An allocation of some pool was freed: the helper settles soon.
 void PoolAllocationGone();
 
+// A pool whose memory is the host's was made: what is allocated from it is free of charge, until it
+// is destroyed. One too many is taken for a pool of the device, and charged.
+void HostPoolMade(CUmemoryPool pool);
+bool IsHostPool(CUmemoryPool pool);
+
 // cuMemPoolDestroy.
 CUresult DestroyPool(CUmemoryPool pool);
 

@@ -150,6 +150,37 @@ def overhead():
     return {"one": one, "two": two, "end": cuda.info()}
 
 
+class Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+class PoolProps(ctypes.Structure):
+    _fields_ = [("alloc_type", ctypes.c_int), ("handle_types", ctypes.c_int),
+                ("location", Location), ("rest", ctypes.c_char * 72)]
+
+
+def pools():
+    """By location type: what making a pool, an allocation above the limit and its end answered."""
+    cuda = Cuda()
+    assert cuda.start() == 0
+    answers = {}
+    for location in (1, 2, 3, 4):  # device, host, host NUMA node, the current one
+        pool, address = ctypes.c_void_p(), ctypes.c_uint64()
+        props = PoolProps(alloc_type=1, location=Location(location, 0))
+        made = cuda.lib.cuMemPoolCreate(ctypes.byref(pool), ctypes.byref(props))
+        results = [cuda.lib.cuMemAllocFromPoolAsync(
+            ctypes.byref(address), ctypes.c_size_t(2048 * MIB), pool, None)]
+        before = cuda.info()
+        if results[0] == 0:
+            results.append(cuda.lib.cuMemFreeAsync(address, None))
+        results.append(cuda.lib.cuMemPoolDestroy(pool))
+        # The handle may be another pool's from now on.
+        results.append(cuda.lib.cuMemAllocFromPoolAsync(
+            ctypes.byref(address), ctypes.c_size_t(2048 * MIB), pool, None))
+        answers[location] = [made, *results, before == cuda.info()]
+    return answers
+
+
 def too_small():
     Limits().overhead(2048 * MIB)
     return {"result": Cuda().start()}

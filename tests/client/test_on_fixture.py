@@ -106,6 +106,14 @@ class OnFixture(unittest.TestCase):
     def test_a_context_that_does_not_fit_is_out_of_memory(self):
         self.assertEqual(self.guest("too_small")["result"], OUT_OF_MEMORY)
 
+    def test_a_pool_of_the_hosts_memory_is_free_of_charge(self):
+        # An allocation above the limit from a pool of the device, or of a former pool's handle: refused.
+        self.assertEqual(self.guest("pools"), {
+            "1": [0, OUT_OF_MEMORY, 0, OUT_OF_MEMORY, True],
+            "2": [0, 0, 0, 0, OUT_OF_MEMORY, True],
+            "3": [0, 0, 0, 0, OUT_OF_MEMORY, True],
+            "4": [0, 0, 0, 0, OUT_OF_MEMORY, True]})
+
     def test_a_closed_lease_holds_launches_until_it_opens(self):
         answer = self.guest("lease")
         if answer["beats_ms"]:
