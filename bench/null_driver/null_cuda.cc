@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #include "bench/null_driver/null_driver.h"
@@ -83,9 +84,15 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   return CUDA_SUCCESS;
 }
 
+// NULL_RELEASED_AFTER_LOOKS=N: after the first N looks at an active context another thread releases
+// it, so they saw what was no longer so in the next call.
 CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned int* flags, int* active) {
+  static std::atomic<int> looks{[] {
+    const char* text = std::getenv("NULL_RELEASED_AFTER_LOOKS");
+    return text != nullptr ? std::atoi(text) : 0;
+  }()};
   *flags = 0;
-  *active = g_retained.load(std::memory_order_relaxed) > 0;
+  *active = looks.fetch_sub(1) > 0 || g_retained.load(std::memory_order_relaxed) > 0;
   return CUDA_SUCCESS;
 }
 

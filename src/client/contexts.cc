@@ -94,8 +94,10 @@ void BeginPrimary(uint32_t device) {
 }
 
 // `reserved_bytes` of overhead were charged by the caller; gives them back unless this activated
-// the context. True: they were used.
-bool SettlePrimary(uint32_t device, CUdevice ordinal, CUcontext context, uint64_t reserved_bytes) {
+// the context. True: they were used. `fits` false: nothing was reserved, for the context was active
+// before; it became inactive meanwhile, was activated anew, and the share has no room for it.
+bool SettlePrimary(uint32_t device, CUdevice ordinal, CUcontext context, uint64_t reserved_bytes,
+                   bool* fits = nullptr) {
   Primary& primary = g_primaries[device];
   bool used = false, ended = false;
   CUcontext gone = nullptr;
@@ -133,6 +135,8 @@ bool SettlePrimary(uint32_t device, CUdevice ordinal, CUcontext context, uint64_
     const uint64_t bytes = LimitsOf(device).context_overhead_bytes.load();
     UsageOf(device).overhead_bytes.fetch_add(bytes);
     ChargeTaken(device, bytes);
+    // No more than that the grant must cover what is charged now.
+    if (fits != nullptr) *fits = ChargeOrTrim(device, 0);
   }
   if (gone != nullptr) {
     MemoryOfContextGone(gone);
@@ -233,7 +237,13 @@ CUresult CreateGreen(CUgreenCtx* green, CUdevice ordinal, CUresult (*call)(void*
     const Holding holding(g_lock);
     AddKnown(HandleOf(*green), device, false);
   }
-  if (SettlePrimary(device, ordinal, made ? primary : nullptr, reserved_bytes)) {
+  bool fits = true;
+  const bool used = SettlePrimary(device, ordinal, made ? primary : nullptr, reserved_bytes, &fits);
+  if (!fits) {
+    DestroyGreen(*green);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (used) {
     ForgetStreamCache();
     Report(device, reserved_bytes);
   }
@@ -306,7 +316,13 @@ CUresult RetainPrimary(CUcontext* context, CUdevice ordinal) {
   BeginPrimary(device);
   const CUresult result = Within([&] { return real(context, ordinal); });
   const CUcontext made = result == CUDA_SUCCESS && context != nullptr ? *context : nullptr;
-  if (SettlePrimary(device, ordinal, made, reserved_bytes)) {
+  bool fits = true;
+  const bool used = SettlePrimary(device, ordinal, made, reserved_bytes, &fits);
+  if (!fits) {  // another who retained it meanwhile keeps it, charged
+    EndPrimary(ordinal, PRORATA_REAL(cuDevicePrimaryCtxRelease_v2));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (used) {
     ForgetStreamCache();
     Report(device, reserved_bytes);
   }

@@ -183,7 +183,11 @@ def pools():
 
 def too_small():
     Limits().overhead(2048 * MIB)
-    return {"result": Cuda().start()}
+    cuda = Cuda()
+    result = cuda.start()
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    cuda.lib.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active))
+    return {"result": result, "active": active.value}
 
 
 def lease():

@@ -104,7 +104,15 @@ class OnFixture(unittest.TestCase):
         self.assertEqual((self.usage["used_bytes"], self.usage["overhead_bytes"]), (0, 0))
 
     def test_a_context_that_does_not_fit_is_out_of_memory(self):
-        self.assertEqual(self.guest("too_small")["result"], OUT_OF_MEMORY)
+        self.assertEqual(self.guest("too_small"), {"result": OUT_OF_MEMORY, "active": 0})
+
+    def test_a_context_that_another_thread_released_meanwhile_is_asked_for(self):
+        # It was active when it was looked at, so nothing was reserved for retaining it.
+        self.assertEqual(self.guest("too_small", NULL_RELEASED_AFTER_LOOKS="1"),
+                         {"result": OUT_OF_MEMORY, "active": 0})
+        self.assertEqual((self.usage["used_bytes"], self.usage["overhead_bytes"]), (0, 0))
+        fits = self.guest("overhead", NULL_RELEASED_AFTER_LOOKS="1")
+        self.assertEqual(fits["one"], [LIMIT - 100 * MIB, LIMIT])
 
     def test_a_pool_of_the_hosts_memory_is_free_of_charge(self):
         # An allocation above the limit from a pool of the device, or of a former pool's handle: refused.
