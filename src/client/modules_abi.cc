@@ -1,6 +1,7 @@
 // Loading code into a context, and the limits of a context that cost device memory.
 
 #include "client/allocations.h"
+#include "client/image_variables.h"
 #include "client/memory.h"
 #include "client/share.h"
 #include "client/unseen.h"
@@ -12,13 +13,14 @@ namespace {
 constexpr uint64_t kLeastCodeBytes = kSlabBytes;
 
 template <typename Call, typename Undo, typename Key>
-CUresult Take(const Place& place, uint64_t expected_bytes, Call call, Undo undo, Key key) {
+CUresult Take(const Place& place, uint64_t expected_bytes, uint64_t certain_bytes, Call call,
+              Undo undo, Key key) {
   struct All {
     Call call;
     Undo undo;
     Key key;
   } all{call, undo, key};
-  return TakeUnseen(place, expected_bytes,
+  return TakeUnseen(place, expected_bytes, certain_bytes,
                     {[](void* data) { return static_cast<All*>(data)->call(); },
                      [](void* data) { static_cast<All*>(data)->undo(); },
                      [](void* data) { return static_cast<All*>(data)->key(); }, &all});
@@ -29,19 +31,21 @@ uint64_t HandleKey(Space space, const void* handle) {
 }
 
 template <typename Call, typename Undo, typename Key>
-CUresult Load(Call call, Undo undo, Key key) {
+CUresult Load(const void* image, Call call, Undo undo, Key key) {
   const Place place = Governed() ? CurrentPlace() : Place{};
   if (place.device == kNoDevice) return Within(call);
   const uint64_t heaps = TakeExpectedHeaps(place.device);
-  const CUresult result = Take(place, kLeastCodeBytes + heaps, call, undo, key);
+  const uint64_t variables = VariableBytes(image);
+  const CUresult result =
+      Take(place, kLeastCodeBytes + heaps + variables, variables, call, undo, key);
   if (result != CUDA_SUCCESS) ExpectHeap(place.device, heaps);
   return result;
 }
 
 template <typename Call>
-CUresult LoadModule(CUmodule* module, Call call) {
+CUresult LoadModule(CUmodule* module, const void* image, Call call) {
   return Load(
-      call, [=] { PRORATA_REAL(cuModuleUnload)(*module); },
+      image, call, [=] { PRORATA_REAL(cuModuleUnload)(*module); },
       [=] { return HandleKey(Space::kModule, *module); });
 }
 
@@ -54,10 +58,10 @@ bool LoadsEagerly() {
 }
 
 template <typename Call>
-CUresult LoadLibrary(CUlibrary* library, Call call) {
+CUresult LoadLibrary(CUlibrary* library, const void* image, Call call) {
   if (!Governed() || !LoadsEagerly()) return Within(call);
   return Load(
-      call, [=] { PRORATA_REAL(cuLibraryUnload)(*library); },
+      image, call, [=] { PRORATA_REAL(cuLibraryUnload)(*library); },
       [=] { return HandleKey(Space::kLibrary, *library); });
 }
 
@@ -110,7 +114,8 @@ CUresult SetLimit(CUlimit limit, size_t value) {
     AfterFree(key, ForgetForFree(key), CUDA_SUCCESS);
   }
   const CUresult result = Take(
-      place, more, call, [=] { PRORATA_REAL(cuCtxSetLimit)(limit, before); }, [=] { return key; });
+      place, more, 0, call, [=] { PRORATA_REAL(cuCtxSetLimit)(limit, before); },
+      [=] { return key; });
   if (result == CUDA_SUCCESS && heap) ExpectHeap(place.device, more);
   return result;
 }
@@ -121,22 +126,23 @@ CUresult SetLimit(CUlimit limit, size_t value) {
 using namespace prorata::client;
 
 CUresult cuModuleLoad(CUmodule* module, const char* fname) {
-  return LoadModule(module, [=] { return PRORATA_REAL(cuModuleLoad)(module, fname); });
+  return LoadModule(module, nullptr, [=] { return PRORATA_REAL(cuModuleLoad)(module, fname); });
 }
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  return LoadModule(module, [=] { return PRORATA_REAL(cuModuleLoadData)(module, image); });
+  return LoadModule(module, image, [=] { return PRORATA_REAL(cuModuleLoadData)(module, image); });
 }
 
 CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int numOptions,
                             CUjit_option* options, void** optionValues) {
-  return LoadModule(module, [=] {
+  return LoadModule(module, image, [=] {
     return PRORATA_REAL(cuModuleLoadDataEx)(module, image, numOptions, options, optionValues);
   });
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) {
-  return LoadModule(module, [=] { return PRORATA_REAL(cuModuleLoadFatBinary)(module, fatCubin); });
+  return LoadModule(module, fatCubin,
+                    [=] { return PRORATA_REAL(cuModuleLoadFatBinary)(module, fatCubin); });
 }
 
 CUresult cuModuleUnload(CUmodule hmod) {
@@ -148,7 +154,7 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* j
                            void** jitOptionsValues, unsigned int numJitOptions,
                            CUlibraryOption* libraryOptions, void** libraryOptionValues,
                            unsigned int numLibraryOptions) {
-  return LoadLibrary(library, [=] {
+  return LoadLibrary(library, code, [=] {
     return PRORATA_REAL(cuLibraryLoadData)(library, code, jitOptions, jitOptionsValues,
                                            numJitOptions, libraryOptions, libraryOptionValues,
                                            numLibraryOptions);
@@ -159,7 +165,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_o
                                void** jitOptionsValues, unsigned int numJitOptions,
                                CUlibraryOption* libraryOptions, void** libraryOptionValues,
                                unsigned int numLibraryOptions) {
-  return LoadLibrary(library, [=] {
+  return LoadLibrary(library, nullptr, [=] {
     return PRORATA_REAL(cuLibraryLoadFromFile)(library, fileName, jitOptions, jitOptionsValues,
                                                numJitOptions, libraryOptions, libraryOptionValues,
                                                numLibraryOptions);

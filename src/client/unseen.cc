@@ -25,7 +25,8 @@ CUresult Account(const Place& place, uint64_t key, uint64_t bytes) {
 
 }  // namespace
 
-CUresult TakeUnseen(const Place& place, uint64_t expected_bytes, const UnseenCall& unseen) {
+CUresult TakeUnseen(const Place& place, uint64_t expected_bytes, uint64_t certain_bytes,
+                    const UnseenCall& unseen) {
   const uint32_t device = place.device;
   const Moving moving;
   if (expected_bytes != 0 && !ChargeOrTrim(device, expected_bytes)) {
@@ -44,6 +45,7 @@ CUresult TakeUnseen(const Place& place, uint64_t expected_bytes, const UnseenCal
     took = settled.overhead_bytes;
     // Beside what others were moving it is too small: it cannot say that less was taken.
     if (took < expected_bytes && !g_moves.AloneSince(looked)) took = expected_bytes;
+    if (took < certain_bytes) took = certain_bytes;
     if (took < expected_bytes) Uncharge(device, expected_bytes - took);
     if (took > expected_bytes) ChargeTaken(device, took - expected_bytes);
   } else if (answered && settled.measured == protocol::kTookTooMuch) {

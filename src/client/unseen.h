@@ -25,7 +25,10 @@ struct UnseenCall {
   uint64_t (*key)(void*);  // what the charge is remembered by, after the call (allocations.h)
   void* data;
 };
-CUresult TakeUnseen(const Place& place, uint64_t expected_bytes, const UnseenCall& unseen);
+// `certain_bytes` of those expected are what the call takes for certain: they stay charged whatever
+// is measured.
+CUresult TakeUnseen(const Place& place, uint64_t expected_bytes, uint64_t certain_bytes,
+                    const UnseenCall& unseen);
 
 // Heaps that the next code loaded into a context makes larger.
 void ExpectHeap(uint32_t device, uint64_t bytes);

@@ -144,6 +144,29 @@ TEST_F(CodeLimits, LibraryLoadFromFileCharged) {
       [this] { return CUDA(cuLibraryUnload)(library_); });
 }
 
+// What an image says of its variables is charged before the driver is called.
+TEST_F(CodeLimits, VariablesRefusedAndCharged) {
+  constexpr uint64_t kVariable = 32 * kMib;
+  const std::string text =
+      ".version 7.0\n.target sm_80\n.address_size 64\n.visible .global .align 4 .b8 big[" +
+      std::to_string(kVariable) + "];\n.visible .entry nothing() { ret; }\n";
+  const Load load = [&] { return CUDA(cuModuleLoadData)(&module_, text.c_str()); };
+  const uint64_t before = Free();
+  ASSERT_EQ(load(), CUDA_SUCCESS);
+  EXPECT_GE(before - Free(), kVariable);
+  CUdeviceptr address = 0;
+  size_t bytes = 0;
+  const uint64_t loaded = Free();
+  CUDA_OK(cuModuleGetGlobal_v2, &address, &bytes, module_, "big");
+  EXPECT_EQ(bytes, kVariable);
+  EXPECT_EQ(Free(), loaded) << "it was taken with its module";
+  ASSERT_EQ(unload_(), CUDA_SUCCESS);
+  EXPECT_TRUE(FreeBecomes(before));
+  LeaveRoom(kVariable / 2);
+  Refused(load);
+  GiveRoomBack();
+}
+
 // Unloading makes room for what was refused.
 TEST_F(CodeLimits, ModuleUnloadMakesRoom) {
   const uint64_t before = Free();

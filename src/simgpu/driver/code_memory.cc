@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "simgpu/driver/function.h"
+#include "simgpu/driver/memory.h"
 #include "simgpu/driver/pool.h"
 
 namespace prorata::simgpu::driver {
@@ -52,7 +53,22 @@ CUresult TakeCode(Module* module, Context* ctx) {
     if (CUresult result = Take(ctx, bytes, &address)) return result;
   }
   module->code[ctx] = address;
-  return CUDA_SUCCESS;
+  CUresult result = CUDA_SUCCESS;
+  for (const ImageGlobal& global : module->image.globals) {
+    uint64_t at;
+    size_t size;
+    result = FindGlobal(module, ctx, global.name.c_str(), &at, &size);
+    if (result != CUDA_SUCCESS) break;
+  }
+  if (result == CUDA_SUCCESS) return result;
+  std::erase_if(module->globals, [ctx](const auto& global) {
+    if (global.first.first != ctx) return false;
+    ReleaseDevice(global.second);
+    return true;
+  });
+  if (address != 0) ctx->heap.Free(address);
+  module->code.erase(ctx);
+  return result;
 }
 
 void GiveCode(Module* module) {

@@ -5,8 +5,9 @@
 // Device memory that no call asks for by its size, beyond what a context takes anyhow
 // (context_memory, with heaps and stacks of their default sizes):
 //
-//   code     module_memory for each module, and for each library in each context that uses it, from
-//            loading on; a library that is loaded lazily, from its first launch in a context on
+//   code     module_memory for each module, and for each library in each context that uses it, and
+//            the variables of both, from loading on; a library that is loaded lazily, from its
+//            first launch in a context on
 //   heaps    what the printf buffer and malloc's heap are larger than by default, from the next
 //            module loaded on (CUDA C++ Programming Guide, Heap Memory Allocation)
 //   stacks   what CU_LIMIT_STACK_SIZE is more than by default, for every thread that the device
