@@ -66,10 +66,11 @@ bench: build
 gpu-check:
 	@scripts/gpu_check.py --build $(BUILD)
 
-# Three times SECONDS_EACH: all allocators at once; the same with processes, and with agents, killed.
+# Four times SECONDS_EACH: all allocators at once; the same with processes, and with agents, killed;
+# and two shares that were promised more than there is.
 stress: build
 	@PRORATA_BUILD_DIR=$(BUILD) PRORATA_STRESS_SECONDS=$(or $(SECONDS_EACH),60) $(if $(SEED),PRORATA_TEST_SEED=$(SEED)) \
-		PYTHONPATH=tests python3 tests/stress/test_stress.py -v
+		PYTHONPATH=tests python3 -m unittest -v tests/stress/test_stress.py tests/stress/test_overcommit.py
 
 soak: build
 	@PRORATA_BUILD_DIR=$(BUILD) tests/soak/soak.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
