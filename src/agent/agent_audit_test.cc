@@ -69,6 +69,8 @@ TEST_F(AuditTest, WhatNobodyAskedForIsChargedToTheShare) {
   EXPECT_FALSE(member.Charge(524 * kMiB + 1));
   EXPECT_TRUE(member.Charge(524 * kMiB));
   page_->Change(524 * kMiB);
+  // An audit between these two lines saw a ledger above the device, and no overhead.
+  ASSERT_TRUE(AwaitOverhead(200 * kMiB));
   EXPECT_FALSE(member.Charge(1));
   EXPECT_EQ(Number("a", "used_bytes"), kGiB);
   EXPECT_TRUE(Told(EventKind::kBypassSuspected).empty()) << "it is within its limit";
