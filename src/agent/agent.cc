@@ -13,6 +13,8 @@
 
 #include "agent/control_server.h"
 #include "agent/member_server.h"
+#include "agent/metrics.h"
+#include "agent/metrics_server.h"
 #include "agent/node.h"
 #include "agent/runtime_dir.h"
 #include "driver/nvml.h"
@@ -48,6 +50,11 @@ struct Agent::Parts {
         node(loop, runtime_dir, nvml, options.dilation, options.overcommit),
         members(loop, node, ::geteuid() == 0),
         control(loop, node, options.program_version, [this] { loop.stop(); }),
+        metrics(loop,
+                [this] {
+                  return MetricsText(node.DescribeShares(), node.DescribeDevices(),
+                                     node.events().counts());
+                }),
         idle_timer(loop),
         signals(loop) {
     node.on_connection = [this](uint64_t share_id, UniqueFd socket) {
@@ -73,6 +80,7 @@ struct Agent::Parts {
   Node node;
   MemberServer members;
   ControlServer control;
+  MetricsServer metrics;
   boost::asio::steady_timer idle_timer;
   boost::asio::signal_set signals;
 };
@@ -89,6 +97,11 @@ Result<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options, driver:
   auto lock = TakeRuntimeDir(dir);
   if (!lock) return std::unexpected(lock.error());
   auto parts = std::make_unique<Parts>(options, dir, std::move(*lock), nvml);
+  // Before anything is taken over: an agent that cannot do what it was told changes nothing.
+  if (options.metrics) {
+    if (auto ok = parts->metrics.Start(*options.metrics); !ok) return std::unexpected(ok.error());
+    spdlog::info("metrics are at {}", parts->metrics.url());
+  }
   if (auto ok = parts->node.Adopt(); !ok) return std::unexpected(ok.error());
   if (auto ok = parts->control.Start(dir + "/control"); !ok) return std::unexpected(ok.error());
   parts->EndWhenIdle(kFirstShareWithin);

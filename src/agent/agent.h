@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "protocol/metrics_address.h"
 #include "protocol/overcommit.h"
 
 namespace prorata::driver {
@@ -34,6 +35,8 @@ struct AgentOptions {
   // How much more than there is may be promised of a device; a later one wins over an earlier, and
   // all of them over what shares that are taken over were made under. Absent: nothing.
   std::vector<protocol::Overcommit> overcommit = {};
+  // Where metrics are offered over HTTP; absent: nowhere.
+  std::optional<protocol::MetricsAddress> metrics = {};
   // For tests on a simulated GPU with the same `dilation`: so many real nanoseconds are one of
   // every quantum, bound, heartbeat and look of this agent and of its members. What waits for the
   // operating system or for people (saving, joining, memory of the dead, idleness) stays real.
@@ -53,7 +56,7 @@ class Agent {
  public:
   // Takes the folder (one agent each), adopts the shares it finds there, and listens. Errors:
   // "runtime_dir" (cannot be made, or is not ours), "agent_running" (another agent holds it),
-  // "state" (its state cannot be read), "listen".
+  // "state" (its state cannot be read), "listen", "metrics_listen".
   static Result<std::unique_ptr<Agent>> Start(const AgentOptions& options, driver::Nvml& nvml);
   ~Agent();
 

@@ -29,6 +29,7 @@ protocol::ShareStatus Node::Describe(Share& share) {
     device.granted_bytes = share.ledger(i).granted_bytes() + share.AuditedBytes(i);
     device.figures_missing = share.audit(i).figures_missing;
     device.bypass_suspected = share.audit(i).bypass.on();
+    device.refusals = share.refusals(i);
     device.compute_request = on.compute.request;
     device.compute_limit = on.compute.limit;
     device.weight = on.compute.weight;

@@ -23,6 +23,8 @@ void Events::Add(Event event) {
        {&event.share, &event.uuid, &event.command, &event.why, &event.outcome, &event.detail}) {
     if (text->size() > kMostText) text->resize(kMostText);
   }
+  uint64_t& happened = counts_[static_cast<size_t>(event.kind)];
+  happened = SumOf(happened, event.count);
   event.sequence = ++last_sequence_;
   event.time_unix_ms = unix_ms_();
   ring_.push_back(std::move(event));

@@ -49,6 +49,8 @@ class Events {
   // that was never given counts as 0: it is another agent's.
   Batch After(uint64_t after, size_t most = kKept, const std::string& share = "") const;
   uint64_t last_sequence() const { return last_sequence_; }
+  // Of each kind: how often it happened, over all events that were ever kept, with their counts.
+  const protocol::EventCounts& counts() const { return counts_; }
 
   // Called after every event that was kept; must not call back at once.
   std::function<void(const protocol::Event&)> on_kept;
@@ -65,6 +67,7 @@ class Events {
   std::function<int64_t()> unix_ms_;
   std::deque<protocol::Event> ring_;
   uint64_t last_sequence_ = 0;
+  protocol::EventCounts counts_{};
   std::map<std::string, HeldBack> held_back_;
 };
 

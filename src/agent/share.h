@@ -6,6 +6,7 @@
 // device shows its memory gone. In between it may lose its connection and join again (the agent was
 // restarted), or become another program by exec, which makes a new member of it.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -167,6 +168,13 @@ class Share {
   // Each tenth of a second, with the time since the last: the parts of the devices' time.
   void PublishUtilization(int64_t elapsed_ns);
 
+  // Allocations that its members were refused, as they say, since this agent has had the share. It
+  // never goes down, and stays at its most.
+  void CountRefusals(uint32_t device, uint64_t count) {
+    refusals_[device] += std::min(count, ~uint64_t{0} - refusals_[device]);
+  }
+  uint64_t refusals(uint32_t device) const { return refusals_[device]; }
+
   // --- audit (audit.cc) ---
   // What the device lost to a member beyond what it was charged for. Takes that much from what the
   // share may grant.
@@ -215,6 +223,7 @@ class Share {
   std::vector<ShareTime> times_;
   std::vector<uint64_t> shown_ns_;  // by device: so much of the device time was shown
   std::vector<DeviceAudit> audits_;
+  std::array<uint64_t, kMaxDevices> refusals_{};
   std::array<std::unique_ptr<Member>, kMaxMembers> members_;
   uint32_t member_count_ = 0;
   uint32_t usage_count_ = 0;  // usage memories mapped since the agent started

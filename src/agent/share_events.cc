@@ -100,13 +100,14 @@ Event RefusedEvent(const Share* share, pid_t pid, RefusedReason reason) {
   return event;
 }
 
-void TellCounters(Events& events, const Share& share, Member& member) {
+void TellCounters(Events& events, Share& share, Member& member) {
   if (!member.usage) return;
   for (uint32_t i = 0; i < share.device_count(); ++i) {
     const protocol::DeviceUsage& usage = member.usage->device(i);
     Member::OnDevice& on = member.devices[i];
     if (const uint64_t count = Grown(usage.refusals.load(std::memory_order_acquire), &on.refusals);
         count > 0) {
+      share.CountRefusals(i, count);
       Event event = EventOf(EventKind::kRefusal, share, &member, i);
       event.asked_bytes = usage.refused_bytes.load();
       // What the agent was not asked about was more than the whole share.

@@ -56,6 +56,7 @@ constexpr const char* kAgentFooter =
     "  prorata agent                      in the foreground, until SIGTERM or SIGINT\n"
     "  prorata agent --log-level debug\n"
     "  prorata agent --overcommit 1.5     on every GPU; 0=1.5 or UUID=1.5 on one\n"
+    "  prorata agent --metrics 9400       metrics at http://127.0.0.1:9400/metrics\n"
     "  PRORATA_DIR=/tmp/mine prorata agent   apart from any other agent";
 
 constexpr const char* kUpdateFooter =
@@ -320,6 +321,12 @@ class Parser {
                      "Promise up to RATIO times the memory that shares may hold, of one GPU or of "
                      "all; may be given again (default: 1)")
         ->option_text("[GPU=]RATIO");
+    agent_
+        ->add_option("--metrics", raw_metrics_,
+                     "Offer metrics for Prometheus at http://ADDRESS:PORT/metrics, to whoever can "
+                     "connect; a PORT alone is on 127.0.0.1, port 0 a free one that the log tells "
+                     "(default: none)")
+        ->option_text("[ADDRESS:]PORT");
     agent_->add_option("--ready-fd", options_.agent.ready_fd)->group("");
     // For tests on a simulated GPU; of no use to a person, so not in the help.
     agent_->add_option("--dilation", options_.agent.dilation)
@@ -354,6 +361,11 @@ class Parser {
         if (!overcommit) return UsageError("--overcommit: " + overcommit.error().message);
         options_.agent.overcommit.push_back(*overcommit);
       }
+      if (raw_metrics_) {
+        auto metrics = protocol::ParseMetricsAddress(*raw_metrics_);
+        if (!metrics) return UsageError("--metrics: " + metrics.error().message);
+        options_.agent.metrics = *metrics;
+      }
     }
     outcome.options = options_;
     return outcome;
@@ -369,6 +381,7 @@ class Parser {
   RawRun raw_run_;
   RawTerms raw_update_;
   std::vector<std::string> raw_overcommit_;
+  std::optional<std::string> raw_metrics_;
   bool all_events_ = false;
   Options options_;
 };

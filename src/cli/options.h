@@ -7,6 +7,7 @@
 
 #include "base/fraction.h"
 #include "protocol/control.h"
+#include "protocol/metrics_address.h"
 #include "protocol/overcommit.h"
 
 namespace prorata::cli {
@@ -39,6 +40,7 @@ struct AgentCommandOptions {
   std::string log_level = "info";
   bool exit_when_idle = false;
   std::vector<protocol::Overcommit> overcommit;
+  std::optional<protocol::MetricsAddress> metrics;
   uint32_t dilation = 1;  // agent/agent.h
   int ready_fd = -1;      // where `run`, who started this agent, waits to hear that it answers
 };

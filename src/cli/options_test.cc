@@ -158,6 +158,8 @@ TEST(OptionsTest, BadInputIsOneLineAndStatusTwo) {
       {"agent", "--overcommit", "much"},
       {"agent", "--overcommit", "0="},
       {"agent", "--overcommit"},
+      {"agent", "--metrics", "everywhere:80"},
+      {"agent", "--metrics"},
       {"run", "--on-full", "wait=0s", "--", "x"},
       {"run", "--on-full", "retry", "--", "x"},
       {"update", "a", "--on-full", "wait=5"},
@@ -224,6 +226,11 @@ TEST(OptionsTest, OtherCommands) {
   EXPECT_EQ(over.options->agent.overcommit[0].ratio, 1.5);
   EXPECT_EQ(over.options->agent.overcommit[1].gpu, "0");
   EXPECT_EQ(over.options->agent.overcommit[1].ratio, 2);
+  EXPECT_FALSE(agent.options->agent.metrics) << "nothing is offered unasked";
+  const auto metrics = ParseCommandLine({"agent", "--metrics", "9400"});
+  ASSERT_TRUE(metrics.options) << metrics.err;
+  EXPECT_EQ(metrics.options->agent.metrics->address, "127.0.0.1");
+  EXPECT_EQ(metrics.options->agent.metrics->port, 9400);
   const ParseOutcome ps = ParseCommandLine({"ps", "--json"});
   ASSERT_TRUE(ps.options);
   EXPECT_EQ(ps.options->verb, Verb::kPs);

@@ -162,6 +162,7 @@ struct ShareDevice {
   // The device gives no figures per process: the overhead is estimated from its total.
   bool figures_missing = false;
   bool bypass_suspected = false;  // the device shows far more than the share may have
+  uint64_t refusals = 0;          // allocations refused since this agent had the share
 };
 
 struct MemberStatus {

@@ -31,7 +31,8 @@ json ToJson(const ShareDevice& device) {
           {"open", device.open},
           {"passed_over", device.passed_over},
           {"figures_missing", device.figures_missing},
-          {"bypass_suspected", device.bypass_suspected}};
+          {"bypass_suspected", device.bypass_suspected},
+          {"refusals", device.refusals}};
 }
 
 constexpr std::pair<LinkClass, const char*> kLinkNames[] = {
@@ -87,6 +88,7 @@ ShareDevice ShareDeviceOf(const json& object) {
   object.at("passed_over").get_to(device.passed_over);
   object.at("figures_missing").get_to(device.figures_missing);
   object.at("bypass_suspected").get_to(device.bypass_suspected);
+  object.at("refusals").get_to(device.refusals);
   return device;
 }
 

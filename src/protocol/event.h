@@ -27,6 +27,8 @@
 // An allocation that is tried again and again is one event at once and one a second after that,
 // with the number in "count". All functions are thread-safe; nothing here does I/O.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -54,6 +56,9 @@ enum class EventKind : uint8_t {
   kUngovernedFunctions,
   kFiguresMissing,
 };
+inline constexpr size_t kEventKinds = static_cast<size_t>(EventKind::kFiguresMissing) + 1;
+// By kind: how often it happened, each event with its count.
+using EventCounts = std::array<uint64_t, kEventKinds>;
 
 struct Event {
   EventKind kind = EventKind::kAgentStarted;

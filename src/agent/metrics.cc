@@ -1,0 +1,117 @@
+#include "agent/metrics.h"
+
+#include <prometheus/text_serializer.h>
+
+#include <vector>
+
+namespace prorata::agent {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using protocol::DeviceStatus;
+using protocol::ShareDevice;
+using protocol::ShareStatus;
+using Labels = std::vector<ClientMetric::Label>;
+
+void AddValue(MetricFamily& family, Labels labels, double value) {
+  ClientMetric& metric = family.metric.emplace_back();
+  metric.label = std::move(labels);
+  (family.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+}
+
+// One metric: its name, kind, words, and how it is read from a Status. A double holds every size
+// below 2^53 bytes exactly.
+template <typename Status>
+struct Column {
+  const char* name;
+  MetricType type;
+  const char* help;
+  double (*read)(const Status&);
+};
+
+constexpr double kNsInSecond = 1e9;
+
+constexpr Column<ShareDevice> kShareColumns[] = {
+    {"prorata_share_memory_limit_bytes", MetricType::Gauge, "Memory that the share may hold",
+     [](const ShareDevice& on) { return static_cast<double>(on.memory_limit_bytes); }},
+    {"prorata_share_memory_used_bytes", MetricType::Gauge,
+     "Memory that the share holds, overhead included",
+     [](const ShareDevice& on) { return static_cast<double>(on.used_bytes); }},
+    {"prorata_share_memory_overhead_bytes", MetricType::Gauge,
+     "The part of the used memory that no allocation asked for",
+     [](const ShareDevice& on) { return static_cast<double>(on.overhead_bytes); }},
+    {"prorata_share_memory_granted_bytes", MetricType::Gauge,
+     "Memory that the share's processes may use without asking",
+     [](const ShareDevice& on) { return static_cast<double>(on.granted_bytes); }},
+    {"prorata_share_memory_waiting", MetricType::Gauge,
+     "Allocations that wait for memory of the device",
+     [](const ShareDevice& on) { return static_cast<double>(on.memory_waits); }},
+    {"prorata_share_memory_waiting_seconds", MetricType::Gauge,
+     "For how long the oldest of them has waited",
+     [](const ShareDevice& on) { return static_cast<double>(on.memory_waiting_ns) / kNsInSecond; }},
+    {"prorata_share_gpu_seconds_total", MetricType::Counter,
+     "Device time that the share's kernels took",
+     [](const ShareDevice& on) { return static_cast<double>(on.device_time_ns) / kNsInSecond; }},
+    {"prorata_share_refusals_total", MetricType::Counter, "Allocations that were refused",
+     [](const ShareDevice& on) { return static_cast<double>(on.refusals); }},
+    {"prorata_share_bypass_suspected", MetricType::Gauge,
+     "1 while the device shows far more of the share than it may hold",
+     [](const ShareDevice& on) { return on.bypass_suspected ? 1.0 : 0.0; }},
+};
+
+constexpr Column<DeviceStatus> kDeviceColumns[] = {
+    {"prorata_device_memory_total_bytes", MetricType::Gauge, "Memory of the device",
+     [](const DeviceStatus& on) { return static_cast<double>(on.total_bytes); }},
+    {"prorata_device_memory_used_bytes", MetricType::Gauge,
+     "Memory that is in use, by all programs",
+     [](const DeviceStatus& on) { return static_cast<double>(on.used_bytes); }},
+    {"prorata_device_memory_foreign_bytes", MetricType::Gauge,
+     "The part of it that is no share's: the driver, other programs",
+     [](const DeviceStatus& on) { return static_cast<double>(on.foreign_bytes); }},
+    {"prorata_device_memory_promised_bytes", MetricType::Gauge, "The limits of all shares",
+     [](const DeviceStatus& on) { return static_cast<double>(on.promised_bytes); }},
+};
+
+template <typename Status>
+MetricFamily FamilyOf(const Column<Status>& column) {
+  return {column.name, column.help, column.type, {}};
+}
+
+}  // namespace
+
+std::string MetricsText(std::span<const ShareStatus> shares, std::span<const DeviceStatus> devices,
+                        const protocol::EventCounts& events) {
+  std::vector<MetricFamily> families;
+  for (const auto& column : kShareColumns) {
+    MetricFamily& family = families.emplace_back(FamilyOf(column));
+    for (const ShareStatus& share : shares) {
+      for (const ShareDevice& on : share.devices) {
+        AddValue(family,
+                 {{"share", share.name}, {"gpu", std::to_string(on.index)}, {"uuid", on.uuid}},
+                 column.read(on));
+      }
+    }
+  }
+  MetricFamily& members = families.emplace_back(
+      MetricFamily{"prorata_share_members", "Processes of the share", MetricType::Gauge, {}});
+  for (const ShareStatus& share : shares) {
+    AddValue(members, {{"share", share.name}}, static_cast<double>(share.members.size()));
+  }
+  for (const auto& column : kDeviceColumns) {
+    MetricFamily& family = families.emplace_back(FamilyOf(column));
+    for (const DeviceStatus& on : devices) {
+      AddValue(family, {{"gpu", std::to_string(on.index)}, {"uuid", on.uuid}}, column.read(on));
+    }
+  }
+  MetricFamily& counts = families.emplace_back(MetricFamily{
+      "prorata_events_total", "What `prorata events` tells, by its name", MetricType::Counter, {}});
+  for (size_t kind = 0; kind < events.size(); ++kind) {
+    AddValue(counts, {{"kind", NameOf(static_cast<protocol::EventKind>(kind))}},
+             static_cast<double>(events[kind]));
+  }
+  return prometheus::TextSerializer().Serializer::Serialize(families);
+}
+
+}  // namespace prorata::agent

@@ -1,0 +1,93 @@
+#include "agent/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include "agent/events.h"
+#include "base/bytes.h"
+
+namespace prorata::agent {
+namespace {
+
+using protocol::EventCounts;
+using protocol::EventKind;
+
+bool Has(const std::string& text, const std::string& line) {
+  return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
+}
+
+TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
+  protocol::ShareStatus share;
+  share.name = "a";
+  share.members.resize(2);
+  for (uint32_t index : {0u, 3u}) {
+    protocol::ShareDevice& on = share.devices.emplace_back();
+    on.index = index;
+    on.uuid = "GPU-" + std::to_string(index);
+    on.memory_limit_bytes = 4 * kGiB + index;
+    on.used_bytes = 2 * kGiB + 1;
+    on.overhead_bytes = 5;
+    on.granted_bytes = 3 * kGiB;
+    on.memory_waits = 7;
+    on.memory_waiting_ns = 1'500'000'000;
+    on.device_time_ns = 2'250'000'000;
+    on.refusals = 11;
+    on.bypass_suspected = index == 3;
+  }
+  protocol::DeviceStatus device;
+  device.index = 3;
+  device.uuid = "GPU-3";
+  device.total_bytes = 80 * kGiB;
+  device.used_bytes = 6 * kGiB;
+  device.foreign_bytes = 4 * kGiB;
+  device.promised_bytes = 8 * kGiB;
+  EventCounts counts{};
+  counts[static_cast<size_t>(EventKind::kRefusal)] = 11;
+
+  const std::string text = MetricsText({&share, 1}, {&device, 1}, counts);
+  const std::string on_0 = "{share=\"a\",gpu=\"0\",uuid=\"GPU-0\"} ";
+  const std::string on_3 = "{share=\"a\",gpu=\"3\",uuid=\"GPU-3\"} ";
+  const std::string gpu = "{gpu=\"3\",uuid=\"GPU-3\"} ";
+  for (const std::string& line : {
+           "prorata_share_memory_limit_bytes" + on_0 + "4294967296",
+           "prorata_share_memory_limit_bytes" + on_3 + "4294967299",
+           "prorata_share_memory_used_bytes" + on_0 + "2147483649",
+           "prorata_share_memory_overhead_bytes" + on_0 + "5",
+           "prorata_share_memory_granted_bytes" + on_0 + "3221225472",
+           "prorata_share_memory_waiting" + on_0 + "7",
+           "prorata_share_memory_waiting_seconds" + on_0 + "1.5",
+           "prorata_share_gpu_seconds_total" + on_0 + "2.25",
+           "prorata_share_refusals_total" + on_3 + "11",
+           "prorata_share_bypass_suspected" + on_0 + "0",
+           "prorata_share_bypass_suspected" + on_3 + "1",
+           std::string("prorata_share_members{share=\"a\"} 2"),
+           "prorata_device_memory_total_bytes" + gpu + "85899345920",
+           "prorata_device_memory_used_bytes" + gpu + "6442450944",
+           "prorata_device_memory_foreign_bytes" + gpu + "4294967296",
+           "prorata_device_memory_promised_bytes" + gpu + "8589934592",
+           std::string("prorata_events_total{kind=\"refusal\"} 11"),
+           std::string("prorata_events_total{kind=\"figures_missing\"} 0"),
+           std::string("# TYPE prorata_share_gpu_seconds_total counter"),
+           std::string("# TYPE prorata_share_memory_used_bytes gauge"),
+           std::string("# TYPE prorata_events_total counter"),
+       }) {
+    EXPECT_TRUE(Has(text, line)) << line << "\nis not in\n" << text;
+  }
+}
+
+TEST(MetricsTest, WithoutSharesThereIsStillText) {
+  const std::string text = MetricsText({}, {}, {});
+  EXPECT_TRUE(Has(text, "prorata_events_total{kind=\"agent_started\"} 0"));
+  EXPECT_EQ(text.find("share=\""), std::string::npos);
+}
+
+TEST(MetricsTest, EventsAreCountedThatTheRingHasLost) {
+  VirtualClock clock;
+  Events events(clock, [] { return 0; });
+  for (size_t i = 0; i < 2 * Events::kKept; ++i) events.Add({.kind = EventKind::kMemberJoined});
+  events.Add({.kind = EventKind::kRefusal, .count = 40});
+  EXPECT_EQ(events.counts()[static_cast<size_t>(EventKind::kMemberJoined)], 2 * Events::kKept);
+  EXPECT_EQ(events.counts()[static_cast<size_t>(EventKind::kRefusal)], 40u);
+}
+
+}  // namespace
+}  // namespace prorata::agent
