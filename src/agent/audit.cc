@@ -134,7 +134,7 @@ void Node::AuditWhole(size_t device, bool missing, bool recheck) {
     const auto index = share->IndexOf(device);
     if (!index) continue;
     if (missing && !share->audit(*index).figures_missing) {
-      auto event = EventOf(EventKind::kFiguresMissing, *share, nullptr, *index);
+      auto event = EventOf(EventKind::kFiguresMissing, *share, nullptr, index);
       event.detail = "overhead is estimated from the device's total, while no other share is there";
       events_.Add(std::move(event));
     }

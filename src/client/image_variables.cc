@@ -58,8 +58,8 @@ uint64_t Number(const char* at) {
   for (;; ++at) {
     uint64_t digit = 16;
     if (*at >= '0' && *at <= '9') digit = static_cast<uint64_t>(*at - '0');
-    if (*at >= 'a' && *at <= 'f') digit = static_cast<uint64_t>(*at - 'a' + 10);
-    if (*at >= 'A' && *at <= 'F') digit = static_cast<uint64_t>(*at - 'A' + 10);
+    if (*at >= 'a' && *at <= 'f') digit = static_cast<uint64_t>(*at - 'a') + 10;
+    if (*at >= 'A' && *at <= 'F') digit = static_cast<uint64_t>(*at - 'A') + 10;
     if (digit >= base) return value;
     value = Times(value, base) + digit;
   }

@@ -39,8 +39,8 @@ TEST(KnownTable, OnlyWhatWasSeen) {
   constexpr uint64_t kBytes = 4096;
   EXPECT_TRUE(KnownTable(kSmiTable, kBytes, "535.261.03"));
   EXPECT_TRUE(KnownTable(kSmiTable, kBytes, "580.00.00"));
-  EXPECT_TRUE(KnownTable(kSmiTable, 216 * 8, "535.54.03"));
-  EXPECT_FALSE(KnownTable(kSmiTable, 215 * 8, "535.54.03")) << "ends before the lists";
+  EXPECT_TRUE(KnownTable(kSmiTable, uint64_t{216} * 8, "535.54.03"));
+  EXPECT_FALSE(KnownTable(kSmiTable, uint64_t{215} * 8, "535.54.03")) << "ends before the lists";
   EXPECT_FALSE(KnownTable(kSmiTable, kBytes + 4, "535.54.03"));
   EXPECT_FALSE(KnownTable(kSmiTable, uint64_t{1} << 40, "535.54.03")) << "no size, but an address";
   EXPECT_FALSE(KnownTable(kSmiTable, kBytes, "580.65.06"));

@@ -60,7 +60,7 @@ TEST(Standstill, IsTimeAndLooksWithoutALesserFigure) {
   int64_t now_ns = 0;
   // It falls, however slowly, for longer than the time; what others have comes and goes beside it.
   for (uint64_t bytes = 1000; bytes > 0; --bytes) {
-    for (int i = 0; i < 20; ++i) {
+    for (uint64_t i = 0; i < 20; ++i) {
       EXPECT_FALSE(left.Look(bytes + (i % 5) * 100, now_ns += kStepNs)) << bytes;
     }
   }

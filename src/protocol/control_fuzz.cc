@@ -76,7 +76,7 @@ void CheckRequest(const ControlRequest& request) {
     }
     Must(!distinct.empty() && distinct.size() <= kMaxGpusOfShare);
   }
-  (void)ValidateShare(request.share, {}, {});
+  Must(!ValidateShare(request.share, {}, {}));
 
   const std::vector<ShareTerms> now(2, {2 * kGiB, {100'000}, Fraction::One(), 100, false});
   const std::vector<DeviceStatus> on(machine.begin(), machine.begin() + 2);
@@ -109,7 +109,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CheckReply(reply, ShareFromJson);
   CheckReply(reply, DeviceFromJson);
   CheckReply(reply, HelloFromJson);
-  (void)EventsFromJson(reply);
+  [[maybe_unused]] const auto events = EventsFromJson(reply);
   (void)ErrorOfReply(reply);
   return 0;
 }

@@ -34,8 +34,8 @@ Result<MetricsAddress> ParseMetricsAddress(std::string_view text) {
       return Bad(text, "has no numeric address before its port (IPv6 in brackets)");
     }
   }
-  const char* const end = port.data() + port.size();
-  const auto [at, error] = std::from_chars(port.data(), end, where.port);
+  const char* const end = text.data() + text.size();  // the port's, too
+  const auto [at, error] = std::from_chars(end - port.size(), end, where.port);
   if (port.empty() || error != std::errc{} || at != end) {
     return Bad(text, "has no port from 0 to 65535");
   }

@@ -22,9 +22,9 @@ Result<Overcommit> ParseOvercommit(std::string_view text) {
     number = text.substr(equals + 1);
     if (overcommit.gpu.empty()) return Bad(text, "names no GPU before its '='");
   }
-  const char* const end = number.data() + number.size();
+  const char* const end = text.data() + text.size();  // the number's, too
   const auto [at, error] =
-      std::from_chars(number.data(), end, overcommit.ratio, std::chars_format::fixed);
+      std::from_chars(end - number.size(), end, overcommit.ratio, std::chars_format::fixed);
   if (number.empty() || error != std::errc{} || at != end || !std::isfinite(overcommit.ratio)) {
     return Bad(text, "has no ratio that is a number");
   }

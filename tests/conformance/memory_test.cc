@@ -55,7 +55,7 @@ RULE_TEST(MemoryTest, AddressesAreAlignedTo256Bytes,
 RULE_TEST(MemoryTest, LivingAllocationsDoNotOverlap,
           "the memory of an allocation is its own as long as it is not freed",
           "CUDA Driver API 13.0, Memory Management, cuMemAlloc") {
-  constexpr size_t kSizes[] = {1, 300, 512, 5000, 600 * 1024, 3 * kMiB};
+  constexpr size_t kSizes[] = {1, 300, 512, 5000, 600ULL * 1024, 3 * kMiB};
   std::vector<std::pair<CUdeviceptr, size_t>> ranges;
   for (int round = 0; round < 3; ++round) {
     for (size_t bytes : kSizes) {
@@ -215,7 +215,7 @@ RULE_TEST(MemoryTest, SmallAllocationsShareASlab,
   CUdeviceptr b = 0;
   CUDA_OK(cuMemAlloc_v2, &a, 100);
   EXPECT_EQ(FreeBytes(), before - kSlab);
-  CUDA_OK(cuMemAlloc_v2, &b, 512 * 1024);
+  CUDA_OK(cuMemAlloc_v2, &b, 512ULL * 1024);
   EXPECT_EQ(FreeBytes(), before - kSlab);
   EXPECT_EQ(a / kSlab, b / kSlab);
   CUDA_OK(cuMemFree_v2, a);

@@ -16,7 +16,6 @@ namespace prorata::conformance {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
-constexpr const char* kPeerSource = "CUDA Driver API, Peer Context Memory Access";
 constexpr const char* kCopySource = "CUDA Driver API, Memory Management, cuMemcpyPeer";
 constexpr const char* kMultiSource =
     "CUDA Driver API, Execution Control, cuLaunchCooperativeKernelMultiDevice";

@@ -99,7 +99,7 @@ TEST_F(ArrayLimits, Array3DCreateEveryFormat) {
       continue;
     }
     ++made;
-    EXPECT_TRUE(Charged(Slabs(2048 * 2048 * c.bits / 8))) << "format " << c.format;
+    EXPECT_TRUE(Charged(Slabs(uint64_t{2048} * 2048 * c.bits / 8))) << "format " << c.format;
     CUDA_OK(cuArrayDestroy, array);
     EXPECT_TRUE(Charged(0));
   }

@@ -247,7 +247,7 @@ TEST_F(CodeLimits, CtxSetLimitCharged) {
   const uint64_t small = Free();
   CUDA_OK(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, stack + 1024);
   if (!OnRealGpu()) {  // which may take it at the next launch
-    EXPECT_LE(Free() + 2048 * 1024, small);
+    EXPECT_LE(Free() + 2048ULL * 1024, small);
     CUDA_OK(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, stack);
     EXPECT_TRUE(FreeBecomes(small));
   }

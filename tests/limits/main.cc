@@ -19,7 +19,6 @@ std::string KernelImage() { return limits::KernelImage(); }
 
 namespace {
 
-using prorata::limits::DriverSymbol;
 using prorata::limits::kMib;
 
 void Say(const std::string& line) {

@@ -335,7 +335,8 @@ void KillWhileAttaching(const MachineConfig* before, const MachineConfig& victim
       int ready[2];
       EXPECT_EQ(pipe(ready), 0);
       const pid_t other = Spawn([&] {
-        MakeVictim(after, folder.path()).machine.release();  // dies with all it has
+        // Dies with all it has.
+        [[maybe_unused]] const auto* left = MakeVictim(after, folder.path()).machine.release();
         _exit(write(ready[1], "x", 1) == 1 ? pause() : 1);
       });
       close(ready[1]);

@@ -250,7 +250,7 @@ TEST(SharedMachineTest, WaitsEndSoonAfterTheWorkAndCostLittle) {
     }));
   }
   for (const pid_t child : children) EXPECT_EQ(Join(child), 0);
-  EXPECT_EQ((*observer->Usage(0)).busy_ns, 3 * kKernels * kNsPerMs);
+  EXPECT_EQ((*observer->Usage(0)).busy_ns, int64_t{3} * kKernels * kNsPerMs);
 }
 
 TEST(SharedMachineTest, TheExecutorIsWokenAndSoIsWhoWaitsForIt) {
@@ -301,10 +301,11 @@ TEST(SharedMachineTest, AProgramThatClosesAllDescriptorsHarmsNobody) {
     for (int i = 0; i < 20; ++i) dup(own);
     std::vector<char> bytes(4096, 'y');
     if (pwrite(own, bytes.data(), bytes.size(), 0) != 4096) _exit(3);
-    machine->Submit(guest.stream, Work::Kernel(1000));
+    // Whatever they answer.
+    [[maybe_unused]] const auto submitted = machine->Submit(guest.stream, Work::Kernel(1000));
     machine->FreeSlabs(guest.context, extents);
-    machine->Usage(0);
-    machine->AllocSlabs(guest.context, 8 * kMiB);
+    [[maybe_unused]] const auto usage = machine->Usage(0);
+    [[maybe_unused]] const auto more = machine->AllocSlabs(guest.context, 8 * kMiB);
     machine->DestroyContext(guest.context);
     char byte = 0;
     if (pread(own, &byte, 1, 0) != 1 || byte != 'y') _exit(4);
