@@ -13,6 +13,10 @@ struct ComputeTerms {
   Fraction request;                  // gets this whenever it wants it
   Fraction limit = Fraction::One();  // never more
   uint32_t weight = 100;             // its part of what nobody's request claims; at least 1
+  // While a share of a higher priority wants the device, those of a lower one are closed, and keep
+  // no more remaining and queued work than the smallest `yield_within_ns` of those above them.
+  int32_t priority = 0;
+  int64_t yield_within_ns = 2'000'000;
 };
 
 // A share that wants the device is entitled to at least this much of it, even where the requests of

@@ -54,6 +54,9 @@ struct TimeSharingOptions {
   int64_t contended_linger_ns = 20'000'000;
   // Beyond its reported backlog, how long a called-back share may take to drain.
   int64_t drain_grace_ns = 10'000'000;
+  // The most of the device's time that shares may use together above their requests (GaiaGPU's
+  // maximum utilization).
+  Fraction elastic_ceiling = Fraction::One();
 };
 
 class TimeSharing {
