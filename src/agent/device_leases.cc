@@ -3,7 +3,7 @@
 namespace prorata::agent {
 namespace {
 
-using policy::TimeSharing;
+using policy::LeasePolicy;
 
 constexpr size_t kMoments = 11;  // a second of tenths
 constexpr int kRounds = 4;       // a closing may be drained at once, which may open another at once
@@ -13,7 +13,7 @@ constexpr int kRounds = 4;       // a closing may be drained at once, which may 
 DeviceLeases::Outcome DeviceLeases::Add(Key key, ShareTime& share,
                                         const policy::ComputeTerms& terms, int64_t now_ns) {
   shares_[key] = &share;
-  sharing_.Add(key, terms, share.ReadChargedTime(), now_ns);
+  sharing_->Add(key, terms, share.ReadChargedTime(), now_ns);
   const uint32_t sequence = share.WriteLease(false, false);
   Outcome outcome = Touch(now_ns);
   outcome.changes.insert(outcome.changes.begin(), {key, sequence});
@@ -21,14 +21,14 @@ DeviceLeases::Outcome DeviceLeases::Add(Key key, ShareTime& share,
 }
 
 DeviceLeases::Outcome DeviceLeases::Remove(Key key, int64_t now_ns) {
-  sharing_.Remove(key, now_ns);
+  sharing_->Remove(key, now_ns);
   shares_.erase(key);
   return Touch(now_ns);
 }
 
 DeviceLeases::Outcome DeviceLeases::SetTerms(Key key, const policy::ComputeTerms& terms,
                                              int64_t now_ns) {
-  sharing_.SetTerms(key, terms, now_ns);
+  sharing_->SetTerms(key, terms, now_ns);
   return Touch(now_ns);
 }
 
@@ -36,10 +36,10 @@ DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
   Outcome outcome;
   for (int round = 0; round < kRounds; ++round) {
     TellWhatIsSeen(now_ns);
-    const TimeSharing::Decisions decisions = sharing_.Decide(now_ns);
+    const LeasePolicy::Decisions decisions = sharing_->Decide(now_ns);
     outcome.next_ns = decisions.next_ns;
     if (decisions.changes.empty()) break;
-    for (const TimeSharing::Lease& lease : decisions.changes) {
+    for (const LeasePolicy::Lease& lease : decisions.changes) {
       outcome.changes.push_back(
           {lease.share, shares_.at(lease.share)->WriteLease(lease.open, lease.contended)});
     }
@@ -49,19 +49,19 @@ DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
 
 void DeviceLeases::TellWhatIsSeen(int64_t now_ns) {
   for (const auto& [key, share] : shares_) {
-    sharing_.Report(key, share->ReadChargedTime(), static_cast<int64_t>(share->BacklogNs()));
+    sharing_->Report(key, share->ReadChargedTime(), static_cast<int64_t>(share->BacklogNs()));
   }
   for (const auto& [key, share] : shares_) {
     const uint32_t word = share->lease();
     if ((word & protocol::kLeaseOpen) != 0) {
       const bool contended = (word & protocol::kLeaseContended) != 0;
-      if ((contended && share->AllIdle()) || !share->AnyLiving()) sharing_.Idle(key, now_ns);
+      if ((contended && share->AllIdle()) || !share->AnyLiving()) sharing_->Idle(key, now_ns);
       continue;
     }
-    if (sharing_.Draining(key) && share->AllDrained(sharing_.State(key).passed_over)) {
-      sharing_.Drained(key, now_ns);
+    if (sharing_->Draining(key) && share->AllDrained(sharing_->State(key).passed_over)) {
+      sharing_->Drained(key, now_ns);
     }
-    if (share->AnyWaiting()) sharing_.Wanted(key, now_ns);
+    if (share->AnyWaiting()) sharing_->Wanted(key, now_ns);
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The agent's decisions on one device: policy::TimeSharing decides, this tells it what is to be
+// The agent's decisions on one device: a policy::LeasePolicy decides, this tells it what is to be
 // seen and writes the lease words. Messages and time in, changed leases and a deadline out; no
 // clock, timer or socket (leases.h adds them; the one-process simulation has its own).
 //
@@ -12,7 +12,9 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "agent/share_time.h"
@@ -23,7 +25,7 @@ namespace prorata::agent {
 class DeviceLeases {
  public:
   using Key = uint64_t;
-  static constexpr int64_t kNever = policy::TimeSharing::kNever;
+  static constexpr int64_t kNever = policy::LeasePolicy::kNever;
 
   struct Change {
     Key share = 0;
@@ -34,7 +36,10 @@ class DeviceLeases {
     int64_t next_ns = kNever;     // Touch again by then
   };
 
-  explicit DeviceLeases(const policy::TimeSharingOptions& options = {}) : sharing_(options) {}
+  explicit DeviceLeases(const policy::TimeSharingOptions& options = {})
+      : DeviceLeases(std::make_unique<policy::TimeSharing>(options)) {}
+  explicit DeviceLeases(std::unique_ptr<policy::LeasePolicy> sharing)
+      : sharing_(std::move(sharing)) {}
 
   // `share` must stay where it is until Remove. An adopted share may still have its lease from the
   // last agent: it begins anew, closed; who waits or runs says so when it has joined again.
@@ -50,7 +55,7 @@ class DeviceLeases {
   // Its part of the device time of all shares in about the last second; empty: not known yet.
   std::optional<double> Achieved(Key key) const;
 
-  policy::TimeSharing::ShareState State(Key key) const { return sharing_.State(key); }
+  policy::LeasePolicy::ShareState State(Key key) const { return sharing_->State(key); }
   bool empty() const { return shares_.empty(); }
 
  private:
@@ -60,7 +65,7 @@ class DeviceLeases {
   };
   void TellWhatIsSeen(int64_t now_ns);
 
-  policy::TimeSharing sharing_;
+  std::unique_ptr<policy::LeasePolicy> sharing_;
   std::map<Key, ShareTime*> shares_;
   std::deque<Moment> moments_;
 };

@@ -92,7 +92,7 @@ void Leases::Tick() {
 
 void Leases::Describe(Share& share, uint32_t index, protocol::ShareDevice& out) {
   const DeviceLeases& leases = devices_[share.config().devices[index].device]->leases;
-  const policy::TimeSharing::ShareState state = leases.State(share.id());
+  const policy::LeasePolicy::ShareState state = leases.State(share.id());
   out.entitled = state.entitled;
   out.open = state.open;
   out.waiting = state.wanting;

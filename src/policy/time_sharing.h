@@ -32,15 +32,13 @@
 // A share *takes part* while it holds, drains, waits, or did so a moment ago without saying that it
 // is idle (a program that waits for its last kernel before it launches again takes part).
 //
-// How to use: on every event, first Report what is known of every share that holds or drains, then
-// say the event, then carry out what Decide answers, and call Decide again by `next_ns` at the
-// latest. Times are nanoseconds on one clock that never goes back. Not thread-safe.
+// How to use: lease_policy.h.
 
 #include <cstdint>
 #include <limits>
 #include <vector>
 
-#include "policy/entitlement.h"
+#include "policy/lease_policy.h"
 
 namespace prorata::policy {
 
@@ -59,49 +57,22 @@ struct TimeSharingOptions {
   Fraction elastic_ceiling = Fraction::One();
 };
 
-class TimeSharing {
+class TimeSharing final : public LeasePolicy {
  public:
-  using Key = uint64_t;
-  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
-  struct Lease {
-    Key share = 0;
-    bool open = false;
-    bool contended = false;
-  };
-  struct Decisions {
-    std::vector<Lease> changes;  // closings before openings
-    int64_t next_ns = kNever;    // decide again by then
-  };
-  struct ShareState {
-    bool open = false;
-    bool wanting = false;
-    bool passed_over = false;
-    double entitled = 0;  // now, among those that take part (as if it did)
-    double lag_ns = 0;
-  };
-
   explicit TimeSharing(const TimeSharingOptions& options = {}) : options_(options) {}
 
-  // `charged_total_ns` is where the share's counter of device time stands.
-  void Add(Key share, const ComputeTerms& terms, uint64_t charged_total_ns, int64_t now_ns);
-  void Remove(Key share, int64_t now_ns);
-  void SetTerms(Key share, const ComputeTerms& terms, int64_t now_ns);
-
-  // The share's counter of device time, and the estimated device time of what it launched and is
-  // not done. A counter that goes back is taken as standing still.
-  void Report(Key share, uint64_t charged_total_ns, int64_t backlog_ns);
-
-  void Wanted(Key share, int64_t now_ns);   // a launch waits for the closed lease
-  void Idle(Key share, int64_t now_ns);     // nothing queued or running, and nothing waits
-  void Drained(Key share, int64_t now_ns);  // what was launched before the closing is done
-
-  Decisions Decide(int64_t now_ns);
-
-  std::vector<Key> Shares() const;
-  ShareState State(Key share) const;
-  // Called back, and not known to have drained (passed over or not).
-  bool Draining(Key share) const;
+  void Add(Key share, const ComputeTerms& terms, uint64_t charged_total_ns,
+           int64_t now_ns) override;
+  void Remove(Key share, int64_t now_ns) override;
+  void SetTerms(Key share, const ComputeTerms& terms, int64_t now_ns) override;
+  void Report(Key share, uint64_t charged_total_ns, int64_t backlog_ns) override;
+  void Wanted(Key share, int64_t now_ns) override;
+  void Idle(Key share, int64_t now_ns) override;
+  void Drained(Key share, int64_t now_ns) override;
+  Decisions Decide(int64_t now_ns) override;
+  std::vector<Key> Shares() const override;
+  ShareState State(Key share) const override;
+  bool Draining(Key share) const override;
 
  private:
   enum class Phase : uint8_t { kClosed, kOpen, kDraining, kPassedOver };

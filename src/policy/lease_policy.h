@@ -1,0 +1,68 @@
+#pragma once
+
+// What decides who may run on one device: the agent's side of it sees only this, so that policies
+// may be compared on the same ground. TimeSharing is the policy of prorata; the others are there
+// to be compared with it.
+//
+// How to use: on every event, first Report what is known of every share that holds or drains, then
+// say the event, then carry out what Decide answers, and call Decide again by `next_ns` at the
+// latest. Times are nanoseconds on one clock that never goes back. Not thread-safe.
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "policy/entitlement.h"
+
+namespace prorata::policy {
+
+class LeasePolicy {
+ public:
+  using Key = uint64_t;
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+  struct Lease {
+    Key share = 0;
+    bool open = false;
+    bool contended = false;
+  };
+  struct Decisions {
+    std::vector<Lease> changes;  // closings before openings
+    int64_t next_ns = kNever;    // decide again by then
+  };
+  struct ShareState {
+    bool open = false;
+    bool wanting = false;
+    bool passed_over = false;
+    double entitled = 0;  // now, among those that take part (as if it did)
+    double lag_ns = 0;
+  };
+
+  LeasePolicy() = default;
+  LeasePolicy(const LeasePolicy&) = delete;
+  LeasePolicy& operator=(const LeasePolicy&) = delete;
+  virtual ~LeasePolicy() = default;
+
+  // `charged_total_ns` is where the share's counter of device time stands.
+  virtual void Add(Key share, const ComputeTerms& terms, uint64_t charged_total_ns,
+                   int64_t now_ns) = 0;
+  virtual void Remove(Key share, int64_t now_ns) = 0;
+  virtual void SetTerms(Key share, const ComputeTerms& terms, int64_t now_ns) = 0;
+
+  // The share's counter of device time, and the estimated device time of what it launched and is
+  // not done. A counter that goes back is taken as standing still.
+  virtual void Report(Key share, uint64_t charged_total_ns, int64_t backlog_ns) = 0;
+
+  virtual void Wanted(Key share, int64_t now_ns) = 0;   // a launch waits for the closed lease
+  virtual void Idle(Key share, int64_t now_ns) = 0;     // nothing queued or running or waiting
+  virtual void Drained(Key share, int64_t now_ns) = 0;  // launched before the closing, and done
+
+  virtual Decisions Decide(int64_t now_ns) = 0;
+
+  virtual std::vector<Key> Shares() const = 0;
+  virtual ShareState State(Key share) const = 0;
+  // Called back, and not known to have drained (passed over or not).
+  virtual bool Draining(Key share) const = 0;
+};
+
+}  // namespace prorata::policy
