@@ -104,27 +104,52 @@ class Allocations {
 //      T drops 2 -> 1. One slab, one charge.
 //   C. T frees the last one and the driver gives the slab to the device; before T's Drop, the
 //      charge is 2 MiB too high. Never too low.
+//
+// The counts stand in a tree of two levels, found by the upper and the lower half of a slab's number:
+// threads that allocate from one slab meet at one word, and at no lock. Leaves are made when first
+// needed (32 KiB for 16 GiB of addresses) and stay. An address beyond the 49 bits of a GPU's is
+// charged a slab of its own: too high, never too low. Lock-free, thread-safe.
 class Slabs {
  public:
-  // False: no memory. *first: the slab was empty.
+  // False: no memory to count it in. *first: the slab was empty.
   bool Add(uint64_t slab, bool* first) {
-    return table_.Update(slab + 1, [&](uint64_t& count, bool) {
-      *first = count++ == 0;
-      return true;
-    });
+    *first = true;
+    if (Beyond(slab)) return true;
+    std::atomic<uint32_t>* count = CountOf(slab, true);
+    if (count == nullptr) return false;
+    *first = count->fetch_add(1) == 0;
+    return true;
   }
-  // True: it is empty now.
+  // True: it is empty now. Only for what was added.
   bool Drop(uint64_t slab) {
-    bool last = false;
-    table_.Find(slab + 1, [&](uint64_t& count) {
-      last = --count == 0;
-      return !last;
-    });
-    return last;
+    if (Beyond(slab)) return true;
+    std::atomic<uint32_t>* count = CountOf(slab, false);
+    return count != nullptr && count->fetch_sub(1) == 1;
   }
 
  private:
-  Table<uint64_t> table_;
+  static constexpr uint32_t kLeafLog2 = 13, kRootLog2 = 15;  // with a slab's 21: 49 bits
+  static constexpr size_t kLeafBytes = sizeof(std::atomic<uint32_t>) << kLeafLog2;
+
+  static bool Beyond(uint64_t slab) { return slab >> (kRootLog2 + kLeafLog2) != 0; }
+
+  std::atomic<uint32_t>* CountOf(uint64_t slab, bool make) {
+    std::atomic<std::atomic<uint32_t>*>& slot = leaves_[slab >> kLeafLog2];
+    std::atomic<uint32_t>* leaf = slot.load(std::memory_order_acquire);
+    if (leaf == nullptr) {
+      if (!make) return nullptr;
+      auto* made = static_cast<std::atomic<uint32_t>*>(MapPages(kLeafBytes));
+      if (made == nullptr) return nullptr;
+      if (slot.compare_exchange_strong(leaf, made)) {
+        leaf = made;
+      } else {
+        UnmapPages(made, kLeafBytes);  // another thread was first
+      }
+    }
+    return &leaf[slab & ((1u << kLeafLog2) - 1)];
+  }
+
+  std::atomic<std::atomic<uint32_t>*> leaves_[1 << kRootLog2] = {};
 };
 
 }  // namespace prorata::client

@@ -13,6 +13,8 @@ namespace prorata::client {
 // all.
 inline bool TryCharge(std::atomic<uint64_t>* used, const std::atomic<uint64_t>* grant,
                       uint64_t bytes, uint64_t* wanted) {
+  // A word that other threads write too is fetched once, to be written, not first to be read.
+  __builtin_prefetch(used, 1);
   uint64_t before = used->load();
   do {
     *wanted = before + bytes;
