@@ -2,7 +2,8 @@
 // nothing (bench/null_driver), limits on, lease open. Bare and governed batches alternate in one
 // run and both end in the same loaded driver, so that a noisy machine disturbs both alike; medians.
 //
-//   micro [--json] [--rounds N] [--dir BUILD]      exit 1: a bar of DESIGN "The bars" is broken
+//   micro [--json] [--rounds N] [--dir BUILD] [--case NAME]      exit 1: a bar of DESIGN "The bars"
+//   is broken
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -169,7 +170,12 @@ constexpr Case kCases[] = {
     {"alloc_free_4_threads", 300, AllocFree<4096>, FourThreads},
 };
 
-int Run(const std::string& build, int rounds, bool json) {
+bool HasCase(const char* name) {
+  return std::ranges::any_of(kCases,
+                             [name](const Case& one) { return std::strcmp(one.name, name) == 0; });
+}
+
+int Run(const std::string& build, int rounds, bool json, const char* only) {
   std::string folder = "/tmp/prorata-micro-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) {
     std::perror("micro: cannot make a folder in /tmp");
@@ -190,7 +196,9 @@ int Run(const std::string& build, int rounds, bool json) {
     }
     std::printf(json ? "{\"cases\": [" : "%-22s %9s %9s %9s %9s\n", "ns per call", "bare",
                 "governed", "added", "bar");
+    bool first = true;
     for (const Case& one : kCases) {
+      if (only != nullptr && std::strcmp(one.name, only) != 0) continue;
       const Outcome outcome = Measure(one, bare, governed, rounds);
       const double added = outcome.governed_ns - outcome.bare_ns;
       const bool holds = added <= one.bar_ns;
@@ -198,11 +206,12 @@ int Run(const std::string& build, int rounds, bool json) {
       std::printf(json ? "%s{\"name\": \"%s\", \"bare_ns\": %.1f, \"governed_ns\": %.1f, "
                          "\"added_ns\": %.1f, \"bar_ns\": %.0f, \"holds\": %s}"
                        : "%s%-22s %9.1f %9.1f %9.1f %9.0f%s\n",
-                  json && &one != kCases ? ", " : "", one.name, outcome.bare_ns,
-                  outcome.governed_ns, added, one.bar_ns,
+                  json && !first ? ", " : "", one.name, outcome.bare_ns, outcome.governed_ns, added,
+                  one.bar_ns,
                   json    ? holds ? "true" : "false"
                   : holds ? ""
                           : "  broken");
+      first = false;
     }
     if (json) std::printf("]}\n");
   }
@@ -220,6 +229,7 @@ int main(int argc, char** argv) {
   for (int up = 0; up < 2; ++up) build.erase(build.rfind('/'));  // BUILD/bin/micro
   bool json = false;
   int rounds = 5;
+  const char* only = nullptr;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--json") == 0) {
       json = true;
@@ -227,12 +237,18 @@ int main(int argc, char** argv) {
       rounds = std::max(1, std::atoi(argv[++i]));
     } else if (std::strcmp(argv[i], "--dir") == 0 && i + 1 < argc) {
       build = argv[++i];
+    } else if (std::strcmp(argv[i], "--case") == 0 && i + 1 < argc) {
+      only = argv[++i];
+      if (!prorata::bench::HasCase(only)) {
+        std::fprintf(stderr, "micro: no case %s; run without --case to see them all\n", only);
+        return 2;
+      }
     } else {
-      std::fprintf(stderr, "usage: micro [--json] [--rounds N] [--dir BUILD]\n");
+      std::fprintf(stderr, "usage: micro [--json] [--rounds N] [--dir BUILD] [--case NAME]\n");
       return 2;
     }
   }
-  const int status = prorata::bench::Run(build, rounds, json);
+  const int status = prorata::bench::Run(build, rounds, json, only);
   std::fflush(stdout);
   _exit(status);  // the helper thread of the library under test must not see the fixture go
 }

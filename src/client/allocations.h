@@ -105,10 +105,10 @@ class Allocations {
 //   C. T frees the last one and the driver gives the slab to the device; before T's Drop, the
 //      charge is 2 MiB too high. Never too low.
 //
-// The counts stand in a tree of two levels, found by the upper and the lower half of a slab's number:
-// threads that allocate from one slab meet at one word, and at no lock. Leaves are made when first
-// needed (32 KiB for 16 GiB of addresses) and stay. An address beyond the 49 bits of a GPU's is
-// charged a slab of its own: too high, never too low. Lock-free, thread-safe.
+// The counts stand in a tree of two levels, found by the upper and the lower half of a slab's
+// number: threads that allocate from one slab meet at one word, and at no lock. Leaves are made
+// when first needed (32 KiB for 16 GiB of addresses) and stay. An address beyond the 49 bits of a
+// GPU's is charged a slab of its own: too high, never too low. Lock-free, thread-safe.
 class Slabs {
  public:
   // False: no memory to count it in. *first: the slab was empty.

@@ -1,5 +1,9 @@
 #include "client/charge.h"
 
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "client/connection.h"
 #include "client/guest.h"
 #include "client/ledger.h"
@@ -48,6 +52,18 @@ uint32_t WaitMs() {
 }  // namespace
 
 constinit Moves g_moves;
+__thread Moves::Stripe* t_moves __attribute__((tls_model("initial-exec"))) = nullptr;
+
+Moves::Stripe* ClaimMoves() {
+  const auto alive = [](int32_t thread) {
+    const int saved_errno = errno;
+    const bool gone = syscall(SYS_tgkill, getpid(), thread, 0) != 0 && errno == ESRCH;
+    errno = saved_errno;
+    return !gone;
+  };
+  t_moves = g_moves.Claim(static_cast<int32_t>(syscall(SYS_gettid)), alive);
+  return t_moves;
+}
 
 int64_t AgentSilentNs() {
   return g_silence.Observe(g_share.limits.load()->header.heartbeat.load(std::memory_order_relaxed),

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <random>
@@ -191,51 +192,75 @@ TEST(Ledger, SaysWhatItWouldHaveToReach) {
   EXPECT_EQ(used, 150u);
 }
 
+bool Alive(int32_t thread) { return thread < 1000; }
+
 TEST(Moves, AreMissedByNobodyWhoMeasures) {
-  Moves moves;
-  moves.Begin();  // the one who measures
+  static Moves moves;
+  Moves::Stripe* mine = moves.Claim(1, Alive);
+  Moves::Stripe* others = moves.Claim(2, Alive);
+  ASSERT_NE(mine, others);
+  moves.Begin(mine);  // the one who measures
   EXPECT_TRUE(moves.AloneSince(moves.Look()));
 
-  moves.Begin();  // another, who was under way before ...
+  moves.Begin(others);  // another, who was under way before ...
   const uint64_t beside = moves.Look();
   EXPECT_FALSE(moves.AloneSince(beside));
-  moves.End();  // ... and is done meanwhile
+  moves.End(others);  // ... and is done meanwhile
   EXPECT_FALSE(moves.AloneSince(beside));
   EXPECT_TRUE(moves.AloneSince(moves.Look()));
 
   const uint64_t before = moves.Look();
-  moves.Begin();
+  moves.Begin(others);
   EXPECT_FALSE(moves.AloneSince(before)) << "it began meanwhile";
-  moves.End();
+  moves.End(others);
   EXPECT_FALSE(moves.AloneSince(before)) << "it came and went";
   EXPECT_TRUE(moves.AloneSince(moves.Look()));
-  moves.End();
+  moves.End(mine);
+}
+
+TEST(Moves, StripesOfTheDeadAreTakenAndTheLivingShareWhenAllAreTaken) {
+  static Moves moves;
+  Moves::Stripe* dead = moves.Claim(1000, Alive);
+  moves.Begin(dead);  // and dies in the call
+  std::vector<Moves::Stripe*> taken;
+  for (int32_t thread = 1; thread <= 62; ++thread) taken.push_back(moves.Claim(thread, Alive));
+  EXPECT_EQ(std::count(taken.begin(), taken.end(), dead), 0) << "there were free ones";
+  EXPECT_EQ(moves.Claim(63, Alive), dead);
+  Moves::Stripe* common = moves.Claim(64, Alive);
+  EXPECT_EQ(moves.Claim(65, Alive), common);
+  EXPECT_EQ(std::count(taken.begin(), taken.end(), common), 0);
+  moves.Begin(common);
+  EXPECT_TRUE(moves.AloneSince(moves.Look())) << "the dead one's call is not under way";
+  moves.Begin(common);
+  EXPECT_FALSE(moves.AloneSince(moves.Look()));
 }
 
 TEST(Moves, OfThreadsThatComeAndGoAreSeen) {
   // Each move takes a byte out of `there` and puts it back: who was alone never finds it missing.
-  Moves moves;
+  static Moves moves;
   std::atomic<int> there{3};
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&] {
+    threads.emplace_back([&, i] {
+      Moves::Stripe* own = moves.Claim(2 + i, Alive);
       while (!stop) {
-        moves.Begin();
+        moves.Begin(own);
         --there;
         ++there;
-        moves.End();
+        moves.End(own);
         std::this_thread::yield();
       }
     });
   }
   bool missed = false;
+  Moves::Stripe* mine = moves.Claim(1, Alive);
   for (int i = 0; i < 50'000; ++i) {
-    moves.Begin();
+    moves.Begin(mine);
     const uint64_t looked = moves.Look();
     const int found = there;
     missed |= moves.AloneSince(looked) && found != 3;
-    moves.End();
+    moves.End(mine);
   }
   stop = true;
   for (std::thread& thread : threads) thread.join();

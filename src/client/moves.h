@@ -4,10 +4,10 @@
 // it, or given it back to the driver and not uncharged it. Until they are done, what is charged is
 // more than what the process has, and a comparison of the two tells nothing of a third thing.
 //
-// Every allocation passes here, and next to none is measured. So each thread counts in one of many
-// words, seldom one that another thread uses, and who measures adds them up: a word that all threads
-// write would be carried from core to core four times in each allocation and free. Lock-free,
-// thread-safe; a thread ends the moves that it began.
+// Every allocation passes here, and next to none is measured. So each thread has a word of its own,
+// which it changes by plain stores, and who measures adds them up: one word for all would be
+// carried from core to core four times in each allocation and free, and even alone cost four locked
+// instructions (25 of the 130 ns of a pair on a Xeon). Lock-free, thread-safe.
 
 #include <atomic>
 #include <cstdint>
@@ -16,8 +16,31 @@ namespace prorata::client {
 
 class Moves {
  public:
-  void Begin() { OfThisThread().fetch_add(kBegun + 1); }
-  void End() { OfThisThread().fetch_sub(1); }
+  // A word and whose it is. Number 0 is everybody's who found no other.
+  struct alignas(128) Stripe {  // two lines: processors fetch them in pairs
+    std::atomic<uint64_t> word{0};
+    std::atomic<int32_t> owner{0};
+  };
+
+  // A stripe for this thread (its number for the kernel): a free one, else that of a thread that is
+  // dead, else the common one. `alive` says whether a thread is.
+  Stripe* Claim(int32_t thread, bool (*alive)(int32_t thread)) {
+    for (const bool of_the_dead : {false, true}) {
+      for (Stripe& stripe : stripes_) {
+        int32_t owner = stripe.owner.load();
+        if (&stripe == stripes_ || (of_the_dead ? alive(owner) : owner != 0)) continue;
+        if (!stripe.owner.compare_exchange_strong(owner, thread)) continue;
+        stripe.word.store(stripe.word.load() & ~(kBegun - 1));  // it died in a call
+        return &stripe;
+      }
+    }
+    return stripes_;
+  }
+
+  // By the thread that claimed the stripe. What it does between Begin and End to words that others
+  // see begins with a locked instruction, which orders the store before it on x86.
+  void Begin(Stripe* stripe) { Add(stripe, kBegun + 1); }
+  void End(Stripe* stripe) { Add(stripe, ~uint64_t{0}); }
 
   // Begins a time in which nobody else is to move memory. The caller has begun a move himself.
   uint64_t Look() const {
@@ -25,39 +48,42 @@ class Moves {
     for (const Stripe& stripe : stripes_) sum += stripe.word.load();
     return sum;
   }
-  // Whether nobody did, from the end of that Look() until now. The words are not read at one moment:
-  // but a move that overlaps this time was either under way when its word was read first, and is in
-  // `looked`, or has begun since, and its word is another now. A begin adds more than any number of
-  // ends takes away, so the sum tells.
+  // Whether nobody did, from the end of that Look() until now. The words are not read at one
+  // moment: but a move that overlaps this time was either under way when its word was read first,
+  // and is in `looked`, or has begun since, and its word is another now. A begin adds more than any
+  // number of ends takes away, so the sum tells.
   bool AloneSince(uint64_t looked) const { return looked % kBegun == 1 && Look() == looked; }
 
  private:
   // In a word, above this: how many have ever begun, modulo 2^32; below: how many are under way.
   static constexpr uint64_t kBegun = uint64_t{1} << 32;
-  static constexpr int kStripesLog2 = 6;
-  struct alignas(64) Stripe {
-    std::atomic<uint64_t> word{0};
-  };
 
-  // By the thread's own block, which stands at the top of its stack: a page at least apart from
-  // every other's.
-  std::atomic<uint64_t>& OfThisThread() {
-    const auto block = reinterpret_cast<uint64_t>(__builtin_thread_pointer());
-    return stripes_[((block >> 12) * 0x9e3779b97f4a7c15) >> (64 - kStripesLog2)].word;
+  void Add(Stripe* stripe, uint64_t change) {
+    if (stripe == stripes_) {
+      stripe->word.fetch_add(change);
+    } else {
+      stripe->word.store(stripe->word.load(std::memory_order_relaxed) + change,
+                         std::memory_order_release);
+    }
   }
 
-  Stripe stripes_[1 << kStripesLog2];
+  Stripe stripes_[64];
 };
 
 extern Moves g_moves;
+extern __thread Moves::Stripe* t_moves __attribute__((tls_model("initial-exec")));
+Moves::Stripe* ClaimMoves();  // for this thread, for good
 
 // For the time of a call that moves memory, from before it charges until it has given back.
 class Moving {
  public:
-  Moving() { g_moves.Begin(); }
-  ~Moving() { g_moves.End(); }
+  Moving() : stripe_(t_moves != nullptr ? t_moves : ClaimMoves()) { g_moves.Begin(stripe_); }
+  ~Moving() { g_moves.End(stripe_); }
   Moving(const Moving&) = delete;
   Moving& operator=(const Moving&) = delete;
+
+ private:
+  Moves::Stripe* stripe_;
 };
 
 }  // namespace prorata::client
