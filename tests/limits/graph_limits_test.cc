@@ -71,6 +71,18 @@ class GraphLimits : public LimitTest {
     EXPECT_EQ(CUDA(cuGraphAddMemFreeNode)(&free, graph, &alloc, 1, address), CUDA_SUCCESS);
     return graph;
   }
+  // One with that graph as a child: moved, for a clone cannot allocate.
+  CUgraph Parent(CUgraph child) {
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr;
+    CUgraphNodeParams params = {};
+    params.type = CU_GRAPH_NODE_TYPE_GRAPH;
+    params.graph.graph = child;
+    params.graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+    EXPECT_EQ(CUDA(cuGraphCreate)(&graph, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CUDA(cuGraphAddNode_v2)(&node, graph, nullptr, nullptr, 0, &params), CUDA_SUCCESS);
+    return graph;
+  }
   // The same by capturing a stream.
   CUgraph Captured(uint64_t bytes) {
     CUgraph graph = nullptr;
@@ -81,6 +93,10 @@ class GraphLimits : public LimitTest {
     EXPECT_EQ(CUDA(cuMemFreeAsync)(address, stream_), CUDA_SUCCESS);
     EXPECT_EQ(CUDA(cuStreamEndCapture)(stream_, &graph), CUDA_SUCCESS);
     return graph;
+  }
+  static bool MovesGraphs() {
+    int version = 0;
+    return CUDA(cuDriverGetVersion)(&version) == CUDA_SUCCESS && version >= 13000;
   }
   static CUgraphExec Instantiate(CUgraph graph) {
     CUgraphExec exec = nullptr;
@@ -152,6 +168,26 @@ TEST_F(GraphLimits, GraphAddMemAllocNodeCharged) {
   LaunchIsCharged(Graph(AddMemAllocNode, kBytes));
 }
 
+TEST_F(GraphLimits, GraphMovedChildRefused) {
+  SKIP_UNLESS(MovesGraphs(), "child graphs that are moved (CUDA 13.0)");
+  LaunchIsRefused(Parent(Graph(AddMemAllocNode, kBytes)));
+  LaunchIsRefused(Parent(Parent(Captured(kBytes))));
+  // A child for each half: together they do not fit.
+  CUgraph both = Parent(Graph(AddNodeV2, kBytes / 2));
+  CUgraphNodeParams params = {};
+  params.type = CU_GRAPH_NODE_TYPE_GRAPH;
+  params.graph.graph = Graph(AddNodeV2, kBytes / 2);
+  params.graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+  CUgraphNode node = nullptr;
+  CUDA_OK(cuGraphAddNode, &node, both, nullptr, 0, &params);
+  LaunchIsRefused(both);
+}
+TEST_F(GraphLimits, GraphMovedChildCharged) {
+  SKIP_UNLESS(MovesGraphs(), "child graphs that are moved (CUDA 13.0)");
+  LaunchIsCharged(Parent(Graph(AddMemAllocNode, kBytes)));
+  LaunchIsCharged(Parent(Parent(Captured(kBytes))));
+}
+
 TEST_F(GraphLimits, GraphAddNodeRefused) {
   LaunchIsRefused(Graph(AddNode, kBytes));
   LaunchIsRefused(Graph(AddNodeV2, kBytes));
@@ -163,24 +199,6 @@ TEST_F(GraphLimits, GraphAddNodeCharged) {
 
 TEST_F(GraphLimits, CapturedAllocationRefused) { LaunchIsRefused(Captured(kBytes)); }
 TEST_F(GraphLimits, CapturedAllocationCharged) { LaunchIsCharged(Captured(kBytes)); }
-
-TEST_F(GraphLimits, ChildGraphAllocationRefused) {
-  CUgraph graph = nullptr;
-  CUgraphNode node = nullptr;
-  CUgraph child = Graph(AddMemAllocNode, kBytes);
-  CUDA_OK(cuGraphCreate, &graph, 0);
-  CUgraphNodeParams params = {};
-  params.type = CU_GRAPH_NODE_TYPE_GRAPH;
-  params.graph.graph = child;
-  params.graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
-  const CUresult result = CUDA(cuGraphAddNode_v2)(&node, graph, nullptr, nullptr, 0, &params);
-  if (result != CUDA_SUCCESS) {  // only graphs that are moved may allocate, and not everywhere
-    CUDA_OK(cuGraphDestroy, child);
-    CUDA_OK(cuGraphDestroy, graph);
-    GTEST_SKIP() << "this driver has no child graphs that allocate: error " << result;
-  }
-  LaunchIsRefused(graph);
-}
 
 TEST_F(GraphLimits, GraphUploadRefused) {
   CUgraph graph = Graph(AddMemAllocNode, kBytes);

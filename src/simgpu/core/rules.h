@@ -123,16 +123,18 @@ namespace prorata::simgpu {
   X(kVersionsDecide, "versions-decide")                       \
   X(kUnknownErrorsHaveNoName, "unknown-errors-have-no-name")
 
-#define PRORATA_SIM_GRAPH_RULES(X)                        \
-  X(kGraphEdgesOrder, "graph-edges-order")                \
-  X(kGraphBranchesOverlap, "graph-branches-overlap")      \
-  X(kGraphRelaunchWaits, "graph-relaunch-waits")          \
-  X(kGraphWaitsForStream, "graph-waits-for-stream")       \
-  X(kStreamWaitsForGraph, "stream-waits-for-graph")       \
-  X(kGraphDisabledNodeRests, "graph-disabled-node-rests") \
-  X(kGraphMemoryLiveOnce, "graph-memory-live-once")       \
-  X(kGraphMemoryAtLaunch, "graph-memory-at-launch")       \
-  X(kGraphEdgesAreOnce, "graph-edges-are-once")           \
+#define PRORATA_SIM_GRAPH_RULES(X)                         \
+  X(kGraphEdgesOrder, "graph-edges-order")                 \
+  X(kGraphBranchesOverlap, "graph-branches-overlap")       \
+  X(kGraphRelaunchWaits, "graph-relaunch-waits")           \
+  X(kGraphWaitsForStream, "graph-waits-for-stream")        \
+  X(kStreamWaitsForGraph, "stream-waits-for-graph")        \
+  X(kGraphDisabledNodeRests, "graph-disabled-node-rests")  \
+  X(kGraphMemoryLiveOnce, "graph-memory-live-once")        \
+  X(kGraphMemoryAtLaunch, "graph-memory-at-launch")        \
+  X(kCloneHasNoMemory, "clone-has-no-memory")              \
+  X(kMovedGraphIsItsParents, "moved-graph-is-its-parents") \
+  X(kGraphEdgesAreOnce, "graph-edges-are-once")            \
   X(kGraphNodesKeepTheirGraph, "graph-nodes-keep-their-graph")
 
 // Between processes and devices.

@@ -106,6 +106,18 @@ bool HasMemoryNodes(const Graph& graph) {
   });
 }
 
+bool HasInstance(const Graph& graph) {
+  return !graph.instance.expired() ||
+         std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [](const auto& node) { return node->child && HasInstance(*node->child); });
+}
+
+bool Holds(const Graph& graph, const Graph* inner) {
+  return &graph == inner ||
+         std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [&](const auto& node) { return node->child && Holds(*node->child, inner); });
+}
+
 void ForgetNodes(Graph* graph) {
   for (const auto& node : graph->nodes) {
     D().nodes.erase(node.get());

@@ -33,6 +33,7 @@ struct Graph {
   std::vector<uint64_t> allocations;  // addresses of its allocation nodes
   std::weak_ptr<GraphExec> instance;  // of a graph with memory nodes: the only one there may be
   bool owned_by_node = false;         // a child graph: cannot be destroyed by itself
+  bool moved = false;                 // into its node: what it was made as is no graph by itself
   ~Graph();
 };
 
@@ -43,15 +44,20 @@ GraphNode* AddNode(Graph* graph, CUgraphNodeType type, StreamOp operation, Conte
                    std::vector<GraphNode*> dependencies);
 std::shared_ptr<Graph> NewGraph();
 std::shared_ptr<Graph> CloneGraph(const Graph& graph);
-// Makes `child` the graph of a child graph node.
+// Makes `child` the graph of a child graph node: a clone, or the program's own, which moves.
 void SetChild(GraphNode* node, std::shared_ptr<Graph> child);
 CUresult FindGraph(CUgraph graph, std::shared_ptr<Graph>* out);
 CUresult FindNode(CUgraphNode node, GraphNode** out, Graph** graph = nullptr);
 // The nodes of a copy by the handles of the nodes that they are copies of, child graphs' included.
 std::map<CUgraphNode, GraphNode*> NodesByOriginal(const Graph& copy);
-// Graphs with memory nodes cannot be cloned, be the child of another, lose nodes or edges, or have
-// two instances at a time (cuGraphAddMemAllocNode).
+// Graphs with memory nodes cannot be cloned, be cloned into a node, lose nodes or edges, or have
+// two instances at a time (cuGraphAddMemAllocNode). They can be moved into a node; the graph that
+// they are moved into then is one with memory nodes.
 bool HasMemoryNodes(const Graph& graph);
+// Whether it, or a graph of one of its nodes, has an instance that holds its memory nodes.
+bool HasInstance(const Graph& graph);
+// Whether `inner` is `graph`, or a graph of one of its nodes.
+bool Holds(const Graph& graph, const Graph* inner);
 // Takes the nodes out of the Driver's table; the handles are invalid from then on.
 void ForgetNodes(Graph* graph);
 // The node's type for an operation.

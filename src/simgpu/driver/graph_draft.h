@@ -14,6 +14,7 @@ struct Draft {
   CUDA_MEMCPY3D copy_params{};
   CUDA_MEMSET_NODE_PARAMS fill_params{};
   std::shared_ptr<Graph> child;
+  bool moves = false;  // the child is not a clone
 };
 
 // Adds a node made of a draft. D().mutex held.

@@ -63,8 +63,9 @@ CUresult MakeExec(CUgraphExec* out, CUgraph handle, cuuint64_t flags) {
   std::lock_guard lock(D().mutex);
   std::shared_ptr<Graph> graph;
   if (CUresult result = FindGraph(handle, &graph)) return result;
+  if (graph->moved && !Broken(Rule::kMovedGraphIsItsParents)) return CUDA_ERROR_INVALID_VALUE;
   const bool has_memory = HasMemoryNodes(*graph);
-  if (has_memory && !graph->instance.expired()) return CUDA_ERROR_INVALID_VALUE;
+  if (has_memory && HasInstance(*graph)) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = Instantiate(graph, ctx, flags, out)) return result;
   if (has_memory) graph->instance = D().execs[*out];
   return CUDA_SUCCESS;
@@ -163,6 +164,10 @@ CUresult Update(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResul
   std::shared_ptr<Graph> graph;
   if (CUresult result = FindExec(handle, &exec)) return result;
   if (CUresult result = FindGraph(graph_handle, &graph)) return result;
+  if (graph->moved && !Broken(Rule::kMovedGraphIsItsParents)) {
+    why->result = CU_GRAPH_EXEC_UPDATE_ERROR;
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if (!SameShape(*exec->graph, *graph, why)) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   CUgraphExec fresh;
   if (CUresult result = Instantiate(graph, exec->ctx, exec->flags, &fresh)) return result;

@@ -95,10 +95,20 @@ CUresult DraftEvent(CUevent handle, bool record, Draft* draft) {
   return CUDA_SUCCESS;
 }
 
-CUresult DraftChild(CUgraph handle, Draft* draft) {
+// A: a clone, which must not hold memory nodes. B: the graph itself, which may, and which belongs
+// to the node from then on. A graph that was moved is neither cloned nor moved into another.
+CUresult DraftChild(CUgraph handle, CUgraphChildGraphNodeOwnership ownership, Draft* draft) {
   std::shared_ptr<Graph> graph;
   if (CUresult result = FindGraph(handle, &graph)) return result;
-  if (HasMemoryNodes(*graph)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (graph->moved && !Broken(Rule::kMovedGraphIsItsParents)) return CUDA_ERROR_INVALID_VALUE;
+  if (ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE) {
+    if (graph->owned_by_node) return CUDA_ERROR_INVALID_VALUE;
+    draft->child = std::move(graph);
+    draft->moves = true;
+    return CUDA_SUCCESS;
+  }
+  if (ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) return CUDA_ERROR_INVALID_VALUE;
+  if (HasMemoryNodes(*graph) && !Broken(Rule::kCloneHasNoMemory)) return CUDA_ERROR_INVALID_VALUE;
   draft->child = CloneGraph(*graph);
   return CUDA_SUCCESS;
 }
@@ -147,7 +157,13 @@ CUresult PlaceNode(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* de
     if (owner != graph.get() || twice) return CUDA_ERROR_INVALID_VALUE;
     nodes.push_back(node);
   }
-  if (const auto* free = std::get_if<GraphFreeCall>(&draft.operation)) {
+  const auto* free = std::get_if<GraphFreeCall>(&draft.operation);
+  const bool memory = free || std::holds_alternative<GraphAllocCall>(draft.operation);
+  if (memory && graph->owned_by_node && !Broken(Rule::kMovedGraphIsItsParents)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (draft.moves && Holds(*draft.child, graph.get())) return CUDA_ERROR_INVALID_VALUE;
+  if (free) {
     if (CUresult result = CheckFreeNode(graph.get(), free->address)) return result;
   }
   const CUgraphNodeType type = draft.child ? CU_GRAPH_NODE_TYPE_GRAPH : NodeTypeOf(draft.operation);
@@ -156,7 +172,10 @@ CUresult PlaceNode(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* de
   node->kernel_params = draft.kernel_params;
   node->copy_params = draft.copy_params;
   node->fill_params = draft.fill_params;
-  if (draft.child) SetChild(node, std::move(draft.child));
+  if (draft.child) {
+    draft.child->moved = draft.moves;
+    SetChild(node, std::move(draft.child));
+  }
   *out = reinterpret_cast<CUgraphNode>(node);
   return CUDA_SUCCESS;
 }
@@ -244,7 +263,7 @@ CUresult DraftOf(CUgraphNodeParams* params, Draft* draft) {
     case CU_GRAPH_NODE_TYPE_HOST:
       return DraftHost({params->host.fn, params->host.userData}, draft);
     case CU_GRAPH_NODE_TYPE_GRAPH:
-      return DraftChild(params->graph.graph, draft);
+      return DraftChild(params->graph.graph, params->graph.ownership, draft);
     case CU_GRAPH_NODE_TYPE_EMPTY:
       return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
@@ -285,7 +304,8 @@ PRORATA_ADD(cuGraphAddMemsetNode, (const CUDA_MEMSET_NODE_PARAMS* memsetParams, 
             memsetParams ? DraftFill(*memsetParams, ctx, draft) : CUDA_ERROR_INVALID_VALUE)
 PRORATA_ADD(cuGraphAddHostNode, (const CUDA_HOST_NODE_PARAMS* nodeParams),
             Checked(nodeParams, draft, DraftHost))
-PRORATA_ADD(cuGraphAddChildGraphNode, (CUgraph childGraph), DraftChild(childGraph, draft))
+PRORATA_ADD(cuGraphAddChildGraphNode, (CUgraph childGraph),
+            DraftChild(childGraph, CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE, draft))
 PRORATA_ADD(cuGraphAddEventRecordNode, (CUevent event), DraftEvent(event, true, draft))
 PRORATA_ADD(cuGraphAddEventWaitNode, (CUevent event), DraftEvent(event, false, draft))
 PRORATA_ADD(cuGraphAddMemAllocNode, (CUDA_MEM_ALLOC_NODE_PARAMS * nodeParams),
@@ -306,12 +326,19 @@ CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
 
 CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
   if (!nodeParams) return CUDA_ERROR_INVALID_VALUE;
+  if (nodeParams->type == CU_GRAPH_NODE_TYPE_GRAPH) return CUDA_ERROR_NOT_SUPPORTED;
   return Set(nullptr, hNode, nodeParams->type,
              [&](Draft* draft) { return DraftOf(nodeParams, draft); });
 }
 CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                   CUgraphNodeParams* nodeParams) {
   if (!nodeParams || !hGraphExec) return CUDA_ERROR_INVALID_VALUE;
+  if (nodeParams->type == CU_GRAPH_NODE_TYPE_GRAPH) {
+    if (nodeParams->graph.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    return cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, nodeParams->graph.graph);
+  }
   return Set(hGraphExec, hNode, nodeParams->type,
              [&](Draft* draft) { return DraftOf(nodeParams, draft); });
 }
