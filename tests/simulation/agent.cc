@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "simulation/policies.h"
 #include "simulation/world.h"
 
 namespace prorata::simulation {
@@ -12,6 +13,7 @@ using protocol::MessageType;
 
 // What an agent has only in its own memory.
 struct Agent::Life {
+  explicit Life(const std::string& policy) : leases(MakePolicy(policy)) {}
   DeviceLeases leases;
   std::map<uint64_t, std::unique_ptr<ShareTime>> times;  // by share
 };
@@ -43,7 +45,7 @@ void Agent::Begin() {
   alive_ = true;
   restart_ns_ = Thread::kNever;
   troubled_until_ns_ = now_ns + 200'000'000;  // until members have joined again
-  life_ = std::make_unique<Life>();
+  life_ = std::make_unique<Life>(world_.policy());
   world_.Trace("agent", 0);
   for (const auto& share : shares_) {
     if (share->begun) BeginShare(*share);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "simulation/policies.h"
 #include "simulation/random_world.h"
 #include "simulation/report.h"
 
@@ -13,11 +14,16 @@ namespace {
 
 using namespace prorata::simulation;
 
-nlohmann::json ToJson(const Scenario& scenario, const Report& report) {
-  nlohmann::json json = {{"scenario", scenario.name},       {"seed", report.seed},
-                         {"device_use", report.device_use}, {"switching", report.switching},
-                         {"events", report.events},         {"cpu_s", report.cpu_s},
-                         {"failure", report.failure},       {"met", report.met()}};
+nlohmann::json ToJson(const Scenario& scenario, const std::string& policy, const Report& report) {
+  nlohmann::json json = {{"scenario", scenario.name},
+                         {"seed", report.seed},
+                         {"policy", scenario.prorata ? policy : "none"},
+                         {"device_use", report.device_use},
+                         {"switching", report.switching},
+                         {"events", report.events},
+                         {"cpu_s", report.cpu_s},
+                         {"failure", report.failure},
+                         {"met", report.met()}};
   for (const ProgramReport& program : report.programs) {
     json["programs"].push_back({{"name", program.name},
                                 {"gpu_time", program.gpu_time},
@@ -97,6 +103,13 @@ int main(int argc, char** argv) {
   bool table = false;
   app.add_flag("--table", table, "one line for each run");
   app.add_flag("--json", json, "one JSON object for each run");
+  std::string policy = "default";
+  app.add_option("--policy", policy,
+                 "who decides turns: default, gemini, gemini-least, round-robin; or none: without "
+                 "prorata, whatever the scenario says")
+      ->check([](const std::string& name) {
+        return name == "none" || MakePolicy(name) ? "" : "there is no policy " + name;
+      });
   CLI11_PARSE(app, argc, argv);
   if (files.empty() != random) {
     std::fprintf(stderr, "simulation: name scenario files, or --random\n");
@@ -106,13 +119,15 @@ int main(int argc, char** argv) {
   if (table) std::printf("%-58s %-36s %6s\n", "scenario", "% of the GPU time", "in use");
   bool met = true;
   for (const std::string& file : files) {
-    const auto scenario = ReadScenario(file);
+    auto scenario = ReadScenario(file);
     if (!scenario) {
       std::fprintf(stderr, "simulation: %s\n", scenario.error().message.c_str());
       return 2;
     }
+    if (policy == "none") scenario->prorata = false;
     for (int run = 0; run < runs; ++run) {
       WorldOptions options;
+      options.policy = policy;
       options.seed = seed + static_cast<uint64_t>(run);
       std::ofstream trace;
       if (!trace_file.empty()) {
@@ -126,7 +141,7 @@ int main(int argc, char** argv) {
       const Report report = RunScenario(*scenario, options);
       met = met && report.met();
       if (json) {
-        std::printf("%s\n", ToJson(*scenario, report).dump().c_str());
+        std::printf("%s\n", ToJson(*scenario, policy, report).dump().c_str());
       } else if (table) {
         PrintRow(*scenario, report);
       } else {
@@ -134,8 +149,9 @@ int main(int argc, char** argv) {
       }
       if (!report.met()) {
         std::fprintf(stderr,
-                     "simulation: to see this run again: simulation %s --seed %llu --trace FILE\n",
-                     file.c_str(), static_cast<unsigned long long>(report.seed));
+                     "simulation: to see this run again: simulation %s --policy %s --seed %llu "
+                     "--trace FILE\n",
+                     file.c_str(), policy.c_str(), static_cast<unsigned long long>(report.seed));
       }
     }
   }

@@ -171,5 +171,34 @@ TEST(RandomWorlds, KeepWhatIsAlwaysTrue) {
   }
 }
 
+// The policies to compare with: what each is known for, with the same programs.
+Report RunWith(const std::string& policy, const std::string& name) {
+  const Scenario scenario = Read(name);
+  WorldOptions options;
+  options.policy = policy;
+  Report report = RunScenario(scenario, options);
+  EXPECT_EQ(report.failure, "") << policy << ", " << name;
+  return report;
+}
+
+TEST(OtherPolicies, RoundRobinGivesEqualTurnsWhateverTheRequestsAre) {
+  for (const ProgramReport& program : RunWith("round-robin", "shares_532").programs) {
+    EXPECT_NEAR(program.gpu_time, 1.0 / 3, 0.02) << program.name;
+  }
+}
+
+TEST(OtherPolicies, GeminisShortestTurnsFollowTheRequests) {
+  const Report report = RunWith("gemini-least", "shares_532");
+  EXPECT_NEAR(report.programs[0].gpu_time, 0.5, 0.03);
+  EXPECT_NEAR(report.programs[1].gpu_time, 0.3, 0.03);
+  EXPECT_NEAR(report.programs[2].gpu_time, 0.2, 0.03);
+}
+
+// A token is held through its holder's gaps: half of the device's time is nobody's.
+TEST(OtherPolicies, GeminisIdleQuantaWasteWhatAPairWithGapsCouldShare) {
+  EXPECT_GT(RunWith("default", "gaps_without").device_use, 0.9);
+  EXPECT_LT(RunWith("gemini", "gaps").device_use, 0.6);
+}
+
 }  // namespace
 }  // namespace prorata::simulation

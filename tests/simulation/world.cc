@@ -34,7 +34,8 @@ class World::Mischief final : public Thread {
  private:
   void Run() override {
     WakeAt(world_.now_ns() + kWatchNs);
-    if (world_.options_.check) world_.WatchWaiting();
+    // Of the policies only prorata's promises it.
+    if (world_.options_.check && world_.options_.policy == "default") world_.WatchWaiting();
     if (world_.finishing_) return;
     const Mishaps& mishaps = world_.options_.mishaps;
     const double seconds = static_cast<double>(kWatchNs) / 1e9;

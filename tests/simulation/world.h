@@ -25,7 +25,8 @@ struct WorldOptions {
   Delays delays;
   Mishaps mishaps;
   std::ostream* trace = nullptr;
-  bool check = true;  // the properties of properties.h, while it runs
+  bool check = true;               // the properties of properties.h, while it runs
+  std::string policy = "default";  // one of PolicyNames()
 };
 
 class World {
@@ -43,6 +44,7 @@ class World {
   simgpu::Machine& machine() { return *machine_; }
   Agent* agent() { return agent_.get(); }  // null: without prorata
   const Delays& delays() const { return options_.delays; }
+  const std::string& policy() const { return options_.policy; }
   Random& random() { return random_; }
   const Scenario& scenario() const { return scenario_; }
   const std::vector<std::unique_ptr<Process>>& processes() const { return processes_; }

@@ -1,0 +1,24 @@
+#include "simulation/policies.h"
+
+#include "policy/gemini_tokens.h"
+#include "policy/round_robin.h"
+#include "policy/time_sharing.h"
+
+namespace prorata::simulation {
+
+std::vector<std::string_view> PolicyNames() {
+  return {"default", "gemini", "gemini-least", "round-robin"};
+}
+
+std::unique_ptr<policy::LeasePolicy> MakePolicy(std::string_view name) {
+  if (name == "default") return std::make_unique<policy::TimeSharing>();
+  if (name == "round-robin") return std::make_unique<policy::RoundRobin>();
+  if (name == "gemini" || name == "gemini-least") {
+    policy::GeminiOptions options;
+    options.always_least_quota = name == "gemini-least";
+    return std::make_unique<policy::GeminiTokens>(options);
+  }
+  return nullptr;
+}
+
+}  // namespace prorata::simulation

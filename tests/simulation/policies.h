@@ -1,0 +1,20 @@
+#pragma once
+
+// The policies that a simulated agent may have: prorata's own, and those to compare it with.
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "policy/lease_policy.h"
+
+namespace prorata::simulation {
+
+// default: prorata's. gemini: as its code is. gemini-least: the same, but that every quota is the
+// least, the shortest turns it can make. round-robin: equal turns.
+std::vector<std::string_view> PolicyNames();
+
+// Null: there is none of this name.
+std::unique_ptr<policy::LeasePolicy> MakePolicy(std::string_view name);
+
+}  // namespace prorata::simulation
