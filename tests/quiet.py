@@ -6,6 +6,8 @@ failure: the test is then skipped by name, with the figures. What needs no quiet
     watch.judge(self, measured < bound, f"measured {measured}")
 """
 import json
+import os
+import pathlib
 import resource
 import signal
 import subprocess
@@ -20,25 +22,32 @@ MOST_LATE_US = 100_000
 MOST_OTHERS = 0.25  # of the CPUs' time, used by programs that are no children of the test
 
 
-def _children_cpu_s():
+def _cpu_s(pids):
+    """Of all children that ended, and of these processes, which run."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    running = 0
+    for pid in pids:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        running += int(fields[11]) + int(fields[12])
+    return used.ru_utime + used.ru_stime + running / os.sysconf("SC_CLK_TCK")
 
 
 class Watch:
-    """Measures beside the test. Children that ended (and were waited for) inside are its own."""
+    """Measures beside the test. Children that ended (and were waited for) inside are its own, and so
+    are the processes `pids`, which run all the while."""
 
-    def __init__(self):
+    def __init__(self, pids=()):
         self.noisy = None  # why, with figures; empty: it was quiet
+        self._pids = tuple(pids)
 
     def __enter__(self):
-        self._own_s = _children_cpu_s()
+        self._own_s = _cpu_s(self._pids)
         self._probe = subprocess.Popen([NOISE_PROBE, "--watch", "--dilation", "1"], text=True,
                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         return self
 
     def __exit__(self, *_):
-        own_s = _children_cpu_s() - self._own_s
+        own_s = _cpu_s(self._pids) - self._own_s
         self._probe.send_signal(signal.SIGTERM)
         out, _ = self._probe.communicate(f"{own_s}\n", timeout=harness.DEADLINE_S)
         report = json.loads(out)

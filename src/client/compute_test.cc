@@ -145,9 +145,11 @@ constexpr uint32_t Word(uint32_t sequence, uint32_t bits) {
 class LeaseWatchTest : public testing::Test {
  protected:
   LeaseWatch::Act Step(uint32_t lease, bool outstanding = false, uint64_t unfenced_ns = 0) {
-    return watch_.Step({now_ns_, lease, outstanding, waiting_, unfenced_ns, launches_, 200});
+    return watch_.Step(
+        {now_ns_, lease, outstanding, waiting_, unfenced_ns, backlog_ns_, launches_, 200});
   }
   bool waiting_ = false;
+  uint64_t backlog_ns_ = 0;
   LeaseWatch watch_;
   int64_t now_ns_ = 1'000 * kMs;
   uint64_t launches_ = 0;
@@ -191,6 +193,20 @@ TEST_F(LeaseWatchTest, IdleIsSaidOnlyWhenContendedAndOnceUntilWorkComes) {
   EXPECT_FALSE(Step(contended).idle);
   now_ns_ += 200 * kUs;
   EXPECT_TRUE(Step(contended).idle);
+}
+
+// A look is a wake-up: while much is outstanding, and nothing could be said, there are few.
+TEST_F(LeaseWatchTest, LooksComeCloserAsTheWorkEnds) {
+  const uint32_t contended = Word(1, protocol::kLeaseOpen | protocol::kLeaseContended);
+  backlog_ns_ = 8 * kMs;
+  EXPECT_EQ(Step(contended, true).look_again_ns, LeaseWatch::kWhileBusyNs);
+  backlog_ns_ = 600 * kUs;
+  EXPECT_EQ(Step(contended, true).look_again_ns, 300 * kUs);
+  backlog_ns_ = 0;  // a function that is not known
+  EXPECT_EQ(Step(contended, true).look_again_ns, LeaseWatch::kOftenNs);
+  // Others wait for the end of these, which the estimate may put too late.
+  backlog_ns_ = 8 * kMs;
+  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, LeaseWatch::kOftenNs);
 }
 
 // Who waits for the lease to open again must not keep it from being drained.

@@ -20,12 +20,13 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
   const OpenWork open = look(device);
   const uint64_t launches = compute.launches.load(std::memory_order_relaxed) + open.launches;
   usage.launches.store(launches, std::memory_order_relaxed);
-  usage.backlog_ns.store(compute.backlog.ns() + open.ns, std::memory_order_relaxed);
+  const uint64_t backlog_ns = compute.backlog.ns() + open.ns;
+  usage.backlog_ns.store(backlog_ns, std::memory_order_relaxed);
   const bool limited = limits.compute_limit_ppm.load(std::memory_order_relaxed) < 1'000'000;
   compute.local_rule.store(silent && limited ? 1 : 0, std::memory_order_relaxed);
   const LeaseWatch::Act act =
       compute.watch.Step({now_ns, lease, compute.backlog.count() != 0 || open.launching != 0,
-                          usage.waiting.load() != 0, open.ns, launches,
+                          usage.waiting.load() != 0, open.ns, backlog_ns, launches,
                           limits.idle_report_us.load(std::memory_order_relaxed)});
   if (act.drained) {
     usage.drained_sequence.store(act.sequence);

@@ -24,6 +24,7 @@ class LeaseWatch {
     bool outstanding;      // fenced work is not done yet, or a launch is just being made
     bool waiting;          // threads wait for the lease, or have not woken since it opened
     uint64_t unfenced_ns;  // estimate of work launched since the last fences
+    uint64_t backlog_ns;   // estimate of all that is launched and not done, that included
     uint64_t launches;     // all launches so far
     uint32_t idle_report_us;
   };
@@ -62,15 +63,23 @@ class LeaseWatch {
       act.idle = !idle_said_ && !seen.outstanding && !seen.waiting &&
                  seen.now_ns - Later(last_work_ns_, last_waiting_ns_) >= report_ns + unfenced_ns;
       idle_said_ |= act.idle;
-      act.look_again_ns = idle_said_ ? kSeldomNs : kOftenNs;
-      if (!idle_said_ && report_ns / 2 > kOftenNs) act.look_again_ns = report_ns / 2;
+      act.look_again_ns = idle_said_ ? kSeldomNs : While(seen.backlog_ns);
+      if (!idle_said_ && report_ns / 2 > act.look_again_ns) act.look_again_ns = report_ns / 2;
     } else {
       act.look_again_ns = seen.outstanding ? kSometimesNs : kSeldomNs;
     }
     return act;
   }
 
+  // While work is outstanding nothing is to be said; looks come closer as its end does. Each look
+  // is a wake-up, and a core's hundredth for each program is what all of them may cost.
+  static int64_t While(uint64_t backlog_ns) {
+    const auto half_ns = static_cast<int64_t>(backlog_ns / 2);
+    return half_ns < kOftenNs ? kOftenNs : half_ns > kWhileBusyNs ? kWhileBusyNs : half_ns;
+  }
+
   static constexpr int64_t kOftenNs = 100'000;
+  static constexpr int64_t kWhileBusyNs = 500'000;
   static constexpr int64_t kSometimesNs = 5'000'000;
   static constexpr int64_t kSeldomNs = 20'000'000;
 

@@ -1,0 +1,78 @@
+"""What prorata itself costs while several programs want all of a GPU: the time that the agent and the
+helper threads of the client library spend on a processor, for each active program. The bar: 1 % of a
+core. Not the launches' own cost, which bench/micro measures. Beside other work each wake-up takes more
+of a processor (its caches, its other half), so a verdict needs quiet.
+"""
+import os
+import pathlib
+import time
+import unittest
+
+import harness
+import quiet
+
+BAR = 0.01
+SECONDS = 4
+
+
+def ticks(stat):
+    """Processor time in a /proc stat file, 0 of a thread that is gone."""
+    try:
+        fields = stat.read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
+
+
+def ours(agent_pid, pids):
+    """CPU seconds of the agent and of the helper threads ("prorata") in the programs."""
+    agent = ticks(pathlib.Path(f"/proc/{agent_pid}/stat"))
+    total = helpers = 0
+    for pid in pids:
+        for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            if (task / "comm").read_text().strip() == "prorata":
+                total += ticks(task / "stat")
+                helpers += 1
+    second = os.sysconf("SC_CLK_TCK")
+    return agent / second, total / second, helpers
+
+
+class Contention(harness.MachineTestCase):
+    def cost(self, programs, kernel_us):
+        agent = self.machine.start_agent()
+        barrier = self.machine.folder / "begin"
+        load = [harness.GPULOAD, "--kernel-us", kernel_us, "--seconds", 3600, "--wait-for", barrier,
+                "--announce"]
+        running = [self.machine.start(self.machine.command(["--compute", str(1 / programs), "--memory", "1GiB"], load))
+                   for _ in range(programs)]
+        for process in running:
+            harness.read_event(process, "ready")
+        barrier.touch()
+        time.sleep(1)  # the joins, the first turns: not what is measured
+        pids = [process.pid for process in running]
+        with quiet.Watch([agent.pid, *pids]) as watch:
+            began = time.monotonic()
+            agent_before, helpers_before, helpers = ours(agent.pid, pids)
+            self.assertEqual(helpers, programs, "a helper thread in each program")
+            time.sleep(SECONDS)
+            agent_after, helpers_after, _ = ours(agent.pid, pids)
+            each = (time.monotonic() - began) * programs
+        of_agent = (agent_after - agent_before) / each
+        of_helpers = (helpers_after - helpers_before) / each
+        said = (f"{programs} programs, {kernel_us} us kernels: of a core, for each, the agent "
+                f"{100 * of_agent:.2f} %, the helper thread {100 * of_helpers:.2f} %")
+        print(said)
+        watch.judge(self, of_agent + of_helpers <= BAR, said)
+
+    def test_two_programs(self):
+        self.cost(2, 1000)
+
+    def test_eight_programs(self):
+        self.cost(8, 1000)
+
+    def test_short_kernels(self):
+        self.cost(4, 50)
+
+
+if __name__ == "__main__":
+    unittest.main()
