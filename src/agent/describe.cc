@@ -4,6 +4,7 @@
 
 #include "agent/node.h"
 #include "base/bytes.h"
+#include "policy/slowness.h"
 
 namespace prorata::agent {
 
@@ -35,6 +36,16 @@ protocol::ShareStatus Node::Describe(Share& share) {
     device.weight = on.compute.weight;
     leases_.Describe(share, i, device);
     memory_.Describe(share, i, device);
+    device.why_slow = policy::WhySlow({
+        .programs = share.CountLiving(),
+        .busy = device.busy,
+        .waiting = device.waiting_part,
+        .at_limit = device.at_limit_part,
+        .undrained = device.undrained_part,
+        .backlog_ns = static_cast<int64_t>(device.backlog_ns),
+        .memory_waits = device.memory_waits,
+        .over_memory_limit = device.used_bytes > device.memory_limit_bytes,
+    });
   }
   for (const Member* member : share.Members()) {
     if (member->departed) continue;
@@ -63,6 +74,7 @@ std::vector<protocol::DeviceStatus> Node::DescribeDevices() {
     status.uuid = devices_[number].uuid;
     status.name = devices_[number].name;
     status.total_bytes = devices_[number].total_bytes;
+    status.busy = leases_.Busy(number);
     status.overcommit = memory_.ratio(number);
     status.set_aside_bytes = memory_.SetAside(number);
     status.links = devices_[number].links;

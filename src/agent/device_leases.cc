@@ -1,5 +1,7 @@
 #include "agent/device_leases.h"
 
+#include <algorithm>
+
 namespace prorata::agent {
 namespace {
 
@@ -23,6 +25,7 @@ DeviceLeases::Outcome DeviceLeases::Add(Key key, ShareTime& share,
 DeviceLeases::Outcome DeviceLeases::Remove(Key key, int64_t now_ns) {
   sharing_->Remove(key, now_ns);
   shares_.erase(key);
+  held_.erase(key);
   return Touch(now_ns);
 }
 
@@ -44,6 +47,7 @@ DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
           {lease.share, shares_.at(lease.share)->WriteLease(lease.open, lease.contended)});
     }
   }
+  NoteWhatIsHeld(now_ns);
   return outcome;
 }
 
@@ -65,27 +69,80 @@ void DeviceLeases::TellWhatIsSeen(int64_t now_ns) {
   }
 }
 
+DeviceLeases::Held DeviceLeases::WhatHolds(Key key, const ShareTime& share) const {
+  if ((share.lease() & protocol::kLeaseOpen) != 0) return Held::kNot;
+  // What was launched under the lease still runs: that is no waiting.
+  if (sharing_->Draining(key)) {
+    return sharing_->State(key).passed_over ? Held::kUndrained : Held::kNot;
+  }
+  if (!share.AnyWaiting()) return Held::kNot;
+  return sharing_->AtLimit(key) ? Held::kByLimit : Held::kForTurn;
+}
+
+// Who is held back is known at each Touch, and taken to be so until the next.
+void DeviceLeases::NoteWhatIsHeld(int64_t now_ns) {
+  const int64_t passed_ns = std::max<int64_t>(0, now_ns - noted_ns_);
+  noted_ns_ = std::max(noted_ns_, now_ns);
+  for (const auto& [key, share] : shares_) {
+    HeldTimes& held = held_[key];
+    if (held.now == Held::kForTurn) held.turn_ns += passed_ns;
+    if (held.now == Held::kByLimit) held.limit_ns += passed_ns;
+    if (held.now == Held::kUndrained) held.undrained_ns += passed_ns;
+    held.now = WhatHolds(key, *share);
+  }
+}
+
 void DeviceLeases::Sample(int64_t now_ns) {
   if (shares_.empty()) return moments_.clear();
+  NoteWhatIsHeld(now_ns);
   Moment& moment = moments_.emplace_back();
   moment.when_ns = now_ns;
-  for (const auto& [key, share] : shares_) moment.charged_ns[key] = share->ReadChargedTime();
+  for (const auto& [key, share] : shares_) {
+    moment.shares[key] = {share->ReadChargedTime(), held_.at(key)};
+  }
   if (moments_.size() > kMoments) moments_.pop_front();
 }
 
-std::optional<double> DeviceLeases::Achieved(Key key) const {
-  if (moments_.empty()) return std::nullopt;
-  uint64_t own = 0;
-  uint64_t all = 0;
-  const Moment& first = moments_.front();
-  for (const auto& [other, share] : shares_) {
-    const auto then = first.charged_ns.find(other);
-    const uint64_t passed =
-        share->ReadChargedTime() - (then == first.charged_ns.end() ? 0 : then->second);
-    all += passed;
-    if (other == key) own = passed;
+std::optional<DeviceLeases::Recent> DeviceLeases::Lately(Key key, int64_t now_ns) const {
+  // A share that is younger than the window is judged by its own life.
+  const auto since = std::find_if(moments_.begin(), moments_.end(), [key](const Moment& moment) {
+    return moment.shares.contains(key);
+  });
+  const auto share = shares_.find(key);
+  if (since == moments_.end() || share == shares_.end()) return std::nullopt;
+  const auto window_ns = static_cast<double>(now_ns - since->when_ns);
+  if (window_ns <= 0) return std::nullopt;
+  const auto part = [window_ns](double span_ns) {
+    return std::clamp(span_ns / window_ns, 0.0, 1.0);
+  };
+
+  Recent recent;
+  const Counts& then = since->shares.at(key);
+  const HeldTimes& held = held_.at(key);
+  const uint64_t own_ns = share->second->ReadChargedTime() - then.charged_ns;
+  const uint64_t all_ns = ChargedSince(*since);
+  recent.achieved = all_ns == 0 ? 0 : static_cast<double>(own_ns) / static_cast<double>(all_ns);
+  recent.busy = part(static_cast<double>(own_ns));
+  recent.waiting = part(static_cast<double>(held.turn_ns - then.held.turn_ns));
+  recent.at_limit = part(static_cast<double>(held.limit_ns - then.held.limit_ns));
+  recent.undrained = part(static_cast<double>(held.undrained_ns - then.held.undrained_ns));
+  return recent;
+}
+
+uint64_t DeviceLeases::ChargedSince(const Moment& moment) const {
+  uint64_t all_ns = 0;
+  for (const auto& [key, share] : shares_) {
+    const auto then = moment.shares.find(key);
+    all_ns +=
+        share->ReadChargedTime() - (then == moment.shares.end() ? 0 : then->second.charged_ns);
   }
-  return all == 0 ? 0 : static_cast<double>(own) / static_cast<double>(all);
+  return all_ns;
+}
+
+double DeviceLeases::Busy(int64_t now_ns) const {
+  if (moments_.empty() || now_ns <= moments_.front().when_ns) return 0;
+  const auto window_ns = static_cast<double>(now_ns - moments_.front().when_ns);
+  return std::min(1.0, static_cast<double>(ChargedSince(moments_.front())) / window_ns);
 }
 
 }  // namespace prorata::agent

@@ -50,23 +50,52 @@ class DeviceLeases {
   // Something may have changed: looks at everything, and decides.
   Outcome Touch(int64_t now_ns);
 
-  // Each tenth of a second: remembers the device times for Achieved.
+  // Each tenth of a second: remembers the figures for Lately.
   void Sample(int64_t now_ns);
-  // Its part of the device time of all shares in about the last second; empty: not known yet.
-  std::optional<double> Achieved(Key key) const;
+  // A share in about the last second, as parts from 0 to 1.
+  struct Recent {
+    double achieved = 0;  // of the device time of all shares
+    // Of the time that passed: had the device; was held back for others, by its own limit; was
+    // passed over.
+    double busy = 0;
+    double waiting = 0;
+    double at_limit = 0;
+    double undrained = 0;
+  };
+  std::optional<Recent> Lately(Key key, int64_t now_ns) const;  // empty: not known yet
+  // The part of the time in which the shares together used the device; those that run at once each
+  // count their own, so that 1 is also the answer for more.
+  double Busy(int64_t now_ns) const;
 
   policy::LeasePolicy::ShareState State(Key key) const { return sharing_->State(key); }
   bool empty() const { return shares_.empty(); }
 
  private:
+  // What keeps a share from running, between two looks at it.
+  enum class Held : uint8_t { kNot, kForTurn, kByLimit, kUndrained };
+  struct HeldTimes {
+    Held now = Held::kNot;
+    int64_t turn_ns = 0;
+    int64_t limit_ns = 0;
+    int64_t undrained_ns = 0;
+  };
+  struct Counts {
+    uint64_t charged_ns = 0;
+    HeldTimes held;
+  };
   struct Moment {
     int64_t when_ns = 0;
-    std::map<Key, uint64_t> charged_ns;
+    std::map<Key, Counts> shares;
   };
   void TellWhatIsSeen(int64_t now_ns);
+  void NoteWhatIsHeld(int64_t now_ns);
+  Held WhatHolds(Key key, const ShareTime& share) const;
+  uint64_t ChargedSince(const Moment& moment) const;
 
   std::unique_ptr<policy::LeasePolicy> sharing_;
   std::map<Key, ShareTime*> shares_;
+  std::map<Key, HeldTimes> held_;
+  int64_t noted_ns_ = 0;
   std::deque<Moment> moments_;
 };
 

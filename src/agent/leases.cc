@@ -98,7 +98,16 @@ void Leases::Describe(Share& share, uint32_t index, protocol::ShareDevice& out) 
   out.waiting = state.wanting;
   out.passed_over = state.passed_over;
   out.device_time_ns = share.time(index).ReadDeviceTime();
-  if (const auto achieved = leases.Achieved(share.id())) out.achieved = *achieved;
+  out.backlog_ns = share.time(index).BacklogNs();
+  const auto recent = leases.Lately(share.id(), clock_.NowNs());
+  if (!recent) return;
+  out.achieved = recent->achieved;
+  out.busy = recent->busy;
+  out.waiting_part = recent->waiting;
+  out.at_limit_part = recent->at_limit;
+  out.undrained_part = recent->undrained;
 }
+
+double Leases::Busy(size_t number) const { return devices_[number]->leases.Busy(clock_.NowNs()); }
 
 }  // namespace prorata::agent

@@ -33,10 +33,11 @@ class Leases {
   void Idle(Share& share, Member& member, uint32_t index, uint32_t sequence);
   void Drained(Share& share, Member& member, uint32_t index, uint32_t sequence);
 
-  // Each tenth of a second: remembers the device times for `achieved`, and looks at every device,
-  // in case a message was lost.
+  // Each tenth of a second: remembers what Describe tells of the last second, and looks at every
+  // device, in case a message was lost.
   void Tick();
   void Describe(Share& share, uint32_t index, protocol::ShareDevice& out);
+  double Busy(size_t device) const;  // the shares together, as DeviceLeases
 
  private:
   struct Device {

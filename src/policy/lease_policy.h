@@ -63,6 +63,11 @@ class LeasePolicy {
   virtual ShareState State(Key share) const = 0;
   // Called back, and not known to have drained (passed over or not).
   virtual bool Draining(Key share) const = 0;
+  // Its own limit is what keeps it from running now, should it be closed and want to.
+  virtual bool AtLimit(Key share) const {
+    static_cast<void>(share);
+    return false;
+  }
 };
 
 }  // namespace prorata::policy

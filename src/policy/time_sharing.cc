@@ -91,6 +91,11 @@ bool TimeSharing::Draining(Key key) const {
          (share->phase == Phase::kDraining || share->phase == Phase::kPassedOver);
 }
 
+bool TimeSharing::AtLimit(Key key) const {
+  const Share* share = Find(key);
+  return share != nullptr && Limited(*share) && share->tokens_ns < ReopenTokens(*share) - 1;
+}
+
 double TimeSharing::ReopenTokens(const Share& share) const {
   return std::max(kLeastReopenNs, kReopenPart * share.terms.limit.value() *
                                       static_cast<double>(options_.quantum_ns));

@@ -73,6 +73,7 @@ class TimeSharing final : public LeasePolicy {
   std::vector<Key> Shares() const override;
   ShareState State(Key share) const override;
   bool Draining(Key share) const override;
+  bool AtLimit(Key share) const override;
 
  private:
   enum class Phase : uint8_t { kClosed, kOpen, kDraining, kPassedOver };

@@ -42,6 +42,7 @@
 
 #include "base/fraction.h"
 #include "base/result.h"
+#include "policy/slowness.h"
 #include "protocol/event.h"
 #include "protocol/link_class.h"
 #include "protocol/on_full.h"
@@ -156,6 +157,14 @@ struct ShareDevice {
   uint32_t weight = kDefaultWeight;
   double entitled = 0;  // of the device's time, now, among those that want it
   double achieved = 0;  // own device time / all shares' device time over the last second
+  // In about the last second, as parts of it: had the device; was held back for others, by its own
+  // limit on GPU time; was passed over.
+  double busy = 0;
+  double waiting_part = 0;
+  double at_limit_part = 0;
+  double undrained_part = 0;
+  uint64_t backlog_ns = 0;                 // launched and not done, by estimate
+  std::vector<policy::Slowness> why_slow;  // what weighs most first; empty: nothing slows it
   bool waiting = false;
   bool open = false;
   bool passed_over = false;  // was called back and does not drain
@@ -195,6 +204,7 @@ struct DeviceStatus {
   uint64_t promised_bytes = 0;  // the memory limits of all shares
   Fraction promised_request;
   uint32_t shares = 0;
+  double busy = 0;  // the part of about the last second in which its shares used it
   // What may be promised of it, as a multiple of what the shares may hold together (all but what
   // is foreign); 1: no more than there is.
   double overcommit = 1;

@@ -11,6 +11,38 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::pair<policy::Slowness, const char*> kSlownessNames[] = {
+    {policy::Slowness::kNoProgram, "no_program"},
+    {policy::Slowness::kCannotBeHeld, "cannot_be_held"},
+    {policy::Slowness::kWaitsForMemory, "waits_for_memory"},
+    {policy::Slowness::kAtLimit, "at_limit"},
+    {policy::Slowness::kWaitsForTurn, "waits_for_turn"},
+    {policy::Slowness::kIdle, "idle"},
+    {policy::Slowness::kOverMemoryLimit, "over_memory_limit"},
+};
+
+json NamesOf(const std::vector<policy::Slowness>& reasons) {
+  json names = json::array();
+  for (const policy::Slowness reason : reasons) {
+    for (const auto& [known, name] : kSlownessNames) {
+      if (known == reason) names.push_back(name);
+    }
+  }
+  return names;
+}
+
+// What a newer agent knows and this does not is left out.
+std::vector<policy::Slowness> SlownessOf(const json& names) {
+  std::vector<policy::Slowness> reasons;
+  for (const json& entry : names) {
+    const auto name = entry.get<std::string>();
+    for (const auto& [reason, known] : kSlownessNames) {
+      if (name == known) reasons.push_back(reason);
+    }
+  }
+  return reasons;
+}
+
 json ToJson(const ShareDevice& device) {
   return {{"uuid", device.uuid},
           {"index", device.index},
@@ -27,6 +59,12 @@ json ToJson(const ShareDevice& device) {
           {"weight", device.weight},
           {"entitled", device.entitled},
           {"achieved", device.achieved},
+          {"busy", device.busy},
+          {"waiting_part", device.waiting_part},
+          {"at_limit_part", device.at_limit_part},
+          {"undrained_part", device.undrained_part},
+          {"backlog_ns", device.backlog_ns},
+          {"why_slow", NamesOf(device.why_slow)},
           {"waiting", device.waiting},
           {"open", device.open},
           {"passed_over", device.passed_over},
@@ -83,6 +121,12 @@ ShareDevice ShareDeviceOf(const json& object) {
   object.at("weight").get_to(device.weight);
   object.at("entitled").get_to(device.entitled);
   object.at("achieved").get_to(device.achieved);
+  object.at("busy").get_to(device.busy);
+  object.at("waiting_part").get_to(device.waiting_part);
+  object.at("at_limit_part").get_to(device.at_limit_part);
+  object.at("undrained_part").get_to(device.undrained_part);
+  object.at("backlog_ns").get_to(device.backlog_ns);
+  device.why_slow = SlownessOf(object.at("why_slow"));
   object.at("waiting").get_to(device.waiting);
   object.at("open").get_to(device.open);
   object.at("passed_over").get_to(device.passed_over);
@@ -149,6 +193,7 @@ json ToJson(const DeviceStatus& device) {
           {"promised_bytes", device.promised_bytes},
           {"promised_request", device.promised_request.value()},
           {"shares", device.shares},
+          {"busy", device.busy},
           {"overcommit", device.overcommit},
           {"set_aside_bytes", device.set_aside_bytes},
           {"links", std::move(links)}};
@@ -209,6 +254,7 @@ Result<DeviceStatus> DeviceFromJson(const json& object) {
     object.at("promised_bytes").get_to(device.promised_bytes);
     device.promised_request = FractionOf(object.at("promised_request"));
     object.at("shares").get_to(device.shares);
+    object.at("busy").get_to(device.busy);
     object.at("overcommit").get_to(device.overcommit);
     object.at("set_aside_bytes").get_to(device.set_aside_bytes);
     for (const json& link : object.at("links")) device.links.push_back(LinkOf(link));

@@ -1,0 +1,44 @@
+#pragma once
+
+// Why a share does not go faster: judged from what was seen of it lately, so that who asks (a
+// person before `prorata top`) need not read a dozen figures. docs/TOP.md says the same to people.
+
+#include <cstdint>
+#include <vector>
+
+namespace prorata::policy {
+
+// Of one share on one device. Parts are of the last second or so, from 0 to 1; they need not add up
+// to 1, for a share may run and wait at once (it has several threads).
+struct SlownessFigures {
+  uint32_t programs = 0;   // its living processes
+  double busy = 0;         // device time it used
+  double waiting = 0;      // held back, for others had the device
+  double at_limit = 0;     // held back, for its own limit on GPU time was used up
+  double undrained = 0;    // passed over: called back, and what it launched did not end
+  int64_t backlog_ns = 0;  // launched and not done, now
+  uint32_t memory_waits = 0;
+  bool over_memory_limit = false;
+};
+
+enum class Slowness : uint8_t {
+  kNoProgram,        // none runs on it
+  kCannotBeHeld,     // what it launched does not end when it is called back (a persistent kernel)
+  kWaitsForMemory,   // an allocation is suspended until the device has room
+  kAtLimit,          // its limit on GPU time
+  kWaitsForTurn,     // others have the device
+  kIdle,             // it asks for little: the program is busy elsewhere
+  kOverMemoryLimit,  // it holds more memory than it may, and gets no more
+};
+
+// What is shorter is no reason for anything.
+inline constexpr double kLeastHeldBack = 0.05;
+// Passed over for less than this is a kernel that was long, not one that never ends.
+inline constexpr double kLeastUndrained = 0.5;
+// Less work than this, and nothing that holds it back: the program does not ask for more.
+inline constexpr double kMostIdleBusy = 0.5;
+
+// All that apply, what weighs most first; empty: nothing slows it.
+std::vector<Slowness> WhySlow(const SlownessFigures& figures);
+
+}  // namespace prorata::policy

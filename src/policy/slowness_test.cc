@@ -1,0 +1,103 @@
+#include "policy/slowness.h"
+
+#include <gtest/gtest.h>
+
+#include "policy/time_sharing.h"
+
+namespace prorata::policy {
+namespace {
+
+using enum Slowness;
+using Reasons = std::vector<Slowness>;
+
+SlownessFigures Running(double busy) {
+  SlownessFigures figures;
+  figures.programs = 1;
+  figures.busy = busy;
+  return figures;
+}
+
+TEST(SlownessTest, NothingSlowsWhoHasTheDevice) {
+  EXPECT_EQ(WhySlow(Running(0.97)), Reasons{});
+  EXPECT_EQ(WhySlow(Running(kMostIdleBusy)), Reasons{});
+}
+
+TEST(SlownessTest, WhoAsksForLittleIsIdle) {
+  EXPECT_EQ(WhySlow(Running(0)), Reasons{kIdle});
+  EXPECT_EQ(WhySlow(Running(0.49)), Reasons{kIdle});
+}
+
+TEST(SlownessTest, AKernelOfSecondsIsNotIdleness) {
+  SlownessFigures figures = Running(0);
+  figures.backlog_ns = 3'000'000'000;
+  EXPECT_EQ(WhySlow(figures), Reasons{});
+}
+
+TEST(SlownessTest, WhatHoldsItBackMoreComesFirst) {
+  SlownessFigures figures = Running(0.3);
+  figures.at_limit = 0.6;
+  EXPECT_EQ(WhySlow(figures), Reasons{kAtLimit});
+  figures.waiting = 0.1;
+  EXPECT_EQ(WhySlow(figures), (Reasons{kAtLimit, kWaitsForTurn}));
+  figures.at_limit = 0.05;
+  EXPECT_EQ(WhySlow(figures), (Reasons{kWaitsForTurn, kAtLimit}));
+  figures.at_limit = 0.049;
+  EXPECT_EQ(WhySlow(figures), Reasons{kWaitsForTurn});
+  figures.waiting = 0.049;
+  EXPECT_EQ(WhySlow(figures), Reasons{kIdle});
+}
+
+TEST(SlownessTest, MemoryThatIsWaitedForComesBeforeTurns) {
+  SlownessFigures figures = Running(0.1);
+  figures.memory_waits = 2;
+  EXPECT_EQ(WhySlow(figures), Reasons{kWaitsForMemory});
+  figures.waiting = 0.5;
+  EXPECT_EQ(WhySlow(figures), (Reasons{kWaitsForMemory, kWaitsForTurn}));
+}
+
+TEST(SlownessTest, WhatDoesNotEndWhenCalledBackComesFirst) {
+  SlownessFigures figures = Running(0);
+  figures.memory_waits = 1;
+  figures.undrained = 0.49;
+  EXPECT_EQ(WhySlow(figures), Reasons{kWaitsForMemory});
+  figures.undrained = 0.5;
+  EXPECT_EQ(WhySlow(figures), (Reasons{kCannotBeHeld, kWaitsForMemory}));
+}
+
+TEST(SlownessTest, TooMuchMemoryIsSaidBesideTheRest) {
+  SlownessFigures figures = Running(0.9);
+  figures.over_memory_limit = true;
+  EXPECT_EQ(WhySlow(figures), Reasons{kOverMemoryLimit});
+  figures.at_limit = 0.2;
+  EXPECT_EQ(WhySlow(figures), (Reasons{kAtLimit, kOverMemoryLimit}));
+}
+
+TEST(SlownessTest, WithoutAProgramNothingElseMatters) {
+  SlownessFigures figures;
+  figures.waiting = 1;  // of one that has just died
+  EXPECT_EQ(WhySlow(figures), Reasons{kNoProgram});
+}
+
+TEST(SlownessTest, TimeSharingKnowsWhoIsAtItsLimit) {
+  constexpr int64_t kMs = 1'000'000;
+  TimeSharing sharing;
+  ComputeTerms limited;
+  limited.limit = {300'000};
+  sharing.Add(1, limited, 0, 0);
+  sharing.Add(2, {}, 0, 0);
+  sharing.Wanted(1, 0);
+  sharing.Decide(0);
+  EXPECT_FALSE(sharing.AtLimit(1));
+  sharing.Report(1, 40 * kMs, 0);
+  sharing.Decide(40 * kMs);
+  sharing.Drained(1, 40 * kMs);
+  sharing.Wanted(1, 40 * kMs);
+  EXPECT_TRUE(sharing.AtLimit(1));
+  EXPECT_FALSE(sharing.AtLimit(2));
+  sharing.Decide(1'000 * kMs);
+  EXPECT_FALSE(sharing.AtLimit(1));
+  EXPECT_FALSE(sharing.AtLimit(3));
+}
+
+}  // namespace
+}  // namespace prorata::policy
