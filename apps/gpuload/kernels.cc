@@ -40,12 +40,38 @@ class KernelTimes {
   std::mt19937_64 random_;
 };
 
+// When requests of one thread's open loop are due.
+class Arrivals {
+ public:
+  Arrivals(const Options& options, uint64_t thread)
+      : options_(options), random_(options.seed * 1000 + 500 + thread) {}
+
+  // Sleeps until the next is due; false: `end` comes first.
+  bool Await(SteadyClock::time_point end) {
+    due_ = next_;
+    if (options_.seconds > 0 && due_ >= end) return false;
+    std::this_thread::sleep_until(due_);
+    std::exponential_distribution<double> gap(1);
+    const double every_s = static_cast<double>(options_.every_us) / 1e6;
+    next_ += Real(options_, every_s * (options_.poisson ? gap(random_) : 1));
+    return true;
+  }
+  SteadyClock::time_point due() const { return due_; }
+
+ private:
+  const Options& options_;
+  std::mt19937_64 random_;
+  SteadyClock::time_point next_ = SteadyClock::now();
+  SteadyClock::time_point due_;
+};
+
 class KernelRun {
  public:
   KernelRun(const Gpu& gpu, const BusyKernel& kernel, const Options& options,
             const std::atomic<bool>& stop)
       : gpu_(gpu), kernel_(kernel), options_(options), stop_(stop) {
-    end_ = SteadyClock::now() + Real(options, options.seconds);
+    begin_ = SteadyClock::now();
+    end_ = begin_ + Real(options, options.seconds);
   }
 
   void LaunchThread(uint64_t number) { Note(Launch(number)); }
@@ -131,6 +157,15 @@ class KernelRun {
     return {};
   }
 
+  void NoteRequest(SteadyClock::time_point due) {
+    const auto simulated_s = [this](SteadyClock::duration real) {
+      return std::chrono::duration<double>(real).count() / options_.dilation;
+    };
+    const auto now = SteadyClock::now();
+    std::lock_guard lock(mutex_);
+    outcome_.requests.push_back({simulated_s(now - begin_), simulated_s(now - due) * 1e6});
+  }
+
   Status Launch(uint64_t number) {
     const Driver& driver = gpu_.driver;
     KernelTimes times(options_, number);
@@ -145,11 +180,14 @@ class KernelRun {
     }
     ++launchers_ready_;
     uint64_t launched = 0;
+    Arrivals arrivals(options_, number);
     while (!Over(launched)) {
+      if (options_.every_us > 0 && !arrivals.Await(end_)) break;
       auto round = LaunchRound(lanes, launched, times);
       if (!round) return std::unexpected(round.error());
       launched += *round;
       if (auto ok = EndRound(lanes); !ok) return ok;
+      if (options_.every_us > 0) NoteRequest(arrivals.due());
     }
     std::lock_guard lock(mutex_);
     outcome_.launches += launched;
@@ -196,6 +234,7 @@ class KernelRun {
   const BusyKernel& kernel_;
   const Options& options_;
   const std::atomic<bool>& stop_;
+  SteadyClock::time_point begin_;
   SteadyClock::time_point end_;
   std::atomic<uint32_t> launchers_ready_ = 0;  // have made what a capture would forbid to make
   std::atomic<bool> launchers_ended_ = false;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "apps/gpuload/gpu.h"
 #include "apps/gpuload/options.h"
@@ -14,6 +15,13 @@ struct KernelOutcome {
   uint64_t captures = 0;       // of --capture-beside: ended well
   uint64_t captures_lost = 0;  // ended with an error
   double wall_s = 0;
+  // Of --every-us: when each request was done, since the begin, and how long after it was due; in
+  // seconds and microseconds of the options' time.
+  struct Request {
+    double done_s;
+    double latency_us;
+  };
+  std::vector<Request> requests;
   std::string first_error;
 };
 

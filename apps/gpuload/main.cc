@@ -70,6 +70,14 @@ Status RunKernels(const Gpu& gpu, const BusyKernel& kernel, const Options& optio
                   nlohmann::json* report) {
   Announce(options, {{"event", "kernels"}});
   const KernelOutcome outcome = LaunchKernels(gpu, kernel, options, stop_requested);
+  if (options.every_us > 0) {
+    nlohmann::json requests = nlohmann::json::array();
+    for (const auto& request : outcome.requests) {
+      requests.push_back({request.done_s, request.latency_us});
+    }
+    (*report)["requests"] = requests;
+    Announce(options, {{"event", "requests"}, {"done_s_latency_us", requests}});
+  }
   auto stamps = kernel.Read();
   if (!stamps) return std::unexpected(stamps.error());
   report->update(SummarizeStamps(*stamps));

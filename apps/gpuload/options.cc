@@ -70,6 +70,10 @@ void AddKernelOptions(CLI::App* app, Options* options) {
          "Duration of a kernel (1000): N, or LEAST-MOST, or one of A,B,...")
       ->option_text("US");
   app->add_option("--gap-us", options->gap_us, "Sleep after each synchronisation");
+  app->add_option("--every-us", options->every_us,
+                  "Open loop: --per-sync launches and a synchronisation so often, whether the last "
+                  "are done or not; tells how long each took since it was due");
+  app->add_flag("--poisson", options->poisson, "With --every-us: at random, so often in the mean");
   app->add_option("--per-sync", options->per_sync,
                   "Launches from one synchronisation to the next (0: none before the end)")
       ->capture_default_str();
@@ -153,7 +157,8 @@ Parsed ParseOptions(int argc, char** argv) {
   app.add_option("--delay", options->delay_s, "Begin so many seconds later")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--dilation", options->dilation,
-                 "Real seconds for one of --seconds, --delay and --gap-us (simulated GPUs)")
+                 "Real seconds for one of --seconds, --delay, --gap-us and --every-us (simulated "
+                 "GPUs)")
       ->check(CLI::Range(1.0, 10000.0));
   app.add_option("--wait-for", options->wait_for,
                  "Begin, with the context made, when this file exists");
@@ -162,6 +167,11 @@ Parsed ParseOptions(int argc, char** argv) {
   app.add_flag("--fork", options->fork_after_init, "Fork after cuInit, go on in the parent");
   try {
     app.parse(argc, argv);
+    if (options->every_us > 0 && options->per_sync == 0) {
+      throw CLI::ValidationError(
+          "--every-us: a request ends with a synchronisation, and --per-sync "
+          "is 0");
+    }
   } catch (const CLI::Success& help) {
     parsed.exit_status = app.exit(help);
   } catch (const CLI::ParseError& error) {

@@ -34,6 +34,8 @@ struct Options {
   uint64_t kernel_most_us = 0;             // not 0: uniform up to here
   std::vector<uint64_t> kernel_choice_us;  // not empty: one of these
   uint64_t gap_us = 0;                     // asleep on the host after each synchronisation
+  uint64_t every_us = 0;   // not 0: a request of per_sync launches comes so often (open loop)
+  bool poisson = false;    // and at random, so often in the mean
   uint32_t per_sync = 16;  // 0: never synchronises before the end, and queues what it may
   uint32_t threads = 1;
   uint32_t streams = 1;  // per thread
@@ -59,8 +61,8 @@ struct Options {
 
   double hold_s = 0;   // keep everything this long after the work, or until SIGTERM
   double delay_s = 0;  // after `wait_for`: begin so much later
-  // So many real seconds are one of `seconds`, `delay_s` and `gap_us`: on a simulated GPU whose
-  // clock is slowed down.
+  // So many real seconds are one of `seconds`, `delay_s`, `gap_us` and `every_us`: on a simulated
+  // GPU whose clock is slowed down.
   double dilation = 1;
   std::string wait_for;  // a file: with the context made, nothing more happens before it exists
   // Print {"event": ...} lines: ready (before wait_for, with the pid), memory held, kernels begin,

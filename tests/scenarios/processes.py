@@ -6,6 +6,7 @@ before it, or while it ran. A run that was disturbed is never called either of t
 """
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import signal
@@ -40,6 +41,7 @@ class Outcome:
     gpu_time: dict = dataclasses.field(default_factory=dict)  # of the device's, by program
     share_time: dict = dataclasses.field(default_factory=dict)
     device_use: float = 0
+    latency: dict = dataclasses.field(default_factory=dict)   # of open loops, by program
     virtual: dict | None = None  # GPU time, by program, on the virtual clock; None: not asked
     noise: dict = dataclasses.field(default_factory=dict)     # before and during
     wall_s: float = 0
@@ -56,8 +58,19 @@ class Outcome:
                 "verdict": "skipped" if self.skipped else "differs" if self.differs else "agrees",
                 "why": self.skipped or "; ".join(self.differs), "gpu_time": self.gpu_time,
                 "share_time": self.share_time, "device_use": self.device_use,
+                "latency": self.latency,
                 "virtual": self.virtual, "noise": self.noise,
                 "wall_s": round(self.wall_s, 1)}
+
+
+def spread(sample):
+    """As report.h's Spread, in milliseconds of a sample in microseconds; None: it is empty."""
+    sample = sorted(sample)
+    if not sample:
+        return None
+    def rank(part):
+        return sample[max(1, math.ceil(part * len(sample))) - 1] / 1000
+    return {"count": len(sample), "p50_ms": rank(0.5), "p99_ms": rank(0.99), "most_ms": rank(1)}
 
 
 def noise_options(scenario):
@@ -158,6 +171,18 @@ class Run:
             raise AssertionError(f"noise_probe ended with {watch.returncode}: {err}")
         return first, last, json.loads(out)
 
+    def latencies(self):
+        """{program: spread of its requests that were done in the window}, of those with open loops."""
+        found = {}
+        for program in self.scenario.programs:
+            if not program.every_us:
+                continue
+            from_s = (self.scenario.warmup_ms - program.start_ms) / 1000
+            requests = [request for name in program.names for request in harness.read_event(
+                self.processes[name], "requests")["done_s_latency_us"]]
+            found[program.name] = spread(us for done_s, us in requests if done_s > from_s)
+        return found
+
     def check_alive(self):
         """A program ends by itself only when something failed. Killed later, not stopped: one that
         never synchronises may have seconds of work queued."""
@@ -242,6 +267,7 @@ def run(scenario, dilation=None):
         this.start()
         first, last, watched = this.measure()
         this.check_alive()
+        outcome.latency = this.latencies()
     finally:
         this.close()
     outcome.noise["during"] = {**watched["noise"], **{

@@ -39,6 +39,9 @@ def show(outcome):
         virtual = f", on the virtual clock {100 * outcome.virtual[program]:.1f} %" \
             if outcome.virtual else ""
         print(f"    {program:12} {100 * part:5.1f} % of the device time{virtual}")
+    for program, latency in outcome.latency.items():
+        print(f"    {program:12} {latency['count']} requests, p50 {latency['p50_ms']:.2f} ms, "
+              f"p99 {latency['p99_ms']:.2f} ms" if latency else f"    {program:12} no requests")
     if outcome.gpu_time:
         print(f"    the device was used {100 * outcome.device_use:.1f} % of the time")
     for when, noise in outcome.noise.items():

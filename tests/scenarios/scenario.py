@@ -23,6 +23,8 @@ class Program:
     compute: str | None = None
     compute_limit: str | None = None
     weight: int | None = None
+    priority: int | None = None
+    yield_within_ms: float | None = None
     memory: str | None = None
     start_ms: float = 0
     stop_ms: float = 0
@@ -31,6 +33,8 @@ class Program:
     streams: int = 1
     per_sync: int = 16
     gap_us: float = 0
+    every_us: float = 0
+    poisson: bool = False
     graph: int = 0
 
     @property
@@ -61,6 +65,8 @@ class Program:
             kernel = str(round(self.kernel_us))
         return ["--kernel-us", kernel, "--sm-fraction", self.sm_fraction, "--streams", self.streams,
                 "--per-sync", self.per_sync, "--gap-us", round(self.gap_us), "--graph", self.graph,
+                *(["--every-us", round(self.every_us)] if self.every_us else []),
+                *(["--poisson"] if self.poisson else []),
                 "--seed", seed, "--delay", self.start_ms / 1000,
                 "--seconds", (self.stop_ms - self.start_ms) / 1000]
 
@@ -71,6 +77,10 @@ class Program:
             options += ["--compute", self.compute]
         if self.compute_limit is not None:
             options += ["--compute-limit", self.compute_limit]
+        if self.priority is not None:
+            options += ["--priority", str(self.priority)]
+        if self.yield_within_ms is not None:
+            options += ["--yield-within", f"{self.yield_within_ms:g}ms"]
         return options
 
 
@@ -116,7 +126,8 @@ class Scenario:
                 # The executor runs the last kernel's function, then wakes the program; a gap ends by
                 # a third wake-up.
                 busy_us = program.per_sync * program.launch_us
-                spans.append((busy_us + program.gap_us, 3 if program.gap_us else 2))
+                spans.append((max(busy_us + program.gap_us, program.every_us),
+                              3 if program.gap_us or program.every_us else 2))
         if self.prorata and len(self.shares()) > 1:
             # A turn's end: the helper sees the last fence, the agent hears of it, the next program
             # wakes and launches.
@@ -125,7 +136,10 @@ class Scenario:
 
     def launches_per_us(self):
         """Of all programs together, were each alone: what their calls take of the CPUs."""
-        return sum(program.count / program.launch_us for program in self.programs)
+        def often(program):
+            alone = 1 / program.launch_us
+            return min(alone, program.per_sync / program.every_us) if program.every_us else alone
+        return sum(program.count * often(program) for program in self.programs)
 
 
 def _read(kind, table, where):
@@ -151,8 +165,11 @@ def _check(scenario, origin):
              f"{program.name}: expected start_ms <= stop_ms <= duration_ms")
         need(program.per_sync > 0 or not program.gap_us,
              f"{program.name}: a gap comes after a synchronisation; per_sync is 0")
+        need(not program.every_us or (program.per_sync > 0 and not program.gap_us),
+             f"{program.name}: every_us goes with per_sync above 0, and with no gap_us")
     for share, programs in scenario.shares().items():
-        for term in ("compute", "compute_limit", "weight", "memory"):
+        for term in ("compute", "compute_limit", "weight", "priority", "yield_within_ms",
+                     "memory"):
             given = {getattr(p, term) for p in programs} - {None}
             need(len(given) <= 1, f"share {share}: its programs give it different terms of {term}")
             for program in programs:

@@ -138,6 +138,11 @@ class Judgement(unittest.TestCase):
             outcome.skipped = "noisy"
             self.assertEqual(outcome.json()["verdict"], "skipped")
 
+    def test_spreads_are_by_nearest_rank(self):
+        self.assertIsNone(processes.spread([]))
+        self.assertEqual(processes.spread(range(200000, 0, -1000)),
+                         {"count": 200, "p50_ms": 100, "p99_ms": 198, "most_ms": 200})
+
     def test_device_use_is_of_the_time(self):
         expect = "[[expect]]\ndevice_use = true\ngpu_time = 0.99\ntolerance_points = 2.0\n"
         self.assertEqual(len(self.judged(500, 250, expect).differs), 1)
@@ -167,6 +172,18 @@ class Reading(unittest.TestCase):
         self.assert_refused(good + '[[expect]]\nprogram = "a"\n', "gpu_time")
         self.assert_refused(good + 'compute = "0.5"\n[[programs]]\nname = "b"\nshare = "a"\n'
                             'compute = "0.4"\n', "different terms of compute")
+
+    def test_open_loops(self):
+        good = 'name = "x"\nduration_ms = 10\n[[programs]]\nname = "a"\nper_sync = 2\n'
+        program = scenarios.parse(good + "every_us = 2e4\npoisson = true\npriority = 3\n"
+                                  "yield_within_ms = 0.5\n", "file").programs[0]
+        options = list(map(str, program.load_options(1)))
+        self.assertEqual(options[options.index("--every-us") + 1], "20000")
+        self.assertIn("--poisson", options)
+        options = program.share_options()
+        self.assertEqual(options[options.index("--priority") + 1], "3")
+        self.assertEqual(options[options.index("--yield-within") + 1], "0.5ms")
+        self.assert_refused(good + "every_us = 5\ngap_us = 5\n", "every_us goes with")
 
     def test_a_shorter_file_differs_in_its_length_alone(self):
         text = (FOLDER / "two_busy.toml").read_text(encoding="utf-8")

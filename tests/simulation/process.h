@@ -53,6 +53,12 @@ class Process {
   }
   const protocol::DeviceUsage& usage() const { return usage_; }
   uint64_t launches() const { return launches_; }
+  // Of an open loop: when each request was done, and how long after it had come.
+  struct Request {
+    int64_t done_ns;
+    int64_t latency_ns;
+  };
+  const std::vector<Request>& requests() const { return requests_; }
   int64_t began_ns() const { return began_ns_; }
   int64_t lived_ns() const;
 
@@ -105,6 +111,7 @@ class Process {
   bool joining_ = false;
   int64_t spent_ns_ = 0;  // by the thread that is at it
   uint64_t launches_ = 0;
+  std::vector<Request> requests_;
   int64_t began_ns_ = 0;
   int64_t ended_ns_ = 0;
   int64_t busy_at_end_ns_ = 0;

@@ -78,6 +78,7 @@ bool Process::Host::Step() {
         at_ = At::kLast;
         return true;
       }
+      if (spec.every_ns > 0 && !in_request_ && !NextRequest()) return false;
       kernel_ns_ = process_.KernelNs();
       stream_ = static_cast<int>(process_.launches_ % static_cast<uint64_t>(spec.streams));
       // One function for all, whatever its kernels take: the hard case for estimates.
@@ -115,6 +116,9 @@ bool Process::Host::Step() {
     case At::kSynced:
       world.Trace("synced", process_.id_);
       at_ = At::kLaunch;
+      if (std::exchange(in_request_, false)) {
+        process_.requests_.push_back({process_.NowNs(), process_.NowNs() - request_came_ns_});
+      }
       if (spec.gap_ns > 0) {
         WakeAt(process_.NowNs() + process_.TakeSpent() + spec.gap_ns +
                world.delays().TimedOut(process_.random_));
@@ -127,6 +131,22 @@ bool Process::Host::Step() {
       return false;
   }
   return false;
+}
+
+// An open loop: requests come at their own times, and wait for those before them.
+bool Process::Host::NextRequest() {
+  const ProgramSpec& spec = process_.spec_;
+  const int64_t now_ns = process_.NowNs();
+  if (next_request_ns_ < 0) next_request_ns_ = now_ns;
+  if (now_ns < next_request_ns_) {
+    WakeAt(std::min(next_request_ns_, spec.stop_ns) +
+           process_.world_.delays().TimedOut(process_.random_));
+    return false;
+  }
+  in_request_ = true;
+  request_came_ns_ = next_request_ns_;
+  next_request_ns_ += spec.poisson ? process_.random_.Exponential(spec.every_ns) : spec.every_ns;
+  return true;
 }
 
 bool Process::Host::StepGate() {

@@ -36,6 +36,7 @@ class Process::Host final : public Thread {
   void Run() override;
   // One step; false: it has asked to be woken.
   bool Step();
+  bool NextRequest();  // false: none has come
   bool StepGate();
   bool StepSubmit();
   void StepAccount();
@@ -55,6 +56,9 @@ class Process::Host final : public Thread {
   uint64_t key_ = 0;
   int64_t kernel_ns_ = 0;
   int32_t held_slot_ = -1;
+  bool in_request_ = false;
+  int64_t request_came_ns_ = 0;
+  int64_t next_request_ns_ = -1;
 };
 
 class Process::Helper final : public Thread {

@@ -8,6 +8,33 @@
 namespace prorata::simulation {
 namespace {
 
+// Goes on to `end_ns`, and remembers on the way what every step gave.
+void RunUntil(World& world, int64_t end_ns, Report* report) {
+  while (world.now_ns() < end_ns) {
+    const int64_t next_ns = (world.now_ns() / kStepNs + 1) * kStepNs;
+    world.RunUntil(std::min(end_ns, next_ns));
+    if (world.now_ns() % kStepNs != 0) continue;
+    for (size_t spec = 0; spec < report->programs.size(); ++spec) {
+      report->programs[spec].busy_ns.push_back(world.ProgramBusyNs(spec));
+    }
+    report->device_ns.push_back(world.DeviceBusyNs());
+  }
+}
+
+void ReportGaps(const World& world, Report* report) {
+  const Scenario& scenario = world.scenario();
+  std::vector<int64_t> gaps;
+  int64_t sum_ns = 0;
+  for (const GapWatch::Gap& gap : world.gaps()) {
+    if (gap.end_ns <= scenario.warmup_ns) continue;
+    gaps.push_back(gap.ns);
+    sum_ns += std::min(gap.ns, gap.end_ns - scenario.warmup_ns);
+  }
+  report->gaps = SpreadOf(gaps);
+  report->waiting_idle =
+      static_cast<double>(sum_ns) / static_cast<double>(scenario.duration_ns - scenario.warmup_ns);
+}
+
 // The device time of each program of the scenario until now.
 std::vector<int64_t> BusyNow(World& world) {
   std::vector<int64_t> busy;
@@ -54,16 +81,36 @@ double CpuSeconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
 }
 
+Spread SpreadOf(std::vector<int64_t> sample) {
+  Spread spread;
+  spread.count = sample.size();
+  if (sample.empty()) return spread;
+  std::sort(sample.begin(), sample.end());
+  const auto rank = [&](double part) {
+    const auto position = static_cast<size_t>(std::ceil(part * static_cast<double>(sample.size())));
+    return sample[std::max<size_t>(position, 1) - 1];
+  };
+  spread.p50_ns = rank(0.5);
+  spread.p99_ns = rank(0.99);
+  spread.most_ns = sample.back();
+  return spread;
+}
+
 Report RunScenario(const Scenario& scenario, const WorldOptions& options) {
   const double began_s = CpuSeconds();
   Report report;
   report.seed = options.seed;
   World world(scenario, options);
-  world.RunUntil(scenario.warmup_ns);
+  for (const ProgramSpec& spec : scenario.programs) {
+    report.programs.emplace_back().name = spec.name;
+    report.programs.back().busy_ns.push_back(0);
+  }
+  report.device_ns.push_back(0);
+  RunUntil(world, scenario.warmup_ns, &report);
   const std::vector<int64_t> before = BusyNow(world);
   const int64_t device_before = world.DeviceBusyNs();
   const int64_t switching_before = world.DeviceSwitchingNs();
-  world.RunUntil(scenario.duration_ns);
+  RunUntil(world, scenario.duration_ns, &report);
   const std::vector<int64_t> after = BusyNow(world);
   const auto window = static_cast<double>(scenario.duration_ns - scenario.warmup_ns);
   report.device_use = static_cast<double>(world.DeviceBusyNs() - device_before) / window;
@@ -71,19 +118,24 @@ Report RunScenario(const Scenario& scenario, const WorldOptions& options) {
   int64_t all = 0;
   for (size_t i = 0; i < before.size(); ++i) all += after[i] - before[i];
   for (size_t i = 0; i < before.size(); ++i) {
-    ProgramReport& program = report.programs.emplace_back();
-    program.name = scenario.programs[i].name;
+    ProgramReport& program = report.programs[i];
     program.gpu_time =
         all == 0 ? 0 : static_cast<double>(after[i] - before[i]) / static_cast<double>(all);
     int64_t charged = 0;
+    std::vector<int64_t> latencies;
     for (const auto& process : world.processes()) {
       if (&process->spec() != &scenario.programs[i]) continue;
       charged += process->ChargedNs();
       program.launches += process->launches();
+      for (const Process::Request& request : process->requests()) {
+        if (request.done_ns > scenario.warmup_ns) latencies.push_back(request.latency_ns);
+      }
     }
+    program.latency = SpreadOf(std::move(latencies));
     if (after[i] > 0)
       program.charged = static_cast<double>(charged) / static_cast<double>(after[i]);
   }
+  ReportGaps(world, &report);
   Judge(scenario, &report);
   world.Finish();
   report.failure = world.failure();

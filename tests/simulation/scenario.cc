@@ -17,6 +17,7 @@ constexpr double kNsPerMs = 1e6;
 constexpr double kMostMs = 3.6e6;  // an hour
 constexpr double kMostUs = 1e8;    // a kernel or a gap
 constexpr int kMostWeight = 10'000;
+constexpr int kMostPriority = 1000;
 
 int64_t Scaled(double value, double scale) {
   return static_cast<int64_t>(std::llround(value * scale));
@@ -61,6 +62,8 @@ struct Terms {
   std::optional<Fraction> compute;
   std::optional<Fraction> limit;
   std::optional<int> weight;
+  std::optional<int> priority;
+  std::optional<int64_t> yield_within_ns;
   std::optional<uint64_t> memory_bytes;
 };
 
@@ -87,6 +90,13 @@ Terms ReadTerms(TomlReader& reader) {
   if (terms.limit == Fraction::Zero()) reader.Complain("compute_limit", "more than 0");
   int weight = 0;
   if (reader.Integer("weight", &weight, 1, kMostWeight)) terms.weight = weight;
+  int priority = 0;
+  if (reader.Integer("priority", &priority, -kMostPriority, kMostPriority)) {
+    terms.priority = priority;
+  }
+  int64_t yield_within_ns = -1;
+  ReadMs(reader, "yield_within_ms", &yield_within_ns);
+  if (yield_within_ns >= 0) terms.yield_within_ns = yield_within_ns;
   std::string memory;
   if (reader.Text("memory", &memory)) {
     const auto bytes = ParseBytes(memory);
@@ -119,6 +129,14 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
   if (reader.Number("gap_us", &gap_us, 0, kMostUs)) program.gap_ns = Scaled(gap_us, kNsPerUs);
   if (program.gap_ns > 0 && program.per_sync == 0) {
     reader.Complain("gap_us", "per_sync above 0: the gap comes after a synchronisation");
+  }
+  double every_us = 0;
+  if (reader.Number("every_us", &every_us, 0, kMostUs)) {
+    program.every_ns = Scaled(every_us, kNsPerUs);
+  }
+  reader.Bool("poisson", &program.poisson);
+  if (program.every_ns > 0 && (program.per_sync == 0 || program.gap_ns > 0)) {
+    reader.Complain("every_us", "per_sync above 0 and no gap_us: requests come by themselves");
   }
   reader.Integer("graph", &program.graph, 0, 256);
   return program;
@@ -177,7 +195,9 @@ std::vector<ShareSpec> SharesOf(const std::vector<std::pair<std::string, Terms>>
     if (found == merged.end()) found = merged.insert(merged.end(), {name, {}});
     Terms& into = found->second;
     if (!Merge(into.compute, terms.compute) || !Merge(into.limit, terms.limit) ||
-        !Merge(into.weight, terms.weight) || !Merge(into.memory_bytes, terms.memory_bytes)) {
+        !Merge(into.weight, terms.weight) || !Merge(into.priority, terms.priority) ||
+        !Merge(into.yield_within_ns, terms.yield_within_ns) ||
+        !Merge(into.memory_bytes, terms.memory_bytes)) {
       *error = "share \"" + name + "\": its programs give it different terms";
     }
   }
@@ -188,6 +208,8 @@ std::vector<ShareSpec> SharesOf(const std::vector<std::pair<std::string, Terms>>
     share.compute.request = terms.compute.value_or(Fraction::Zero());
     share.compute.limit = terms.limit.value_or(Fraction::One());
     share.compute.weight = static_cast<uint32_t>(terms.weight.value_or(1));
+    share.compute.priority = terms.priority.value_or(share.compute.priority);
+    share.compute.yield_within_ns = terms.yield_within_ns.value_or(share.compute.yield_within_ns);
     share.memory_bytes = terms.memory_bytes.value_or(kGiB);
     shares.push_back(share);
   }

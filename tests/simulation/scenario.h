@@ -18,6 +18,8 @@
 //                                         # given once, or agree
 //     compute_limit = "1.0"
 //     weight = 1
+//     priority = 0                        # as in `prorata run --priority`
+//     yield_within_ms = 2
 //     memory = "1GiB"
 //     start_ms = 0
 //     stop_ms = 5000                      # default: duration
@@ -27,6 +29,10 @@
 //     per_sync = 16                       # launches between two synchronisations; 0: never
 //                                         # synchronises, and queues what it may
 //     gap_us = 0                          # asleep on the host after each synchronisation
+//     every_us = 0                        # not 0: open loop; a request of per_sync launches and a
+//                                         # synchronisation comes every so often, whether the last
+//                                         # is done or not; its latency is counted from then
+//     poisson = false                     # with every_us: at random, so often in the mean
 //     graph = 0                           # kernels in a captured graph; one launch is one replay
 //
 //     [[expect]]                          # over the judged window
@@ -70,6 +76,8 @@ struct ProgramSpec {
   int streams = 1;
   int per_sync = 16;
   int64_t gap_ns = 0;
+  int64_t every_ns = 0;  // 0: no open loop
+  bool poisson = false;
   int graph = 0;
 };
 

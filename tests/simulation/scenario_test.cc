@@ -39,6 +39,20 @@ TEST(Scenario, DefaultsAreThoseOfTheHeader) {
   EXPECT_EQ(scenario->shares[0].memory_bytes, kGiB);
 }
 
+TEST(Scenario, OpenLoopsAndPriorities) {
+  const auto scenario = ParseScenario(
+      With("every_us = 20000\npoisson = true\npriority = 3\nyield_within_ms = 0.5"), "FILE");
+  ASSERT_TRUE(scenario) << scenario.error().message;
+  EXPECT_EQ(scenario->programs[0].every_ns, 20'000'000);
+  EXPECT_TRUE(scenario->programs[0].poisson);
+  EXPECT_EQ(scenario->shares[0].compute.priority, 3);
+  EXPECT_EQ(scenario->shares[0].compute.yield_within_ns, 500'000);
+  EXPECT_NE(ErrorOf(With("every_us = 5\nper_sync = 0")), "");
+  EXPECT_NE(ErrorOf(With("every_us = 5\ngap_us = 5")), "");
+  EXPECT_NE(ErrorOf(With("priority = 1001")), "");
+  EXPECT_NE(ErrorOf(With("yield_within_ms = -1")), "");
+}
+
 TEST(Scenario, KernelTimesInTheirThreeForms) {
   EXPECT_EQ(ParseScenario(With("kernel_us = 1.5"), "FILE")->programs[0].kernel.high_ns, 1500);
   const auto range = ParseScenario(With("kernel_us = [20, 5000]"), "FILE");

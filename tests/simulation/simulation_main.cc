@@ -14,12 +14,30 @@ namespace {
 
 using namespace prorata::simulation;
 
-nlohmann::json ToJson(const Scenario& scenario, const std::string& policy, const Report& report) {
+double Ms(int64_t ns) { return static_cast<double>(ns) / 1e6; }
+
+nlohmann::json ToJson(const Spread& spread) {
+  return {{"count", spread.count},
+          {"p50_ms", Ms(spread.p50_ns)},
+          {"p99_ms", Ms(spread.p99_ns)},
+          {"most_ms", Ms(spread.most_ns)}};
+}
+
+nlohmann::json InMs(const std::vector<int64_t>& times) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const int64_t ns : times) json.push_back(Ms(ns));
+  return json;
+}
+
+nlohmann::json ToJson(const Scenario& scenario, const std::string& policy, const Report& report,
+                      bool series) {
   nlohmann::json json = {{"scenario", scenario.name},
                          {"seed", report.seed},
                          {"policy", scenario.prorata ? policy : "none"},
                          {"device_use", report.device_use},
                          {"switching", report.switching},
+                         {"gaps", ToJson(report.gaps)},
+                         {"waiting_idle", report.waiting_idle},
                          {"events", report.events},
                          {"cpu_s", report.cpu_s},
                          {"failure", report.failure},
@@ -29,6 +47,12 @@ nlohmann::json ToJson(const Scenario& scenario, const std::string& policy, const
                                 {"gpu_time", program.gpu_time},
                                 {"charged", program.charged},
                                 {"launches", program.launches}});
+    if (program.latency.count > 0) json["programs"].back()["latency"] = ToJson(program.latency);
+    if (series) json["programs"].back()["busy_ms"] = InMs(program.busy_ns);
+  }
+  if (series) {
+    json["step_ms"] = Ms(kStepNs);
+    json["device_ms"] = InMs(report.device_ns);
   }
   for (const ExpectationReport& expect : report.expectations) {
     json["expectations"].push_back({{"of", expect.of},
@@ -48,6 +72,17 @@ void Print(const Scenario& scenario, const Report& report) {
         "  %-16s %6.2f %% of the GPU time; charged %6.2f %% of what it used; %llu launches\n",
         program.name.c_str(), 100 * program.gpu_time, 100 * program.charged,
         static_cast<unsigned long long>(program.launches));
+  }
+  for (const ProgramReport& program : report.programs) {
+    const Spread& latency = program.latency;
+    if (latency.count == 0) continue;
+    std::printf("  %-16s %zu requests, p50 %.3f ms, p99 %.3f ms, at most %.3f ms\n",
+                program.name.c_str(), latency.count, Ms(latency.p50_ns), Ms(latency.p99_ns),
+                Ms(latency.most_ns));
+  }
+  if (report.gaps.count > 0) {
+    std::printf("  %-16s %.2f %%, p99 %.3f ms, at most %.3f ms\n", "idle while waited",
+                100 * report.waiting_idle, Ms(report.gaps.p99_ns), Ms(report.gaps.most_ns));
   }
   std::printf("  %-16s %6.2f %%, switching contexts %.2f %%\n", "device in use",
               100 * report.device_use, 100 * report.switching);
@@ -103,6 +138,8 @@ int main(int argc, char** argv) {
   bool table = false;
   app.add_flag("--table", table, "one line for each run");
   app.add_flag("--json", json, "one JSON object for each run");
+  bool series = false;
+  app.add_flag("--series", series, "with --json: the device time of every 100 ms, too");
   std::string policy = "default";
   app.add_option("--policy", policy,
                  "who decides turns: default, gemini, gemini-least, round-robin; or none: without "
@@ -128,6 +165,7 @@ int main(int argc, char** argv) {
     for (int run = 0; run < runs; ++run) {
       WorldOptions options;
       options.policy = policy;
+      options.watch_gaps = true;
       options.seed = seed + static_cast<uint64_t>(run);
       std::ofstream trace;
       if (!trace_file.empty()) {
@@ -141,7 +179,7 @@ int main(int argc, char** argv) {
       const Report report = RunScenario(*scenario, options);
       met = met && report.met();
       if (json) {
-        std::printf("%s\n", ToJson(*scenario, policy, report).dump().c_str());
+        std::printf("%s\n", ToJson(*scenario, policy, report, series).dump().c_str());
       } else if (table) {
         PrintRow(*scenario, report);
       } else {

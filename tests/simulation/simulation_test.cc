@@ -171,6 +171,48 @@ TEST(RandomWorlds, KeepWhatIsAlwaysTrue) {
   }
 }
 
+TEST(Requests, OfAnOpenLoopComeWhetherTheLastIsDoneOrNot) {
+  Scenario scenario = Read("two_busy_without");
+  scenario.programs.resize(1);
+  scenario.expect.clear();
+  ProgramSpec& program = scenario.programs[0];
+  program.per_sync = 1;
+  program.every_ns = 20'000'000;
+  const Report calm = RunScenario(scenario, {});
+  EXPECT_NEAR(static_cast<double>(calm.programs[0].latency.count), 250, 2);
+  EXPECT_GT(calm.programs[0].latency.p50_ns, 1'000'000);
+  EXPECT_LT(calm.programs[0].latency.p99_ns, 3'000'000);
+  program.kernel = {30'000'000, 30'000'000, {}};  // more than there is time for: they pile up
+  const Report late = RunScenario(scenario, {});
+  EXPECT_NEAR(static_cast<double>(late.programs[0].latency.count), 167, 2);
+  EXPECT_GT(late.programs[0].latency.most_ns, 1'500'000'000);
+}
+
+TEST(Requests, SpreadsAreByNearestRank) {
+  EXPECT_EQ(SpreadOf({}).count, 0u);
+  std::vector<int64_t> sample;
+  for (int64_t i = 200; i > 0; --i) sample.push_back(i);
+  const Spread spread = SpreadOf(sample);
+  EXPECT_EQ(spread.p50_ns, 100);
+  EXPECT_EQ(spread.p99_ns, 198);
+  EXPECT_EQ(spread.most_ns, 200);
+  EXPECT_EQ(SpreadOf({7}).p99_ns, 7);
+}
+
+TEST(Gaps, AreFromWhenTheDeviceIdlesAndSomebodyWaitsToTheNextKernel) {
+  GapWatch watch;
+  watch.Step(10, 10, true);  // busy
+  watch.Step(15, 10, false);
+  watch.Step(18, 10, true);
+  watch.Step(20, 10, false);  // woken, and about to launch
+  watch.Step(30, 20, false);
+  watch.Step(40, 20, false);  // nobody waits
+  watch.Step(50, 30, false);
+  ASSERT_EQ(watch.gaps().size(), 1u);
+  EXPECT_EQ(watch.gaps()[0].ns, 5);
+  EXPECT_EQ(watch.gaps()[0].end_ns, 20);
+}
+
 // The policies to compare with: what each is known for, with the same programs.
 Report RunWith(const std::string& policy, const std::string& name) {
   const Scenario scenario = Read(name);

@@ -110,11 +110,13 @@ void World::RunUntil(int64_t end_ns) {
     if (std::min(core_next_ns_, next_ns) > end_ns || !failure_.empty()) break;
     if (core_next_ns_ <= next_ns) {
       clock_.AdvanceTo(core_next_ns_);
+      WatchGaps();
       ++core_events_;
       core_next_ns_ = machine_->NextEventNs();  // brings the core to now
       WakeWaiters();
     } else {
       clock_.AdvanceTo(next_ns);
+      WatchGaps();
       loop_.RunNext();
     }
   }
@@ -186,6 +188,16 @@ int64_t World::ProgramBusyNs(size_t spec) const {
 
 int64_t World::DeviceBusyNs() { return machine_->Usage(0)->busy_ns; }
 int64_t World::DeviceSwitchingNs() { return machine_->Usage(0)->switching_ns; }
+
+// Who is held by its own limit does not count.
+void World::WatchGaps() {
+  if (!options_.watch_gaps) return;
+  const bool waits = std::any_of(processes_.begin(), processes_.end(), [](const auto& process) {
+    return process->alive() && process->waits_for_lease() &&
+           process->share()->spec.compute.limit >= Fraction::One();
+  });
+  gaps_.Step(now_ns(), DeviceBusyNs(), waits);
+}
 
 // Nobody waits for ever while the device idles: who is held by a limit, or is stopped, does not
 // count, nor does the time in which the agent is stopped or dead.

@@ -15,6 +15,7 @@
 #include "simulation/agent.h"
 #include "simulation/delays.h"
 #include "simulation/event_loop.h"
+#include "simulation/gaps.h"
 #include "simulation/process.h"
 #include "simulation/scenario.h"
 
@@ -25,7 +26,8 @@ struct WorldOptions {
   Delays delays;
   Mishaps mishaps;
   std::ostream* trace = nullptr;
-  bool check = true;               // the properties of properties.h, while it runs
+  bool check = true;  // the properties of properties.h, while it runs
+  bool watch_gaps = false;
   std::string policy = "default";  // one of PolicyNames()
 };
 
@@ -66,6 +68,7 @@ class World {
   int64_t ProgramBusyNs(size_t spec) const;
   int64_t DeviceBusyNs();
   int64_t DeviceSwitchingNs();
+  const std::vector<GapWatch::Gap>& gaps() const { return gaps_.gaps(); }
   // The first property that failed, in words.
   const std::string& failure() const { return failure_; }
   void Fail(const std::string& what);
@@ -84,6 +87,7 @@ class World {
   void WakeWaiters();
   void StartProgram(size_t spec);
   void WatchWaiting();
+  void WatchGaps();
 
   const Scenario& scenario_;
   const WorldOptions options_;
@@ -99,6 +103,7 @@ class World {
   int64_t core_next_ns_ = -1;  // -1: to be asked
   uint64_t core_events_ = 0;
   bool finishing_ = false;
+  GapWatch gaps_;
   std::string failure_;
 };
 
