@@ -15,6 +15,7 @@ constexpr int kRounds = 4;       // a closing may be drained at once, which may 
 DeviceLeases::Outcome DeviceLeases::Add(Key key, ShareTime& share,
                                         const policy::ComputeTerms& terms, int64_t now_ns) {
   shares_[key] = &share;
+  terms_[key] = terms;
   sharing_->Add(key, terms, share.ReadChargedTime(), now_ns);
   const uint32_t sequence = share.WriteLease(false, false);
   Outcome outcome = Touch(now_ns);
@@ -26,13 +27,27 @@ DeviceLeases::Outcome DeviceLeases::Remove(Key key, int64_t now_ns) {
   sharing_->Remove(key, now_ns);
   shares_.erase(key);
   held_.erase(key);
+  terms_.erase(key);
   return Touch(now_ns);
 }
 
 DeviceLeases::Outcome DeviceLeases::SetTerms(Key key, const policy::ComputeTerms& terms,
                                              int64_t now_ns) {
   sharing_->SetTerms(key, terms, now_ns);
+  terms_[key] = terms;
   return Touch(now_ns);
+}
+
+DeviceLeases::Outcome DeviceLeases::BeginAnew(int64_t now_ns) {
+  std::vector<Change> closed;
+  for (const auto& [key, share] : shares_) sharing_->Remove(key, now_ns);
+  for (const auto& [key, share] : shares_) {
+    sharing_->Add(key, terms_.at(key), share->ReadChargedTime(), now_ns);
+    closed.push_back({key, share->WriteLease(false, false)});
+  }
+  Outcome outcome = Touch(now_ns);
+  outcome.changes.insert(outcome.changes.begin(), closed.begin(), closed.end());
+  return outcome;
 }
 
 DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
@@ -99,6 +114,7 @@ void DeviceLeases::Sample(int64_t now_ns) {
   moment.when_ns = now_ns;
   for (const auto& [key, share] : shares_) {
     moment.shares[key] = {share->ReadChargedTime(), held_.at(key)};
+    share->CountActive();
   }
   if (moments_.size() > kMoments) moments_.pop_front();
 }

@@ -47,6 +47,11 @@ class DeviceLeases {
   Outcome Remove(Key key, int64_t now_ns);
   Outcome SetTerms(Key key, const policy::ComputeTerms& terms, int64_t now_ns);
 
+  // The agent itself was silent until now (it was stopped, say), and members kept their own local
+  // rules: what they used meanwhile is nobody's debt, and no lease says anything any more. All
+  // begins anew, as under a new agent.
+  Outcome BeginAnew(int64_t now_ns);
+
   // Something may have changed: looks at everything, and decides.
   Outcome Touch(int64_t now_ns);
 
@@ -96,6 +101,7 @@ class DeviceLeases {
   std::map<Key, ShareTime*> shares_;
   std::map<Key, HeldTimes> held_;
   int64_t noted_ns_ = 0;
+  std::map<Key, policy::ComputeTerms> terms_;
   std::deque<Moment> moments_;
 };
 

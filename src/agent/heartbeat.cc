@@ -7,7 +7,8 @@
 namespace prorata::agent {
 
 Heartbeat::Heartbeat(const DilatedClock& clock)
-    : period_ns_(clock.RealNs(protocol::kHeartbeatPeriodNs)) {
+    : period_ns_(clock.RealNs(protocol::kHeartbeatPeriodNs)),
+      silent_after_ns_(clock.RealNs(protocol::kAgentSilentAfterNs)) {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -38,7 +39,11 @@ void Heartbeat::Remove(protocol::LimitsFile* file) {
 void Heartbeat::Beat() {
   std::unique_lock lock(mutex_);
   auto next = std::chrono::steady_clock::now();
+  auto last = next;
   while (!ending_) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last >= std::chrono::nanoseconds(silent_after_ns_)) silences_.fetch_add(1);
+    last = now;
     for (protocol::LimitsFile* file : files_) file->header.heartbeat.fetch_add(1);
     next += std::chrono::nanoseconds(period_ns_);
     // After a pause of the whole machine: no burst of beats to catch up.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -21,11 +22,16 @@ class Heartbeat {
   void Add(protocol::LimitsFile* file);
   // After this the file is not touched any more.
   void Remove(protocol::LimitsFile* file);
+  // How often it fell silent for so long that members may have noticed: this process was stopped,
+  // say. One more before the first beat after it.
+  uint64_t silences() const { return silences_.load(); }
 
  private:
   void Beat();
 
-  const int64_t period_ns_;  // real
+  const int64_t period_ns_;        // real
+  const int64_t silent_after_ns_;  // real
+  std::atomic<uint64_t> silences_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<protocol::LimitsFile*> files_;  // guarded by mutex_

@@ -16,8 +16,9 @@ void WakeAll(std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-Leases::Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock& clock)
-    : clock_(clock) {
+Leases::Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock& clock,
+               const Heartbeat& heartbeat)
+    : clock_(clock), heartbeat_(heartbeat) {
   for (size_t i = 0; i < devices; ++i) devices_.push_back(std::make_unique<Device>(loop));
 }
 
@@ -48,7 +49,12 @@ void Leases::TouchAll(const Share& share) {
 }
 
 void Leases::Touch(size_t number) {
-  CarryOut(number, devices_[number]->leases.Touch(clock_.NowNs()));
+  Device& device = *devices_[number];
+  if (const uint64_t silences = heartbeat_.silences(); silences != device.silences) {
+    device.silences = silences;
+    return CarryOut(number, device.leases.BeginAnew(clock_.NowNs()));
+  }
+  CarryOut(number, device.leases.Touch(clock_.NowNs()));
 }
 
 void Leases::CarryOut(size_t number, const DeviceLeases::Outcome& outcome) {

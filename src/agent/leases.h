@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agent/device_leases.h"
+#include "agent/heartbeat.h"
 #include "agent/share.h"
 #include "base/clock.h"
 #include "protocol/control.h"
@@ -19,8 +20,9 @@ namespace prorata::agent {
 
 class Leases {
  public:
-  // `clock` must outlive it; turns are measured in its time.
-  Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock& clock);
+  // `clock` and `heartbeat` must outlive it; turns are measured in the clock's time.
+  Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock& clock,
+         const Heartbeat& heartbeat);
 
   void Add(Share& share);
   void Remove(Share& share);
@@ -45,11 +47,13 @@ class Leases {
     DeviceLeases leases;
     boost::asio::steady_timer timer;
     std::map<uint64_t, Share*> shares;
+    uint64_t silences = 0;  // of the heartbeat, when it last began anew
   };
 
   void CarryOut(size_t number, const DeviceLeases::Outcome& outcome);
 
   const DilatedClock& clock_;
+  const Heartbeat& heartbeat_;
   std::vector<std::unique_ptr<Device>> devices_;
 };
 

@@ -47,7 +47,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       devices_(nvml),
       events_(real_clock_, UnixMs),
       heartbeat_(clock_),
-      leases_(loop, devices_.count(), clock_),
+      leases_(loop, devices_.count(), clock_, heartbeat_),
       overcommit_(std::move(overcommit)),
       memory_(devices_, std::vector<double>(devices_.count(), 1), clock_, events_),
       sharing_([this](uint64_t id) { return Find(id); }),

@@ -171,6 +171,20 @@ bool ShareTime::AllIdle() const {
   return any_idle || !any_living;
 }
 
+void ShareTime::CountActive() {
+  uint32_t active = 0;
+  for (Member& member : members_) {
+    if (member.departed || member.usage == nullptr) continue;
+    const uint64_t launches = member.usage->launches.load();
+    const bool moves = launches != member.counted_launches || member.usage->waiting.load() > 0 ||
+                       member.usage->backlog_ns.load() > 0;
+    member.counted_launches = launches;
+    member.quiet_counts = moves ? 0 : std::min(member.quiet_counts + 1, kActiveCounts);
+    active += member.quiet_counts < kActiveCounts;
+  }
+  limits_->active_members.store(active);
+}
+
 uint32_t ShareTime::WriteLease(bool open, bool contended) {
   const uint32_t sequence = SequenceOf(lease()) + 1;
   limits_->lease.store((sequence << protocol::kLeaseSequenceShift) |

@@ -54,12 +54,17 @@ class ShareTime {
   // launched since. A share whose members have launched nothing yet is about to.
   bool AllIdle() const;
 
+  // Each tenth of a second: counts the members that used the device within about the last second,
+  // and writes that down for the time in which no agent speaks (DeviceLimits::active_members).
+  void CountActive();
+
   // --- The lease -------------------------------------------------------------------------------
   uint32_t lease() const { return limits_->lease.load(); }
   // The next word; answers its sequence.
   uint32_t WriteLease(bool open, bool contended);
 
  private:
+  static constexpr uint32_t kActiveCounts = 10;
   struct Member {
     uint32_t slot = 0;
     const protocol::DeviceUsage* usage = nullptr;  // null: not heard of since the agent started
@@ -70,6 +75,8 @@ class ShareTime {
     uint64_t device_time_ns = 0;
     uint32_t idle_sequence = 0;  // of the lease word for which it reported idle
     uint64_t idle_launches = 0;  // its launches then
+    uint64_t counted_launches = 0;
+    uint32_t quiet_counts = kActiveCounts;  // CountActive found it inactive so many times
     uint32_t drained_sequence = 0;
   };
   Member* Find(uint32_t slot);

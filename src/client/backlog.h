@@ -69,6 +69,13 @@ inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t bey
   return charge;
 }
 
+// What `charge` becomes when others ran beside the batch, for how long nobody knows: what is known
+// of its launches from better times, if that is less.
+inline BatchCharge ChargeInCrowd(const Batch& batch, const BatchCharge& charge) {
+  const bool less = !batch.unknown && batch.estimate_ns < charge.busy_ns;
+  return {.busy_ns = less ? batch.estimate_ns : charge.busy_ns, .learned_ns = 0, .doubtful = false};
+}
+
 // Fenced work outstanding on a device.
 class Backlog {
  public:

@@ -9,6 +9,7 @@
 #include "client/backlog.h"
 #include "client/estimates.h"
 #include "client/lease_watch.h"
+#include "client/member_compute.h"
 #include "client/silence.h"
 
 namespace prorata::client {
@@ -101,6 +102,18 @@ TEST(Charge, OverlapsOfStreamsAreChargedOnce) {
   EXPECT_EQ(ChargeOf(batch, 3 * kMs, -2 * kMs).busy_ns, 0u);
   EXPECT_EQ(ChargeOf(batch, 3 * kMs, 1 * kMs).learned_ns, 3u * kMs)
       << "its own length all the same";
+}
+
+TEST(Charge, InACrowdWhatIsKnownCountsAndNothingIsLearned) {
+  Batch batch = Known(10, 500 * kUs);
+  batch.pressed = true;
+  const BatchCharge charge = ChargeOf(batch, 1500 * kUs, INT64_MAX);
+  EXPECT_EQ(charge.learned_ns, 150u * kUs);
+  EXPECT_EQ(ChargeInCrowd(batch, charge).busy_ns, 500u * kUs);
+  EXPECT_EQ(ChargeInCrowd(batch, charge).learned_ns, 0u);
+  EXPECT_EQ(ChargeInCrowd(batch, ChargeOf(batch, 400 * kUs, INT64_MAX)).busy_ns, 400u * kUs);
+  batch.unknown = true;
+  EXPECT_EQ(ChargeInCrowd(batch, charge).busy_ns, 1500u * kUs);
 }
 
 TEST(Charge, MixedBatchesThatDoNotFitAreDoubted) {
@@ -281,6 +294,35 @@ TEST(LocalBucket, ALongPauseEarnsOneBurst) {
   EXPECT_TRUE(bucket.MayRun(100'000 * kMs, 500'000));
   bucket.Spend(21 * kMs);
   EXPECT_FALSE(bucket.MayRun(100'000 * kMs + 1, 500'000));
+}
+
+TEST(LocalBucket, WhatWasUsedBeforeTheSilenceWasNoticedCounts) {
+  LocalBucket bucket;
+  bucket.Begin(1'000 * kMs, 80 * kMs, 50 * kMs, 250'000);  // 30 ms above its part
+  int64_t used_ns = 0;
+  for (int64_t now_ns = 1'000 * kMs; now_ns < 2'000 * kMs; now_ns += kMs) {
+    if (now_ns == 1'010 * kMs) {
+      EXPECT_GT(used_ns, 0) << "but it is not stopped for it";
+    }
+    if (!bucket.MayRun(now_ns, 250'000)) continue;
+    bucket.Spend(kMs);
+    used_ns += kMs;
+  }
+  EXPECT_NEAR(static_cast<double>(used_ns), 220.0 * kMs, 2.0 * kMs);
+  bucket.Begin(2'000 * kMs, 80 * kMs, 0, 250'000);  // it was closed, and has its part
+  EXPECT_TRUE(bucket.MayRun(2'000 * kMs, 250'000));
+  bucket.Spend(21 * kMs);
+  EXPECT_FALSE(bucket.MayRun(2'000 * kMs, 250'000)) << "and no more than a burst";
+}
+
+TEST(LocalBucket, AMemberHoldsItsPartOfTheLimit) {
+  protocol::DeviceLimits limits = {};
+  limits.compute_limit_ppm = 600'000;
+  EXPECT_EQ(PartPpm(limits), 600'000u) << "an agent that does not count";
+  limits.active_members = 3;
+  EXPECT_EQ(PartPpm(limits), 200'000u);
+  limits.compute_limit_ppm = 1'000'000;
+  EXPECT_EQ(PartPpm(limits), 1'000'000u) << "no limit, no parts";
 }
 
 }  // namespace

@@ -183,7 +183,10 @@ class FenceMachine {
       // An error of the program's (a faulted kernel, say) ends all measuring in this context.
       ChargeDevice(world_, ring->device, slot.batch.estimate_ns);
     } else {
-      const BatchCharge charge = ChargeOf(slot.batch, static_cast<uint64_t>(elapsed_ns), beyond_ns);
+      BatchCharge charge = ChargeOf(slot.batch, static_cast<uint64_t>(elapsed_ns), beyond_ns);
+      if (world_.Compute(ring->device).crowded.load(std::memory_order_relaxed) != 0) {
+        charge = ChargeInCrowd(slot.batch, charge);
+      }
       ChargeDevice(world_, ring->device, charge.busy_ns);
       if (charge.learned_ns != 0) world_.estimates().Learn(slot.batch.key, charge.learned_ns);
       if (charge.doubtful) slot.stream->probe.store(1, std::memory_order_relaxed);

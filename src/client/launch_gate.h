@@ -87,7 +87,7 @@ class LaunchWait {
   template <typename World>
   static bool BucketAllows(World& world, const protocol::DeviceLimits& limits,
                            DeviceCompute& compute) {
-    const uint32_t ppm = limits.compute_limit_ppm.load(std::memory_order_relaxed);
+    const uint32_t ppm = PartPpm(limits);
     return ppm >= 1'000'000 || compute.bucket.MayRun(world.NowNs(), ppm);
   }
 

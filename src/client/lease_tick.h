@@ -8,6 +8,22 @@
 
 namespace prorata::client {
 
+// Who holds a share to its limit: the agent, or, while it is silent, each member its own part.
+template <typename World>
+void KeepLocalRule(World& world, const protocol::DeviceLimits& limits,
+                   const protocol::DeviceUsage& usage, DeviceCompute& compute, int64_t now_ns,
+                   bool silent) {
+  const uint64_t used_ns = usage.device_time_ns.load(std::memory_order_relaxed);
+  const int64_t silent_ns = world.AgentSilentNs();
+  if (silent_ns == 0) compute.time_at_beat_ns = used_ns;
+  compute.crowded.store(silent ? 1 : 0, std::memory_order_relaxed);
+  const bool local = silent && limits.compute_limit_ppm.load(std::memory_order_relaxed) < 1'000'000;
+  if (local && compute.local_rule.load(std::memory_order_relaxed) == 0) {
+    compute.bucket.Begin(now_ns, silent_ns, used_ns - compute.time_at_beat_ns, PartPpm(limits));
+  }
+  compute.local_rule.store(local ? 1 : 0, std::memory_order_relaxed);
+}
+
 // `look` gives the OpenWork of the device, and is called after the lease was read: the lease first,
 // then the work (StreamRecord::launching says why). Answers when to look again, from now. Helper
 // only.
@@ -22,8 +38,7 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
   usage.launches.store(launches, std::memory_order_relaxed);
   const uint64_t backlog_ns = compute.backlog.ns() + open.ns;
   usage.backlog_ns.store(backlog_ns, std::memory_order_relaxed);
-  const bool limited = limits.compute_limit_ppm.load(std::memory_order_relaxed) < 1'000'000;
-  compute.local_rule.store(silent && limited ? 1 : 0, std::memory_order_relaxed);
+  KeepLocalRule(world, limits, usage, compute, now_ns, silent);
   const LeaseWatch::Act act =
       compute.watch.Step({now_ns, lease, compute.backlog.count() != 0 || open.launching != 0,
                           usage.waiting.load() != 0, open.ns, backlog_ns, launches,

@@ -43,6 +43,10 @@ struct alignas(64) DeviceCompute {
   // While the agent is silent the lease word says nothing about the limit: launches also ask the
   // bucket. Set and cleared by the helper.
   std::atomic<uint32_t> local_rule;
+  // Nobody takes turns while the agent is silent: what runs beside this member's work is in its
+  // elapsed times, from which nothing is learned then. Set and cleared by the helper.
+  std::atomic<uint32_t> crowded;
+  uint64_t time_at_beat_ns = 0;         // device time when the heartbeat last moved; helper only
   std::atomic<uint64_t> launches;       // of batches that were fenced
   std::atomic<uint64_t> wanted_plus_1;  // last sequence that kLeaseWanted was sent for
   LeaseWatch watch;                     // helper only
@@ -61,6 +65,13 @@ inline uint64_t BoundNs(const protocol::DeviceLimits& limits, uint32_t lease) {
 template <typename World>
 bool Silent(World& world) {
   return world.AgentSilentNs() >= static_cast<int64_t>(protocol::kAgentSilentAfterNs);
+}
+
+// What this member may use of the device while the agent is silent: its part of the share's limit.
+inline uint32_t PartPpm(const protocol::DeviceLimits& limits) {
+  const uint32_t limit = limits.compute_limit_ppm.load(std::memory_order_relaxed);
+  const uint32_t members = limits.active_members.load(std::memory_order_relaxed);
+  return limit < 1'000'000 && members > 1 ? limit / members : limit;
 }
 
 // Measured device time of this member.

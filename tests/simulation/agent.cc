@@ -51,7 +51,7 @@ void Agent::Begin() {
     if (share->begun) BeginShare(*share);
   }
   next_tick_ns_ = now_ns + kTickNs;
-  next_beat_ns_ = now_ns;
+  next_beat_ns_ = last_beat_ns_ = now_ns;
   Arm();
 }
 
@@ -92,6 +92,10 @@ void Agent::Run() {
     return WakeAt(stopped_until_ns_ + world_.delays().Wake(random_));
   }
   if (now_ns >= next_beat_ns_) {
+    const bool silent =
+        now_ns - last_beat_ns_ >= static_cast<int64_t>(protocol::kAgentSilentAfterNs);
+    last_beat_ns_ = now_ns;
+    if (silent) CarryOut(life_->leases.BeginAnew(now_ns));
     for (const auto& share : shares_) share->header.heartbeat.fetch_add(1);
     next_beat_ns_ = now_ns + static_cast<int64_t>(protocol::kHeartbeatPeriodNs);
   }

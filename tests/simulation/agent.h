@@ -85,6 +85,7 @@ class Agent final : public Thread {
   int64_t deadline_ns_ = Thread::kNever;
   int64_t next_tick_ns_ = 0;
   int64_t next_beat_ns_ = 0;
+  int64_t last_beat_ns_ = 0;
   int64_t troubled_until_ns_ = 0;
 };
 

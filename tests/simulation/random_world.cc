@@ -76,7 +76,7 @@ std::string CheckCharges(const World& world, bool mishaps) {
   return "";
 }
 
-std::string CheckLimits(const World& world, const Mishaps& mishaps) {
+std::string CheckLimits(const World& world) {
   struct Sum {
     int64_t busy_ns = 0, began_ns = INT64_MAX, ended_ns = 0, allowed_ns = 0;
     int members = 0;
@@ -92,15 +92,11 @@ std::string CheckLimits(const World& world, const Mishaps& mishaps) {
     ++sum.members;
     sum.plain = sum.plain && IsPlain(process->spec());
   }
-  const bool agent_fails = mishaps.agent_kills_per_s > 0 || mishaps.agent_stops_per_s > 0;
   for (const auto& [share, sum] : sums) {
     const double limit = share->spec.compute.limit.value();
     if (limit >= 1 || !sum.plain) continue;
-    // While the agent is silent each member keeps to the whole limit by itself.
-    if (agent_fails && sum.members > 1) continue;
     const double life_ns = static_cast<double>(sum.ended_ns - sum.began_ns);
-    const auto bound_ns = static_cast<int64_t>(1.02 * limit * life_ns) + 10 * kMs + sum.allowed_ns +
-                          (agent_fails ? 400 * kMs : 0);
+    const auto bound_ns = static_cast<int64_t>(1.02 * limit * life_ns) + 10 * kMs + sum.allowed_ns;
     if (sum.busy_ns > bound_ns) {
       return "share " + share->spec.name + " with a limit of " + std::to_string(limit) + " used " +
              Ms(sum.busy_ns) + " in " + Ms(static_cast<int64_t>(life_ns));
@@ -176,7 +172,7 @@ std::string CheckRandomWorld(uint64_t seed, std::ostream* trace) {
   const bool any = mishaps.kills_per_s > 0 || mishaps.program_stops_per_s > 0 ||
                    mishaps.agent_stops_per_s > 0 || mishaps.agent_kills_per_s > 0;
   if (std::string wrong = CheckCharges(world, any); !wrong.empty()) return wrong;
-  if (std::string wrong = CheckLimits(world, mishaps); !wrong.empty()) return wrong;
+  if (std::string wrong = CheckLimits(world); !wrong.empty()) return wrong;
   return CheckEmpty(world);
 }
 
