@@ -17,6 +17,7 @@ enum class Kind : uint8_t {
   kArray,   // `bytes` are charged
   kMipmap,  // same
   kUnseen,  // same; code, or what a limit of a context costs
+  kSparse,  // an array or mipmap without memory of its own; it keeps what is mapped behind it
   kOpened,  // another process's; `bytes` are charged, none where its maker pays; opened `times`
 };
 

@@ -1,5 +1,7 @@
 // CUDA arrays and mipmapped arrays. Each is charged by itself, rounded up to whole slabs: the
-// driver pads arrays to 64 KiB tiles, and what it packs together is its own affair.
+// driver pads arrays to 64 KiB tiles, and what it packs together is its own affair. Sparse ones
+// cost nothing, but keep the memory that is mapped behind them (vmm.h) while they and their context
+// last.
 
 #include "client/arrays.h"
 #include "client/charge.h"
@@ -13,14 +15,14 @@ template <typename Handle, typename Call, typename GiveBack>
 CUresult AllocateArray(Space space, Kind kind, uint64_t bytes, Handle* handle, Call&& call,
                        GiveBack&& give_back) {
   const Place place = CurrentPlace();
-  if (place.context == nullptr || bytes == 0) return Within(call);
+  if (place.context == nullptr) return Within(call);
   const Moving moving;
   Allocation allocation;
   allocation.context = reinterpret_cast<uint64_t>(place.context);
   allocation.bytes = RoundUp(bytes, kSlabBytes);
   allocation.device = static_cast<uint8_t>(place.device);
-  allocation.kind = kind;
-  if (!ChargeOrTrim(place.device, allocation.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  allocation.kind = bytes == 0 ? Kind::kSparse : kind;
+  if (bytes != 0 && !ChargeOrTrim(place.device, allocation.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = Within(call);
   if (result != CUDA_SUCCESS) {
     Uncharge(place.device, allocation.bytes);
@@ -39,13 +41,11 @@ CUresult CreateArray(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR& shape, Call
 }
 
 template <typename Call>
-CUresult Destroy(uint64_t key, CUarray handle, Call&& call) {
+CUresult Destroy(uint64_t key, Call&& call) {
   const Moving moving;
   const Allocation allocation = ForgetForFree(key);
   const CUresult result = Within(call);
   AfterFree(key, allocation, result);
-  // A sparse array is not among the allocations; it keeps what is mapped to it.
-  if (result == CUDA_SUCCESS && allocation.kind == Kind::kNone) SparseArrayGone(handle);
   return result;
 }
 
@@ -96,12 +96,11 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
 CUresult cuArrayDestroy(CUarray hArray) {
   const auto call = [&] { return PRORATA_REAL(cuArrayDestroy)(hArray); };
   if (!Governed()) return Within(call);
-  return Destroy(KeyOf(Space::kArray, reinterpret_cast<uint64_t>(hArray)), hArray, call);
+  return Destroy(KeyOf(Space::kArray, reinterpret_cast<uint64_t>(hArray)), call);
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
   const auto call = [&] { return PRORATA_REAL(cuMipmappedArrayDestroy)(hMipmappedArray); };
   if (!Governed()) return Within(call);
-  return Destroy(KeyOf(Space::kMipmap, reinterpret_cast<uint64_t>(hMipmappedArray)),
-                 reinterpret_cast<CUarray>(hMipmappedArray), call);
+  return Destroy(KeyOf(Space::kMipmap, reinterpret_cast<uint64_t>(hMipmappedArray)), call);
 }

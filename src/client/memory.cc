@@ -40,6 +40,7 @@ uint64_t TakeCharge(uint64_t key, const Allocation& allocation) {
 
 // May run under a lock of the allocations; what others hold too is settled later.
 void Release(uint64_t key, const Allocation& allocation) {
+  if (allocation.kind == Kind::kSparse) SparseArrayGone(key);
   const uint64_t bytes = TakeCharge(key, allocation);
   uint64_t number = 0;
   if (allocation.shared && g_numbers.Take(key, &number)) {
@@ -49,11 +50,16 @@ void Release(uint64_t key, const Allocation& allocation) {
   }
 }
 
+// Whether what others hold, too, may have to be settled when it goes.
+bool MayHold(const Allocation& allocation) {
+  return allocation.shared || allocation.kind == Kind::kSparse;
+}
+
 bool Remember(uint64_t key, const Allocation& allocation) {
   Allocation replaced;
   if (!g_allocations.Remember(key, allocation, &replaced)) return false;
   Release(key, replaced);
-  if (replaced.shared) SettleHoldings();
+  if (MayHold(replaced)) SettleHoldings();
   return true;
 }
 
@@ -147,7 +153,7 @@ Allocation ForgetForFree(uint64_t key) {
 void AfterFree(uint64_t key, const Allocation& allocation, CUresult result) {
   if (allocation.kind == Kind::kNone) return;
   if (result == CUDA_SUCCESS || !Remember(key, allocation)) Release(key, allocation);
-  if (allocation.shared) SettleHoldings();
+  if (MayHold(allocation)) SettleHoldings();
 }
 
 bool FindAllocation(uint64_t key, Allocation* allocation) {

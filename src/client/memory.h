@@ -55,8 +55,9 @@ bool AccountOpened(const Place& place, uint64_t key, uint64_t bytes, uint64_t nu
 // As AfterFree, for something that may have been opened several times.
 void AfterClose(uint64_t key, Allocation allocation, CUresult result);
 
-// A (sparse) array or mipmap was destroyed: it keeps nothing any more.
-void SparseArrayGone(CUarray array);
+// A sparse array or mipmap, by its key, is gone: it keeps nothing any more. May run under a lock of
+// the allocations; what others hold too is settled later.
+void SparseArrayGone(uint64_t key);
 
 void MarkMemoryOfContext(CUcontext context, bool dying);
 void MemoryOfContextGone(CUcontext context);

@@ -1,6 +1,7 @@
 // Physical memory, its handles and its mappings: charged from cuMemCreate until the driver holds it
 // no more. vmm.h says what is counted, and why in this order.
 
+#include "client/allocations.h"
 #include "client/charge.h"
 #include "client/memory.h"
 #include "client/share.h"
@@ -12,7 +13,12 @@ namespace {
 
 constinit PhysicalBooks g_books;
 
-uint64_t KeeperOf(CUarray array) { return reinterpret_cast<uint64_t>(array); }
+// A sparse array's is its key among the allocations.
+uint64_t KeeperOf(const CUarrayMapInfo& info) {
+  return info.resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY
+             ? KeyOf(Space::kMipmap, reinterpret_cast<uint64_t>(info.resource.mipmap))
+             : KeyOf(Space::kArray, reinterpret_cast<uint64_t>(info.resource.array));
+}
 uint64_t KeeperOf(uint64_t multicast_record) { return multicast_record | uint64_t{1} << 63; }
 
 void CountOne(const PhysicalBooks::Gone& gone) {
@@ -152,17 +158,14 @@ CUresult MapTiles(const CUarrayMapInfo* list, unsigned int count, Call&& call) {
     const CUarrayMapInfo& info = list[i];
     if (info.memOperationType != CU_MEM_OPERATION_TYPE_MAP) continue;
     const uint64_t record = g_books.HoldHandle(info.memHandle.memHandle);
-    if (record != 0) g_books.PutKept(KeeperOf(info.resource.array), record);
+    if (record != 0) g_books.PutKept(KeeperOf(info), record);
   }
   return Within(call);
 }
 
 }  // namespace
 
-void SparseArrayGone(CUarray array) {
-  g_books.KeeperGone(KeeperOf(array), CountOne);
-  SettleHoldings();
-}
+void SparseArrayGone(uint64_t key) { g_books.KeeperGone(key, CountOne); }
 
 }  // namespace prorata::client
 

@@ -78,37 +78,5 @@ TEST_F(PhysicalLimits, MemReleaseGivesBack) {
   EXPECT_TRUE(Charged(0));
 }
 
-// The device has no sparse arrays on the simulated machine.
-TEST_F(PhysicalLimits, MemMapArrayAsyncKeepsItsTiles) {
-  SKIP_UNLESS(Has(CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED) && OnRealGpu(), "sparse arrays");
-  const CUDA_ARRAY3D_DESCRIPTOR shape = {
-      4096, 4096, 0, CU_AD_FORMAT_UNSIGNED_INT8, 4, CUDA_ARRAY3D_SPARSE};
-  CUarray array = nullptr;
-  CUDA_OK(cuArray3DCreate_v2, &array, &shape);
-  EXPECT_TRUE(Charged(0)) << "no memory before it is mapped";
-  CUDA_ARRAY_SPARSE_PROPERTIES tiles{};
-  CUDA_OK(cuArrayGetSparseProperties, &tiles, array);
-  CUmemGenericAllocationHandle handle = 0;
-  prop_.allocFlags.usage = CU_MEM_CREATE_USAGE_TILE_POOL;
-  CUDA_OK(cuMemCreate, &handle, bytes_, &prop_, 0);
-  CUarrayMapInfo info{};
-  info.resourceType = CU_RESOURCE_TYPE_ARRAY;
-  info.resource.array = array;
-  info.subresourceType = CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL;
-  info.subresource.sparseLevel.extentWidth = tiles.tileExtent.width;
-  info.subresource.sparseLevel.extentHeight = tiles.tileExtent.height;
-  info.subresource.sparseLevel.extentDepth = tiles.tileExtent.depth;
-  info.memOperationType = CU_MEM_OPERATION_TYPE_MAP;
-  info.memHandleType = CU_MEM_HANDLE_TYPE_GENERIC;
-  info.memHandle.memHandle = handle;
-  info.deviceBitMask = 1;
-  CUDA_OK(cuMemMapArrayAsync, &info, 1, nullptr);
-  CUDA_OK(cuCtxSynchronize, );
-  CUDA_OK(cuMemRelease, handle);
-  EXPECT_TRUE(Charged(bytes_)) << "the array keeps it";
-  CUDA_OK(cuArrayDestroy, array);
-  EXPECT_TRUE(Charged(0));
-}
-
 }  // namespace
 }  // namespace prorata::limits

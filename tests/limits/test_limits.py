@@ -56,5 +56,8 @@ class Limits(harness.MachineTestCase):
     def test_pool_limits(self):
         self.run_suite("PoolLimits")
 
+    def test_sparse_limits(self):
+        self.run_suite("SparseLimits")
+
     def test_sharing_limits(self):
         self.run_suite("SharingLimits")

@@ -108,6 +108,9 @@ namespace prorata::simgpu {
   X(kMappingsAreClosed, "mappings-are-closed")                \
   X(kUnmapsWhole, "unmaps-whole")                             \
   X(kMappedStaysReserved, "mapped-stays-reserved")            \
+  X(kSparseHasNoMemory, "sparse-has-no-memory")               \
+  X(kTilesAreOfAPool, "tiles-are-of-a-pool")                  \
+  X(kTilesInStreamOrder, "tiles-in-stream-order")             \
   X(kNewContextIsCurrent, "new-context-is-current")           \
   X(kDestroyPops, "destroy-pops")                             \
   X(kPrimaryIsCounted, "primary-is-counted")                  \

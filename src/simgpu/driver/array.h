@@ -7,6 +7,8 @@
 
 namespace prorata::simgpu::driver {
 
+struct Sparse;
+
 // A CUDA array: rows one behind the other in device memory. The layout is the simulation's own, as
 // a program never sees it.
 struct Array {
@@ -16,7 +18,8 @@ struct Array {
   size_t pitch = 0;  // bytes of a row
   size_t rows = 1;   // of a layer
   size_t layers = 1;
-  bool owns_memory = true;  // a level of a mipmapped array does not
+  bool owns_memory = true;         // a level of a mipmapped array does not
+  std::shared_ptr<Sparse> sparse;  // what the program maps memory behind
 
   uint64_t slice() const { return uint64_t{pitch} * rows; }
 };

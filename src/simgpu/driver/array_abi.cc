@@ -7,7 +7,9 @@
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/context.h"
+#include "simgpu/driver/from_c.h"
 #include "simgpu/driver/memory.h"
+#include "simgpu/driver/sparse.h"
 
 namespace prorata::simgpu::driver {
 namespace {
@@ -16,6 +18,7 @@ struct Mipmap {
   Context* ctx = nullptr;
   uint64_t address = 0;
   uint64_t bytes = 0;
+  std::shared_ptr<Sparse> sparse;
   std::vector<std::unique_ptr<Array>> levels;
 };
 
@@ -64,7 +67,29 @@ CUresult FindArray(CUarray handle, Array** out) {
   return CUDA_ERROR_INVALID_HANDLE;
 }
 
+PRORATA_ENUMS_FROM_C CUresult FindSparse(const CUarrayMapInfo& info, std::shared_ptr<Sparse>* out) {
+  if (info.resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) {
+    auto found = A().mipmaps.find(info.resource.mipmap);
+    if (found == A().mipmaps.end()) return CUDA_ERROR_INVALID_HANDLE;
+    *out = found->second->sparse;
+  } else if (info.resourceType == CU_RESOURCE_TYPE_ARRAY) {
+    // A level of a mipmapped array is not mapped by itself.
+    if (A().levels.contains(info.resource.array)) return CUDA_ERROR_INVALID_VALUE;
+    auto found = A().arrays.find(info.resource.array);
+    if (found == A().arrays.end()) return CUDA_ERROR_INVALID_HANDLE;
+    *out = found->second->sparse;
+  }
+  return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 void ForgetArrays(Context* ctx) {
+  ForgetTileChanges(ctx);
+  for (const auto& [handle, array] : A().arrays) {
+    if (array->ctx == ctx && array->sparse) DropSparse(array->sparse.get());
+  }
+  for (const auto& [handle, mipmap] : A().mipmaps) {
+    if (mipmap->ctx == ctx && mipmap->sparse) DropSparse(mipmap->sparse.get());
+  }
   std::erase_if(A().arrays, [&](const auto& entry) { return entry.second->ctx == ctx; });
   std::erase_if(A().levels, [&](const auto& entry) { return entry.second->ctx == ctx; });
   std::erase_if(A().mipmaps, [&](const auto& entry) { return entry.second->ctx == ctx; });
@@ -126,18 +151,31 @@ CUresult Shape(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, Array* array) {
 
 uint64_t BytesOf(const Array& array) { return array.slice() * array.layers; }
 
+bool ProgramMaps(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+  return (shape.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0 &&
+         !Broken(Rule::kSparseHasNoMemory);
+}
+
+// Gives back what is behind an array or mipmapped array that is no more.
+CUresult Release(uint64_t address, const std::shared_ptr<Sparse>& sparse) {
+  if (!sparse) return ReleaseDevice(address);
+  DropSparse(sparse.get());
+  return CUDA_SUCCESS;
+}
+
 CUresult Create(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   if (CUresult result = CheckCaptureSafe()) return result;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (descriptor.Flags & CUDA_ARRAY3D_SPARSE) return CUDA_ERROR_NOT_SUPPORTED;
   auto array = std::make_unique<Array>();
   if (CUresult result = Shape(descriptor, array.get())) return result;
   array->ctx = ctx;
   std::lock_guard lock(D().mutex);
-  if (CUresult result =
-          AllocateDevice(ctx, BytesOf(*array), Memory::Kind::kDevice, &array->address)) {
+  if (ProgramMaps(descriptor)) {
+    if (CUresult result = MakeSparse(ctx, {array.get()}, false, &array->sparse)) return result;
+  } else if (CUresult result =
+                 AllocateDevice(ctx, BytesOf(*array), Memory::Kind::kDevice, &array->address)) {
     return result;
   }
   *out = reinterpret_cast<CUarray>(array.get());
@@ -150,11 +188,27 @@ CUDA_ARRAY3D_DESCRIPTOR Flat(size_t width, size_t height, CUarray_format format,
   return {width, height, 0, format, channels, 0};
 }
 
-CUresult Requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out, uint64_t bytes) {
-  if (!out) return CUDA_ERROR_INVALID_VALUE;
+CUresult Requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out, const std::shared_ptr<Sparse>& sparse) {
+  if (!out || !sparse || !sparse->deferred) return CUDA_ERROR_INVALID_VALUE;
   *out = {};
-  out->size = bytes;
-  out->alignment = 512;
+  out->size = sparse->bytes;
+  out->alignment = kTileBytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult Properties(CUDA_ARRAY_SPARSE_PROPERTIES* out, const std::shared_ptr<Sparse>& sparse,
+                    bool mipmapped) {
+  if (!out || !sparse || sparse->deferred) return CUDA_ERROR_INVALID_VALUE;
+  *out = {};
+  out->tileExtent.width = static_cast<unsigned>(sparse->tile[0]);
+  out->tileExtent.height = static_cast<unsigned>(sparse->tile[1]);
+  out->tileExtent.depth = static_cast<unsigned>(sparse->tile[2]);
+  out->miptailSize = sparse->tail_bytes;
+  if (mipmapped) {
+    out->miptailFirstLevel = static_cast<unsigned>(sparse->tail_level);
+  } else if (sparse->tail_bytes > 0) {
+    out->flags = CU_ARRAY_SPARSE_PROPERTIES_SINGLE_MIPTAIL;
+  }
   return CUDA_SUCCESS;
 }
 
@@ -198,9 +252,9 @@ CUresult cuArrayDestroy(CUarray hArray) {
   std::lock_guard lock(D().mutex);
   auto found = A().arrays.find(hArray);
   if (found == A().arrays.end()) return CUDA_ERROR_INVALID_HANDLE;
-  const uint64_t address = found->second->address;
+  const std::unique_ptr<Array> gone = std::move(found->second);
   A().arrays.erase(found);
-  return ReleaseDevice(address);
+  return Release(gone->address, gone->sparse);
 }
 
 CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* pArrayDescriptor, CUarray hArray) {
@@ -227,7 +281,15 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* memoryRequ
   std::lock_guard lock(D().mutex);
   Array* found;
   if (CUresult result = FindArray(array, &found)) return result;
-  return Requirements(memoryRequirements, BytesOf(*found));
+  return Requirements(memoryRequirements, found->owns_memory ? found->sparse : nullptr);
+}
+
+CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperties, CUarray array) {
+  if (CUresult result = EnterCall()) return result;
+  std::lock_guard lock(D().mutex);
+  Array* found;
+  if (CUresult result = FindArray(array, &found)) return result;
+  return Properties(sparseProperties, found->owns_memory ? found->sparse : nullptr, false);
 }
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
@@ -257,12 +319,16 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
     }
   }
   std::lock_guard lock(D().mutex);
-  if (CUresult result =
-          AllocateDevice(ctx, mipmap->bytes, Memory::Kind::kDevice, &mipmap->address)) {
+  if (ProgramMaps(*pMipmappedArrayDesc)) {
+    std::vector<Array*> levels;
+    for (const auto& level : mipmap->levels) levels.push_back(level.get());
+    if (CUresult result = MakeSparse(ctx, levels, true, &mipmap->sparse)) return result;
+  } else if (CUresult result =
+                 AllocateDevice(ctx, mipmap->bytes, Memory::Kind::kDevice, &mipmap->address)) {
     return result;
   }
   for (const auto& level : mipmap->levels) {
-    level->address += mipmap->address;
+    if (!mipmap->sparse) level->address += mipmap->address;
     A().levels[level.get()] = level.get();
   }
   *pHandle = reinterpret_cast<CUmipmappedArray>(mipmap.get());
@@ -285,9 +351,9 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
   auto found = A().mipmaps.find(handle);
   if (found == A().mipmaps.end()) return CUDA_ERROR_INVALID_HANDLE;
   for (const auto& level : found->second->levels) A().levels.erase(level.get());
-  const uint64_t address = found->second->address;
+  const std::unique_ptr<Mipmap> gone = std::move(found->second);
   A().mipmaps.erase(found);
-  return ReleaseDevice(address);
+  return Release(gone->address, gone->sparse);
 }
 
 CUresult cuMipmappedArrayGetLevel(CUarray* pLevelArray, CUmipmappedArray handle,
@@ -308,5 +374,14 @@ CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* m
   std::lock_guard lock(D().mutex);
   auto found = A().mipmaps.find(mipmap);
   if (found == A().mipmaps.end()) return CUDA_ERROR_INVALID_HANDLE;
-  return Requirements(memoryRequirements, found->second->bytes);
+  return Requirements(memoryRequirements, found->second->sparse);
+}
+
+CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperties,
+                                             CUmipmappedArray mipmap) {
+  if (CUresult result = EnterCall()) return result;
+  std::lock_guard lock(D().mutex);
+  auto found = A().mipmaps.find(mipmap);
+  if (found == A().mipmaps.end()) return CUDA_ERROR_INVALID_HANDLE;
+  return Properties(sparseProperties, found->second->sparse, true);
 }

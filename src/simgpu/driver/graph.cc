@@ -21,6 +21,7 @@ CUgraphNodeType NodeTypeOf(const StreamOp& operation) {
     CUgraphNodeType operator()(const WaitCall&) const { return CU_GRAPH_NODE_TYPE_WAIT_EVENT; }
     CUgraphNodeType operator()(const BatchCall&) const { return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP; }
     CUgraphNodeType operator()(const GraphAllocCall&) const { return CU_GRAPH_NODE_TYPE_MEM_ALLOC; }
+    CUgraphNodeType operator()(const TilesCall&) const { return CU_GRAPH_NODE_TYPE_EMPTY; }
     CUgraphNodeType operator()(const GraphFreeCall&) const { return CU_GRAPH_NODE_TYPE_MEM_FREE; }
   };
   return std::visit(Visitor{}, operation);

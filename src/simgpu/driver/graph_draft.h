@@ -17,6 +17,8 @@ struct Draft {
   bool moves = false;  // the child is not a clone
 };
 
+// The child graph of a node. D().mutex held.
+CUresult DraftChild(CUgraph handle, CUgraphChildGraphNodeOwnership ownership, Draft* draft);
 // Adds a node made of a draft. D().mutex held.
 CUresult PlaceNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                    Draft draft);

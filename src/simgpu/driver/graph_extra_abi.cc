@@ -76,6 +76,28 @@ void TakeOperations(Graph* to, const Graph& from) {
 
 }  // namespace
 
+namespace prorata::simgpu::driver {
+
+// A: a clone, which must not hold memory nodes. B: the graph itself, which may, and which belongs
+// to the node from then on. A graph that was moved is neither cloned nor moved into another.
+CUresult DraftChild(CUgraph handle, CUgraphChildGraphNodeOwnership ownership, Draft* draft) {
+  std::shared_ptr<Graph> graph;
+  if (CUresult result = FindGraph(handle, &graph)) return result;
+  if (graph->moved && !Broken(Rule::kMovedGraphIsItsParents)) return CUDA_ERROR_INVALID_VALUE;
+  if (ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE) {
+    if (graph->owned_by_node) return CUDA_ERROR_INVALID_VALUE;
+    draft->child = std::move(graph);
+    draft->moves = true;
+    return CUDA_SUCCESS;
+  }
+  if (ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) return CUDA_ERROR_INVALID_VALUE;
+  if (HasMemoryNodes(*graph) && !Broken(Rule::kCloneHasNoMemory)) return CUDA_ERROR_INVALID_VALUE;
+  draft->child = CloneGraph(*graph);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace prorata::simgpu::driver
+
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned int) {
   if (CUresult result = EnterCall()) return result;
   if (!path) return CUDA_ERROR_INVALID_VALUE;

@@ -101,8 +101,13 @@ struct GraphFreeCall {
   uint64_t address = 0;
 };
 
+// Memory put behind tiles of sparse arrays, or taken away (sparse.h). Never in a graph.
+struct TilesCall {
+  uint64_t number = 0;
+};
+
 using StreamOp = std::variant<EmptyCall, KernelCall, CopyCall, FillCall, HostCall, RecordCall,
-                              WaitCall, BatchCall, GraphAllocCall, GraphFreeCall>;
+                              WaitCall, BatchCall, GraphAllocCall, GraphFreeCall, TilesCall>;
 
 // What the machine is to do for the operation, with the action registered that does the rest.
 // Needs D().mutex not held. Fails only when the executor thread cannot be started.

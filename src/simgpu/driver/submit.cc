@@ -10,6 +10,7 @@
 #include "simgpu/driver/faults.h"
 #include "simgpu/driver/function.h"
 #include "simgpu/driver/operation.h"
+#include "simgpu/driver/sparse.h"
 #include "simgpu/driver/stream_value.h"
 
 namespace prorata::simgpu::driver {
@@ -108,6 +109,12 @@ struct WorkMaker {
         out, true);
   }
 
+  CUresult operator()(const TilesCall& call) const {
+    return AddWork(
+        ctx, Work::Host(0), [call](const Action&) { return ApplyTileChanges(call.number), true; },
+        out);
+  }
+
   CUresult operator()(const BatchCall& batch) const {
     if (batch.calls.empty()) return Plain(Work::Host(0));
     for (const ValueCall& call : batch.calls) {
@@ -127,6 +134,21 @@ struct WorkMaker {
     return CUDA_SUCCESS;
   }
 };
+
+// One row, of which parts may be behind tiles: what is not mapped reads as zeros and takes nothing.
+void MoveTiled(uint64_t to, uint64_t from, size_t bytes) {
+  std::lock_guard lock(D().mutex);
+  while (bytes > 0) {
+    size_t part = bytes;
+    uint8_t* const target = SparseBytes(to, &part);
+    const uint8_t* const source = SparseBytes(from, &part);
+    if (target && source) std::memmove(target, source, part);
+    if (target && !source) std::memset(target, 0, part);
+    to += part;
+    from += part;
+    bytes -= part;
+  }
+}
 
 }  // namespace
 
@@ -149,13 +171,18 @@ void RunHostCall(const HostCall& call, CUresult error) {
 
 void RunCopy(const CopyCall& copy) {
   const uint64_t source = copy.staged ? reinterpret_cast<uint64_t>(copy.staged->data()) : copy.src;
+  const bool tiled = AnySparse();
   const size_t src_pitch = copy.staged ? copy.width : copy.src_pitch;
   const size_t src_slice = copy.staged ? copy.width * copy.height : copy.src_slice;
   for (size_t z = 0; z < copy.depth; ++z) {
     for (size_t y = 0; y < copy.height; ++y) {
-      auto* to = reinterpret_cast<uint8_t*>(copy.dst + z * copy.dst_slice + y * copy.dst_pitch);
-      const auto* from = reinterpret_cast<const uint8_t*>(source + z * src_slice + y * src_pitch);
-      std::memmove(to, from, copy.width);
+      const uint64_t to = copy.dst + z * copy.dst_slice + y * copy.dst_pitch;
+      const uint64_t from = source + z * src_slice + y * src_pitch;
+      if (tiled) {
+        MoveTiled(to, from, copy.width);
+      } else {
+        std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), copy.width);
+      }
     }
   }
 }

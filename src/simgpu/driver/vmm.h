@@ -19,7 +19,13 @@ struct Physical {
   Handle share = 0;  // not 0: other processes may hold it, too
   Handle block = 0;
   int handles = 1;
-  int mappings = 0;
+  int mappings = 0;  // and tiles of arrays
+  uint64_t view = 0;
+
+  Physical() = default;
+  Physical(const Physical&) = delete;
+  Physical& operator=(const Physical&) = delete;
+  ~Physical();
 };
 
 struct Mapping {
@@ -39,6 +45,12 @@ Vmm& V();
 
 // The memory of a handle that the program still has.
 CUresult FindPhysical(uint64_t handle, Physical** out);
+
+// One mapping or tile less; it goes with the last, when the program has no handle of it.
+void LetGo(Physical* physical);
+// All of it mapped at once, for what has no addresses of the program (tiles of arrays); null when
+// there are no addresses left for that.
+uint8_t* ViewOf(Physical* physical);
 
 // The context goes: the physical memory that it holds becomes the other's. D().mutex held.
 void PassMappings(Context* ctx, Context* heir);

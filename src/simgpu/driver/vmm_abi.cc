@@ -73,8 +73,7 @@ void Unmap(uint64_t address) {
   Physical* physical = mapping->second.physical;
   V().mappings.erase(mapping);
   D().memory.erase(address);
-  --physical->mappings;
-  DropIfUnused(physical);
+  LetGo(physical);
 }
 
 CUresult CheckProp(const CUmemAllocationProp* prop) {
@@ -92,6 +91,29 @@ CUresult CheckProp(const CUmemAllocationProp* prop) {
 Vmm& V() {
   static Vmm* const vmm = new Vmm;
   return *vmm;
+}
+
+Physical::~Physical() {
+  if (view != 0) munmap(reinterpret_cast<void*>(view), bytes);
+}
+
+void LetGo(Physical* physical) {
+  --physical->mappings;
+  DropIfUnused(physical);
+}
+
+uint8_t* ViewOf(Physical* physical) {
+  if (physical->view == 0) {
+    const uint64_t address = ReserveAnywhere(physical->bytes, D().config(0).slab_bytes, 0);
+    if (address == 0) return nullptr;
+    const int fd = D().machine->memory_fd(D().machine_index[physical->device]);
+    if (!MapExtents(fd, address, physical->extents, PROT_READ | PROT_WRITE)) {
+      munmap(reinterpret_cast<void*>(address), physical->bytes);
+      return nullptr;
+    }
+    physical->view = address;
+  }
+  return reinterpret_cast<uint8_t*>(physical->view);
 }
 
 CUresult FindPhysical(uint64_t handle, Physical** out) {
