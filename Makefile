@@ -15,7 +15,7 @@ help:
 	@echo 'make scenarios   scenario files in many processes and on the virtual clock: do they agree?'
 	@echo 'make build       programs in build/bin, client library in build/lib, simulated driver in build/sim'
 	@echo 'make simulate    scenarios and random worlds in one process, on a virtual clock'
-	@echo 'make bench       what the client library adds to each driver call, and what it leaves of their throughput'
+	@echo 'make bench       what the client library adds to each driver call; what programs get of a GPU, with and without prorata'
 	@echo 'make gpu-check   on a machine with an NVIDIA driver, from a build carried there'
 	@echo 'make soak        kill at random for MINUTES=5 (SEED=n repeats one): processes, programs, agents'
 	@echo 'make stress      64 threads in 8 processes of one share, every allocator: never above the limit'

@@ -2,7 +2,8 @@
 """What the client library costs, against the bars of the design: build/bin/micro (nanoseconds that it
 adds to each driver call, over a driver that does almost nothing), then build/bin/memory-throughput (how
 much many threads and processes allocate and free through it and straight at the simulated driver).
-Further arguments go to both (after --); both know --json. Tables and exit status are theirs."""
+Further arguments go to both (after --); both know --json. Tables and exit status are theirs. Then the
+scenarios of bench/scenarios: what programs get of a GPU's time, with prorata and without it."""
 import argparse
 import os
 import pathlib
@@ -29,19 +30,24 @@ def throughput(build, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
-    parser.add_argument("--only", choices=("micro", "memory-throughput"), help="one of the two")
+    parser.add_argument("--only", choices=("micro", "memory-throughput", "scenarios"), help="one of them")
     parser.add_argument("arguments", nargs="*", help="for the programs, such as -- --json")
     options = parser.parse_args()
     build = options.build.resolve()
     runs = {"micro": lambda: subprocess.run([build / "bin" / "micro", "--dir", build, *options.arguments],
                                             check=False).returncode,
             "memory-throughput": lambda: throughput(build, options.arguments)}
+    runs["scenarios"] = lambda: subprocess.run(
+        [sys.executable, ROOT / "bench" / "scenarios" / "run.py", "--build", build, "--layers", "V,M,G"],
+        check=False).returncode
+    needed = {"scenarios": "simulation"}
     worst = 0
     for name, run in runs.items():
         if options.only not in (None, name):
             continue
-        if not (build / "bin" / name).exists():
-            print(f"bench: {build / 'bin' / name} is not built: run `make build` first", file=sys.stderr)
+        program = build / "bin" / needed.get(name, name)
+        if not program.exists():
+            print(f"bench: {program} is not built: run `make build` first", file=sys.stderr)
             return 1
         try:
             code = run()

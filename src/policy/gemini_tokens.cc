@@ -104,6 +104,7 @@ void GeminiTokens::Drained(Key key, int64_t now_ns) {
   Client* client = Find(key);
   if (client == nullptr || !client->draining) return;
   client->draining = false;
+  client->drains.Add(now_ns, static_cast<double>(now_ns - client->closed_ns));
   client->overuse_ns = std::max<int64_t>(0, now_ns - client->token_end_ns);
   // Rule I: had a burst begun, the hook takes the draining for its end.
   EndBurst(*client, now_ns, !client->between_bursts);
@@ -139,15 +140,25 @@ void GeminiTokens::EndWhatIsOver() {
     return;
   }
   // Rule H: the lease is closed so that its next launch asks; the token stays where it is.
-  if (client == nullptr || !client->open || !client->between_bursts) return;
-  const double burst_ns = client->bursts.Greatest(now_ns_, options_.keep_ns);
-  if (static_cast<double>(token_until_ns_ - now_ns_) <= burst_ns) Close(*client);
+  if (client != nullptr && client->open && now_ns_ >= AsksAgainNs(*client)) Close(*client);
+}
+
+// When a holder would ask again instead of launching: what it would launch does not fit any more.
+int64_t GeminiTokens::AsksAgainNs(Client& client) {
+  if (client.between_bursts) {
+    const double burst_ns = client.bursts.Greatest(now_ns_, options_.keep_ns);
+    return token_until_ns_ - static_cast<int64_t>(burst_ns);
+  }
+  const double drain_ns = std::max(client.drains.Greatest(now_ns_, options_.keep_ns),
+                                   static_cast<double>(options_.merge_ns));
+  return token_until_ns_ - static_cast<int64_t>(std::min(drain_ns, client.quota_ns / 2));
 }
 
 void GeminiTokens::Close(Client& client) {
   if (!client.open) return;
   client.open = false;
   client.draining = true;
+  client.closed_ns = now_ns_;
 }
 
 // A request for a token reaches the scheduler.
@@ -255,9 +266,8 @@ void GeminiTokens::Collect(Decisions& decisions) {
 int64_t GeminiTokens::NextNs() {
   if (!holder_) return candidates_.empty() ? kNever : asleep_until_ns_;
   Client* client = Find(*holder_);
-  if (client == nullptr || !client->open || !client->between_bursts) return token_until_ns_;
-  const double burst_ns = client->bursts.Greatest(now_ns_, options_.keep_ns);
-  return std::max(now_ns_, token_until_ns_ - static_cast<int64_t>(burst_ns));
+  if (client == nullptr || !client->open) return token_until_ns_;
+  return std::max(now_ns_, AsksAgainNs(*client));
 }
 
 // --- What is told -------------------------------------------------------------------------------

@@ -31,11 +31,14 @@
 //   J  A client that is gone keeps its token until the quota is over.
 //
 // What differs, for want of Gemini's own hook in the client library:
+//   - Synchronisations are not seen, only gaps are. A holder is taken to synchronise shortly before
+//     its quota ends: its lease is closed as much earlier as its longest drain of the last three
+//     seconds took, so that it asks again in time to be ranked with the others (H). Of two that are
+//     always busy, one that synchronises too seldom asks too late in Gemini, and they alternate
+//     whatever their requests are; here only kernels that are longer than half a quota do that.
 //   - Bursts are told by the members' reports: device time charged between two reports of being
 //   idle
-//     (no work for a tenth of a millisecond or so). A burst ends with a synchronisation in Gemini;
-//     synchronisations with less of a gap after them are not seen, but Gemini would merge them (G).
-//     The early return (H) is therefore made at visible gaps only.
+//     (no work for a tenth of a millisecond or so). Shorter gaps Gemini would merge, too (G).
 //   - A holder queues no more than a contended backlog, and launches nothing after its quota; in
 //     Gemini a burst that has begun passes. Both make overuse smaller here.
 // Quotas: tools/launch-backend.py starts the scheduler with 300, 20 and 10000 ms (its own defaults,
@@ -109,6 +112,8 @@ class GeminiTokens final : public LeasePolicy {
     double burst_ns = 0;  // of its last request for a token
     int64_t token_end_ns = 0;
     int64_t overuse_ns = 0;
+    int64_t closed_ns = 0;
+    Recent drains;
     // What its hook would measure.
     uint64_t charged_total_ns = 0;
     uint64_t charged_at_burst_end_ns = 0;
@@ -126,6 +131,7 @@ class GeminiTokens final : public LeasePolicy {
   void EndBurst(Client& client, int64_t now_ns, bool cut_short);
   void Close(Client& client);
   void EndWhatIsOver();
+  int64_t AsksAgainNs(Client& client);
   void Ask(Client& client);
   double FullBurst(Client& client);
   double NextQuota(const Client& client) const;

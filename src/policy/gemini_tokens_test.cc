@@ -51,12 +51,13 @@ class GeminiTokensTest : public ::testing::Test {
   double UsedMs(LeasePolicy::Key key, int64_t now_ms) const {
     return policy_.UsedNs(key, At(now_ms)) / kMs;
   }
-  // A whole turn of one that is busy throughout, and asks again at once. Ends at the token's end.
+  // A whole turn of one that is busy throughout, drains at once and asks again in time.
   void BusyTurn(LeasePolicy::Key key, int64_t* now_ms, int64_t* charged_ms) {
     ASSERT_TRUE(Open(key));
-    const auto quota_ms = static_cast<int64_t>(std::ceil(QuotaMs(key)));
-    *charged_ms += quota_ms;
-    *now_ms += quota_ms;
+    const int64_t until_ms = next_ms() + 1;
+    EXPECT_NEAR(static_cast<double>(until_ms - *now_ms), QuotaMs(key), 3);
+    *charged_ms += until_ms - *now_ms;
+    *now_ms = until_ms;
     Charged(key, *charged_ms);
     Decide(*now_ms);
     EXPECT_FALSE(Open(key));
@@ -116,7 +117,7 @@ TEST_F(GeminiTokensTest, ABurstThatHasBegunRunsUntilTheQuotasEnd) {
   Charged(1, 40);
   Idle(1, 40);
   Charged(1, 41);
-  Decide(299);
+  Decide(297);
   EXPECT_TRUE(Open(1));
 }
 
@@ -145,8 +146,8 @@ TEST_F(GeminiTokensTest, WhoMissesTheLargerPartOfItsRequestGoesFirst) {
   int64_t charged_ms[4] = {};
   for (const LeasePolicy::Key key : {1, 2, 3}) Wants(key, 0);
   for (const LeasePolicy::Key key : {1, 2, 3}) BusyTurn(key, &now_ms, &charged_ms[key]);
-  ASSERT_EQ(now_ms, 900);
-  EXPECT_TRUE(Open(1)) << "300 of 540; the others have more than their 180";
+  ASSERT_NEAR(static_cast<double>(now_ms), 900, 10);
+  EXPECT_TRUE(Open(1)) << "300 of 1140; the others have 300 of 380";
 }
 
 TEST_F(GeminiTokensTest, WhoUsedLessGoesFirstWhereNobodyMissesAnything) {
@@ -171,7 +172,7 @@ TEST_F(GeminiTokensTest, ALimitIsKeptOverTheWindowAndNotBefore) {
   int64_t charged_ms = 0;
   BusyTurn(1, &now_ms, &charged_ms);
   EXPECT_FALSE(Open(1)) << "300 ms of 260";
-  EXPECT_EQ(next_ms(), 10'300) << "when its grant leaves the window";
+  EXPECT_NEAR(static_cast<double>(next_ms()), 10'300, 3) << "when its grant leaves the window";
   Decide(5'000);
   EXPECT_FALSE(Open(1)) << "it sleeps, though 300 ms of 1200 would do";
   Add(2, 0.5, 1, 5'000);
@@ -235,8 +236,8 @@ TEST_F(GeminiTokensTest, TheQuotaOfOneThatIsAlwaysBusyGrowsByHalfUpToItsLimitOfT
   }
   EXPECT_EQ(quotas_ms[0], 300);
   EXPECT_EQ(quotas_ms[1], 300);
-  EXPECT_NEAR(quotas_ms[2], 450, 1);
-  EXPECT_NEAR(quotas_ms[4], 675, 2);
+  EXPECT_NEAR(quotas_ms[2], 450, 5);
+  EXPECT_NEAR(quotas_ms[4], 675, 10);
   EXPECT_LE(*std::max_element(quotas_ms.begin(), quotas_ms.end()), 10'000);
 }
 
@@ -246,7 +247,24 @@ TEST_F(GeminiTokensTest, TheShortestTurnsItCanMake) {
   GeminiTokens policy(options);
   policy.Add(1, Terms(0.5), 0, 0);
   policy.Wanted(1, 0);
-  EXPECT_EQ(policy.Decide(0).next_ns, 20 * kMs);
+  EXPECT_EQ(policy.Decide(0).next_ns, 18 * kMs) << "to be ranked when its 20 are over";
+}
+
+// Else the token of one that is always busy would go to whoever else waits, whatever it misses.
+TEST_F(GeminiTokensTest, AHolderAsksAgainInTimeToBeRanked) {
+  Add(1, 0.9);
+  Add(2, 0.1);
+  Wants(1, 0);
+  Wants(2, 0);
+  int64_t now_ms = 0;
+  int64_t charged_ms[3] = {};
+  BusyTurn(1, &now_ms, &charged_ms[1]);
+  ASSERT_TRUE(Open(2)) << "rule C: it has not run at all";
+  BusyTurn(2, &now_ms, &charged_ms[2]);
+  for (int turn = 0; turn < 2; ++turn) {
+    EXPECT_TRUE(Open(1)) << turn;
+    BusyTurn(1, &now_ms, &charged_ms[1]);
+  }
 }
 
 // Rule J.

@@ -1,0 +1,99 @@
+"""The scenario benchmarks: every scenario can be read by both readers, figures are computed as said, and
+pictures are whole."""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.dom.minidom
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("PRORATA_BUILD_DIR", ROOT / "build")).resolve()
+sys.path[:0] = [str(ROOT / "bench" / "scenarios"), str(ROOT / "tests" / "scenarios")]
+import compare   # pylint: disable=wrong-import-position
+import families  # pylint: disable=wrong-import-position
+import scenario  # pylint: disable=wrong-import-position
+import svg       # pylint: disable=wrong-import-position
+import virtual   # pylint: disable=wrong-import-position
+
+SIMULATION = BUILD / "bin" / "simulation"
+
+
+def report(**busy_ms):
+    device = [sum(parts) for parts in zip(*busy_ms.values())]
+    return {"step_ms": 100, "device_ms": device,
+            "programs": [{"name": name, "busy_ms": line} for name, line in busy_ms.items()]}
+
+
+class Figures(unittest.TestCase):
+    def test_the_share_error_is_that_of_the_worst_window(self):
+        one = report(a=[0, 50, 100, 200, 200], b=[0, 50, 100, 100, 200])
+        half = {"a": 0.5, "b": 0.5}
+        self.assertAlmostEqual(virtual.share_error(one, half, 100, 0), 50)
+        self.assertAlmostEqual(virtual.share_error(one, half, 200, 0), 25)
+        self.assertAlmostEqual(virtual.share_error(one, half, 400, 0), 0)
+        self.assertAlmostEqual(virtual.share_error(one, half, 200, 200), 0)
+
+    def test_rates_are_of_the_time(self):
+        (first_s, first), (second_s, second) = virtual.rates(report(a=[0, 50, 150]), "a")
+        self.assertEqual((first, second), (0.5, 1.0))
+        self.assertAlmostEqual(first_s, 0.05)
+        self.assertAlmostEqual(second_s, 0.15)
+
+    def test_the_worst_of_the_open_loops_counts(self):
+        one = {"programs": [{"name": "x", "latency": {"p99_ms": 3}}, {"name": "y", "latency": {"p99_ms": 5}},
+                            {"name": "z"}]}
+        self.assertEqual(virtual.p99_ms(one), 5)
+        self.assertEqual(virtual.p99_ms(one, "x"), 3)
+        self.assertIsNone(virtual.p99_ms(one, "z"))
+
+
+class Scenarios(unittest.TestCase):
+    def test_both_readers_take_every_one(self):
+        everything = list(families.everything())
+        names = [benchmark.name for benchmark in everything]
+        self.assertEqual(len(set(names)), len(names))
+        with tempfile.TemporaryDirectory() as folder:
+            for benchmark in everything:
+                self.assertEqual(scenario.parse(benchmark.text, benchmark.name).prorata, True)
+                # A moment of it: what cannot be read ends with 2.
+                path = pathlib.Path(folder, benchmark.name + ".toml")
+                last = max([100] + [p.start_ms + 10 for p in scenario.parse(benchmark.text, "x").programs])
+                text = benchmark.text.replace("stop_ms", "# stop_ms").replace("warmup_ms", "# warmup_ms")
+                path.write_text(scenario.shortened(text, last), encoding="utf-8")
+                done = subprocess.run([SIMULATION, path, "--json"], capture_output=True, text=True,
+                                      check=False, timeout=60)
+                self.assertIn(done.returncode, (0, 1), f"{benchmark.name}: {done.stderr}")
+
+    def test_traces_of_the_comparison_name_the_programs_they_judge(self):
+        for title, programs, expected in compare.TRACES:
+            self.assertLessEqual(set(expected), {program["name"] for program in programs}, title)
+            self.assertLessEqual(len(title), 100)
+
+    def test_the_same_seed_gives_the_same_report(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "x.toml")
+            path.write_text(families.text_of("x", 500, 0, [{"name": "a"}, {"name": "b"}]), encoding="utf-8")
+            for policy in ("default", "gemini", "round-robin", "none"):
+                first, again = (virtual.run(SIMULATION, path, policy)[0] for _ in range(2))
+                self.assertEqual(first.pop("policy"), policy)
+                again.pop("policy")
+                for one in (first, again):
+                    one.pop("cpu_s")
+                self.assertEqual(first, again)
+
+
+class Pictures(unittest.TestCase):
+    def test_every_series_has_a_line_and_a_name(self):
+        text = svg.chart([svg.Panel("a < b", "x", {"one": [(0, 0), (1, 1)], "two": [(0, 1), (1, 0)]}, most=1),
+                          svg.Panel("c", "n", {"one": [(1, 3), (64, 5)]}, logarithmic=True)])
+        document = xml.dom.minidom.parseString(text)
+        self.assertEqual(len(document.getElementsByTagName("polyline")), 3)
+        texts = [node.firstChild.data for node in document.getElementsByTagName("text")]
+        for name in ("one", "two", "a < b", "64"):
+            self.assertIn(name, texts)
+
+
+if __name__ == "__main__":
+    unittest.main()
