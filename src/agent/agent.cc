@@ -16,6 +16,7 @@
 #include "agent/metrics.h"
 #include "agent/metrics_server.h"
 #include "agent/node.h"
+#include "agent/resource_configs.h"
 #include "agent/runtime_dir.h"
 #include "driver/nvml.h"
 
@@ -55,6 +56,7 @@ struct Agent::Parts {
                   return MetricsText(node.DescribeShares(), node.DescribeDevices(),
                                      node.events().counts());
                 }),
+        resource_configs(loop, node),
         idle_timer(loop),
         signals(loop) {
     node.on_connection = [this](uint64_t share_id, UniqueFd socket) {
@@ -81,6 +83,7 @@ struct Agent::Parts {
   MemberServer members;
   ControlServer control;
   MetricsServer metrics;
+  ResourceConfigs resource_configs;
   boost::asio::steady_timer idle_timer;
   boost::asio::signal_set signals;
 };
@@ -102,7 +105,11 @@ Result<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options, driver:
     if (auto ok = parts->metrics.Start(*options.metrics); !ok) return std::unexpected(ok.error());
     spdlog::info("metrics are at {}", parts->metrics.url());
   }
+  if (auto ok = parts->resource_configs.Name(options.resource_configs); !ok) {
+    return std::unexpected(ok.error());
+  }
   if (auto ok = parts->node.Adopt(); !ok) return std::unexpected(ok.error());
+  if (auto ok = parts->resource_configs.Start(); !ok) return std::unexpected(ok.error());
   if (auto ok = parts->control.Start(dir + "/control"); !ok) return std::unexpected(ok.error());
   parts->EndWhenIdle(kFirstShareWithin);
   return std::unique_ptr<Agent>(new Agent(std::move(parts)));

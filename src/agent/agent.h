@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "protocol/metrics_address.h"
 #include "protocol/overcommit.h"
+#include "protocol/resource_config.h"
 
 namespace prorata::driver {
 class Nvml;
@@ -35,6 +36,8 @@ struct AgentOptions {
   // How much more than there is may be promised of a device; a later one wins over an earlier, and
   // all of them over what shares that are taken over were made under. Absent: nothing.
   std::vector<protocol::Overcommit> overcommit = {};
+  // Gemini's configuration: shares that are there because a file asks for them, one for each GPU.
+  std::vector<protocol::ResourceConfigFile> resource_configs = {};
   // Where metrics are offered over HTTP; absent: nowhere.
   std::optional<protocol::MetricsAddress> metrics = {};
   // For tests on a simulated GPU with the same `dilation`: so many real nanoseconds are one of
@@ -56,7 +59,7 @@ class Agent {
  public:
   // Takes the folder (one agent each), adopts the shares it finds there, and listens. Errors:
   // "runtime_dir" (cannot be made, or is not ours), "agent_running" (another agent holds it),
-  // "state" (its state cannot be read), "listen", "metrics_listen".
+  // "state" (its state cannot be read), "listen", "metrics_listen", "resource_config", "read".
   static Result<std::unique_ptr<Agent>> Start(const AgentOptions& options, driver::Nvml& nvml);
   ~Agent();
 

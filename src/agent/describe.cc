@@ -19,6 +19,7 @@ protocol::ShareStatus Node::Describe(Share& share) {
   status.on_full = config.on_full;
   status.guaranteed = config.guaranteed;
   status.ended = share.ended();
+  status.resource_config = config.resource_config;
   for (uint32_t i = 0; i < share.device_count(); ++i) {
     const DeviceOfShare& on = config.devices[i];
     protocol::ShareDevice& device = status.devices.emplace_back();

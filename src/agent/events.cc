@@ -8,6 +8,7 @@ namespace {
 using protocol::Event;
 
 constexpr size_t kMostText = 128;
+constexpr size_t kMostDetail = 512;  // a file's path, its line, and what is wrong there
 
 std::string KeyOf(const Event& event) {
   return protocol::NameOf(event.kind) + '\n' + event.share + '\n' + event.uuid + '\n' +
@@ -20,9 +21,10 @@ uint64_t SumOf(uint64_t a, uint64_t b) { return a + b < a ? ~uint64_t{0} : a + b
 
 void Events::Add(Event event) {
   for (std::string* text :
-       {&event.share, &event.uuid, &event.command, &event.why, &event.outcome, &event.detail}) {
+       {&event.share, &event.uuid, &event.command, &event.why, &event.outcome}) {
     if (text->size() > kMostText) text->resize(kMostText);
   }
+  if (event.detail.size() > kMostDetail) event.detail.resize(kMostDetail);
   uint64_t& happened = counts_[static_cast<size_t>(event.kind)];
   happened = SumOf(happened, event.count);
   event.sequence = ++last_sequence_;

@@ -110,7 +110,7 @@ TEST_F(EventsTest, ManyDifferentOnesAreHeldBackWithinBounds) {
 
 TEST_F(EventsTest, LongTextsAreCut) {
   events_.Add({.share = "a", .detail = std::string(5'000, 'x')});
-  EXPECT_EQ(events_.After(0).events[0].detail.size(), 128u);
+  EXPECT_EQ(events_.After(0).events[0].detail.size(), 512u);
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ int64_t UnixMs() {
 void Log(const protocol::Event& event) {
   using enum protocol::EventKind;
   if (event.kind != kMemberRefused && event.kind != kBypassSuspected && event.kind != kFalseUsage &&
-      event.kind != kUngovernedFunctions && event.kind != kFiguresMissing) {
+      event.kind != kUngovernedFunctions && event.kind != kFiguresMissing &&
+      event.kind != kResourceConfigRefused) {
     return;
   }
   spdlog::warn("{}{}", event.share.empty() ? "" : "share '" + event.share + "': ", Words(event));
@@ -82,60 +83,6 @@ Share* Node::Find(uint64_t id) {
   return found == shares_.end() ? nullptr : found->second.get();
 }
 
-Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) {
-  std::vector<std::string> names;
-  for (const auto& [id, share] : shares_) names.push_back(share->config().name);
-  const std::vector<protocol::DeviceStatus> devices = DescribeDevices();
-  auto valid = protocol::ValidateShare(spec, devices, names);
-  if (!valid) return std::unexpected(valid.error());
-
-  ShareConfig config;
-  config.name = spec.name ? *spec.name : FreeName();
-  config.folder = runtime_dir_ + "/shares/" + protocol::ShareFolder(config.name);
-  config.owner_uid = owner.uid;
-  config.owner = owner.process;
-  config.created_unix_s = ::time(nullptr);
-  config.on_full = spec.on_full;
-  config.guaranteed = spec.guaranteed;
-  config.share_memory_with = spec.share_memory_with;
-  for (const auto& [device, terms] : valid->devices) {
-    config.devices.push_back({device,
-                              devices[device].uuid,
-                              terms.memory_bytes,
-                              {terms.compute_request, terms.compute_limit, terms.weight}});
-  }
-  if (::mkdir(config.folder.c_str(), 0755) != 0 && errno != EEXIST) {
-    return FailErrno("share_folder", "cannot make the share's folder '" + config.folder + "'",
-                     errno);
-  }
-  ::chmod(config.folder.c_str(), 0755);  // whatever the umask: containers run as anybody
-  auto limits = LimitsMapping::Create(config.folder + "/limits", config.name);
-  if (!limits) return std::unexpected(limits.error());
-  const uint64_t id = next_id_++;
-  auto made = std::make_unique<Share>(id, std::move(config), std::move(*limits));
-  Share& share = *made;
-  share.WriteLimits(ContextOverheads(share), false);
-  shares_[id] = std::move(made);
-  Status ok = memory_.Add(share);
-  if (ok) ok = Begin(share);
-  if (ok) ok = Save();
-  if (!ok) {
-    share.End();
-    share.owner_dead = true;
-    TakeAwayIfDone(id);
-    return std::unexpected(ok.error());
-  }
-  for (const auto& [device, terms] : valid->devices) {
-    spdlog::info("share '{}' made: {} of GPU {}, request {}, limit {}, for process {}",
-                 share.config().name, FormatBytes(terms.memory_bytes), devices[device].index,
-                 FormatFraction(terms.compute_request), FormatFraction(terms.compute_limit),
-                 owner.process.pid);
-  }
-  events_.Add(CreatedEvent(share));
-  for (const DeviceOfShare& on : share.config().devices) LearnIdle(on.device);
-  return &share;
-}
-
 std::vector<uint64_t> Node::ContextOverheads(const Share& share) const {
   std::vector<uint64_t> bytes;
   for (const DeviceOfShare& on : share.config().devices) {
@@ -158,6 +105,7 @@ Status Node::Begin(Share& share) {
 }
 
 void Node::WatchOwner(Share& share) {
+  if (!share.config().resource_config.empty()) return;
   auto pidfd = WatchProcess(share.config().owner);
   if (!pidfd) {
     // It ended already. As if it ended in a moment: nobody should find the share gone at once.
@@ -185,48 +133,56 @@ Share* Node::FindByName(const std::string& name) {
 Result<Share*> Node::Update(const std::string& name, const protocol::ShareChange& change) {
   Share* share = FindByName(name);
   if (share == nullptr || share->ended()) return NoShare(name);
+  if (auto ok = MayChange(*share, change); !ok) return std::unexpected(ok.error());
   const std::vector<protocol::DeviceStatus> devices = DescribeDevices();
-  std::vector<protocol::ShareTerms> now;
+  const std::vector<protocol::ShareTerms> now = share->Terms();
   std::vector<protocol::DeviceStatus> own;
-  for (const DeviceOfShare& on : share->config().devices) {
-    now.push_back({on.memory_bytes, on.compute.request, on.compute.limit, on.compute.weight,
-                   share->config().guaranteed});
-    own.push_back(devices[on.device]);
-  }
+  for (const DeviceOfShare& on : share->config().devices) own.push_back(devices[on.device]);
   // All devices are judged before the first is touched.
   const auto valid = protocol::ValidateChange(change, now, own);
   if (!valid) return std::unexpected(valid.error());
-  const std::vector<protocol::ShareTerms>& terms = *valid;
-  const protocol::OnFull on_full = change.on_full.value_or(share->config().on_full);
-  std::vector<uint64_t> limits;
-  for (const protocol::ShareTerms& on : terms) limits.push_back(on.memory_bytes);
-  if (auto ok = memory_.SetTerms(*share, limits, on_full); !ok) return std::unexpected(ok.error());
-  if (on_full != share->config().on_full) {
-    protocol::Event event = EventOf(protocol::EventKind::kShareChanged, *share);
-    event.detail =
-        "on-full " + FormatOnFull(share->config().on_full) + " to " + FormatOnFull(on_full);
-    events_.Add(std::move(event));
-    share->SetOnFull(on_full);
-  }
-  if (memory_.anybody_waits()) ReapSoon();
-  for (uint32_t i = 0; i < share->device_count(); ++i) {
-    // A change of its other GPUs, or of none.
-    if (terms[i] == now[i] && (share->device_count() > 1 || change.on_full)) continue;
-    events_.Add(ChangedEvent(*share, i, terms[i]));
-    share->SetTerms(i, terms[i]);
-    leases_.SetTerms(*share, i);
-    spdlog::info("share '{}' changed: {} of GPU {}, request {}, limit {}, weight {}", name,
-                 FormatBytes(terms[i].memory_bytes), share->config().devices[i].device,
-                 FormatFraction(terms[i].compute_request), FormatFraction(terms[i].compute_limit),
-                 terms[i].weight);
-  }
+  if (auto ok = ChangeTo(*share, *valid, change.on_full); !ok) return std::unexpected(ok.error());
   if (auto ok = Save(); !ok) return std::unexpected(ok.error());
   return share;
+}
+
+Status Node::ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& terms,
+                      std::optional<protocol::OnFull> to_on_full) {
+  const std::vector<protocol::ShareTerms> now = share.Terms();
+  const protocol::OnFull on_full = to_on_full.value_or(share.config().on_full);
+  std::vector<uint64_t> limits;
+  for (const protocol::ShareTerms& on : terms) limits.push_back(on.memory_bytes);
+  if (auto ok = memory_.SetTerms(share, limits, on_full); !ok) return ok;
+  if (on_full != share.config().on_full) {
+    protocol::Event event = EventOf(protocol::EventKind::kShareChanged, share);
+    event.detail =
+        "on-full " + FormatOnFull(share.config().on_full) + " to " + FormatOnFull(on_full);
+    events_.Add(std::move(event));
+    share.SetOnFull(on_full);
+  }
+  if (memory_.anybody_waits()) ReapSoon();
+  for (uint32_t i = 0; i < share.device_count(); ++i) {
+    // A change of its other GPUs, or of none.
+    if (terms[i] == now[i] && (share.device_count() > 1 || to_on_full)) continue;
+    events_.Add(ChangedEvent(share, i, terms[i]));
+    share.SetTerms(i, terms[i]);
+    leases_.SetTerms(share, i);
+    spdlog::info("share '{}' changed: {} of GPU {}, request {}, limit {}, weight {}",
+                 share.config().name, FormatBytes(terms[i].memory_bytes),
+                 share.config().devices[i].device, FormatFraction(terms[i].compute_request),
+                 FormatFraction(terms[i].compute_limit), terms[i].weight);
+  }
+  return {};
 }
 
 Status Node::Remove(const std::string& name) {
   Share* share = FindByName(name);
   if (share == nullptr) return NoShare(name);
+  if (!share->config().resource_config.empty()) {
+    return Fail("resource_config", "share '" + name + "' is kept by '" +
+                                       share->config().resource_config +
+                                       "'; take its line out of that file");
+  }
   share->End();
   share->owner_dead = true;
   SaveSoon();
@@ -252,15 +208,6 @@ void Node::TakeAwayIfDone(uint64_t id) {
   ::rmdir(folder.c_str());
   SaveSoon();
   if (on_share_gone) on_share_gone();
-}
-
-std::string Node::FreeName() const {
-  for (int number = 1;; ++number) {
-    const std::string name = "share-" + std::to_string(number);
-    bool taken = false;
-    for (const auto& [id, share] : shares_) taken |= share->config().name == name;
-    if (!taken) return name;
-  }
 }
 
 Member* Node::AdmitMember(Share& share, const ProcessId& process) {

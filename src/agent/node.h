@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "protocol/control.h"
 #include "protocol/overcommit.h"
+#include "protocol/resource_config.h"
 #include "protocol/wire.h"
 
 namespace prorata::agent {
@@ -46,11 +47,22 @@ class Node {
 
   // Takes over what an agent before us left. "state"; "unknown_gpu" of an overcommit.
   Status Adopt();
+  // A new share; where it is named after one that a file asks for, that one, if nothing else is
+  // asked for.
   Result<Share*> Create(const protocol::ShareSpec& spec, const Peer& owner);
   // Other terms for a share and its running members. "no_share", and as ValidateChange.
   Result<Share*> Update(const std::string& name, const protocol::ShareChange& change);
   // Ends a share: nobody joins any more; it is taken away when its members are gone. "no_share".
   Status Remove(const std::string& name);
+
+  // --- shares that resource-config.txt files ask for (file_shares.cc) ---
+  // These, and no others, are the shares of the file for this device from now on; all of it is done
+  // or nothing. "resource_config" with file and line.
+  Status ApplyResourceConfig(size_t device, const std::string& file,
+                             const std::vector<protocol::ResourceClient>& clients);
+  bool HasFileShares(size_t device) const;
+  // Its file is none of this agent's any more: as if it were empty.
+  void EndFileShares(size_t device);
 
   Share* Find(uint64_t id);
   Share* FindByName(const std::string& name);
@@ -92,6 +104,15 @@ class Node {
   Status SetOvercommit(const SavedState& saved);
   Status AdoptShare(SavedShare saved);
   Status Begin(Share& share);  // its socket, heartbeat, leases, owner
+  Result<Share*> Make(ShareConfig config);
+  // Other terms for all of its devices, judged before. Not saved.
+  Status ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& terms,
+                  std::optional<protocol::OnFull> to_on_full);
+  Result<Share*> Join(Share& share, const protocol::ShareSpec& spec);
+  Status MayChange(const Share& share, const protocol::ShareChange& change) const;
+  std::vector<Share*> FileShares(size_t device) const;
+  void EndFileShare(Share& share);
+  class FileChange;
   void WatchOwner(Share& share);
   void WatchMember(Share& share, Member& member);
   void TakeAwayIfDone(uint64_t id);

@@ -54,6 +54,15 @@ void Share::SetTerms(uint32_t device, const protocol::ShareTerms& terms) {
   ApplyLimit(device);
 }
 
+std::vector<protocol::ShareTerms> Share::Terms() const {
+  std::vector<protocol::ShareTerms> terms;
+  for (const DeviceOfShare& on : config_.devices) {
+    terms.push_back({on.memory_bytes, on.compute.request, on.compute.limit, on.compute.weight,
+                     config_.guaranteed});
+  }
+  return terms;
+}
+
 void Share::SetOnFull(protocol::OnFull on_full) {
   config_.on_full = on_full;
   limits_->header.on_full_wait_ms = on_full.wait_ms;
@@ -201,6 +210,12 @@ bool Share::HasDeparted(uint32_t device) const {
 void Share::End() {
   ended_ = true;
   limits_->header.ended = 1;
+}
+
+void Share::Revive() {
+  ended_ = false;
+  owner_dead = false;
+  limits_->header.ended = 0;
 }
 
 }  // namespace prorata::agent

@@ -46,6 +46,9 @@ struct ShareConfig {
   protocol::OnFull on_full = {};
   bool guaranteed = false;
   std::vector<std::string> share_memory_with;  // names of shares that may open what this exports
+  // The resource-config.txt that asks for it; "": a process did. Then there is no owner, and it
+  // lives for as long as its line does, or its last member.
+  std::string resource_config;
 };
 
 // The last ten parts of a tenth of a second each, for a mean that does not flicker.
@@ -112,6 +115,8 @@ class Share {
   // Other terms on a device, in force at once for all members. A memory limit below what is granted
   // gives nothing more until use has fallen, and takes back what is not used.
   void SetTerms(uint32_t device, const protocol::ShareTerms& terms);
+
+  std::vector<protocol::ShareTerms> Terms() const;  // of each of its devices
 
   // What members do when a device is full, from their next call on.
   void SetOnFull(protocol::OnFull on_full);
@@ -195,7 +200,9 @@ class Share {
   const ShareTime& time(uint32_t device) const { return times_[device]; }
 
   // --- life ---
-  void End();  // nobody joins any more
+  void End();     // nobody joins any more
+  void Revive();  // its line is in its file again
+  void SetResourceConfig(std::string path) { config_.resource_config = std::move(path); }
   bool ended() const { return ended_; }
   bool owner_dead = false;
   std::unique_ptr<ProcessWatch> owner_watch;

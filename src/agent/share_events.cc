@@ -57,8 +57,10 @@ Event EventOf(EventKind kind, const Share& share, const Member* member,
 
 Event CreatedEvent(const Share& share) {
   Event event = EventOf(EventKind::kShareCreated, share);
-  event.pid = share.config().owner.pid;
-  event.command = CommandOf(share.config().owner.pid);
+  if (share.config().resource_config.empty()) {
+    event.pid = share.config().owner.pid;
+    event.command = CommandOf(share.config().owner.pid);
+  }
   if (share.device_count() == 1) {
     event.gpu = static_cast<uint32_t>(share.config().devices[0].device);
     event.uuid = share.config().devices[0].uuid;
@@ -69,6 +71,9 @@ Event CreatedEvent(const Share& share) {
         (event.detail.empty() ? "" : "; ") + std::string("GPU ") + std::to_string(on.device) +
         ", " +
         TermsInWords(on.memory_bytes, on.compute.request, on.compute.limit, on.compute.weight);
+  }
+  if (!share.config().resource_config.empty()) {
+    event.detail += ", by '" + share.config().resource_config + "'";
   }
   return event;
 }

@@ -49,6 +49,7 @@ json ToJson(const SavedShare& share) {
           {"guaranteed", share.config.guaranteed},
           {"ended", share.ended},
           {"share_memory_with", share.config.share_memory_with},
+          {"resource_config", share.config.resource_config},
           {"devices", std::move(devices)},
           {"members", std::move(members)}};
 }
@@ -66,6 +67,7 @@ SavedShare ShareOf(const json& object) {
   }
   share.config.guaranteed = object.value("guaranteed", false);
   share.config.share_memory_with = object.value("share_memory_with", std::vector<std::string>());
+  share.config.resource_config = object.value("resource_config", "");
   for (const json& device : object.at("devices")) {
     DeviceOfShare& out = share.config.devices.emplace_back();
     device.at("uuid").get_to(out.uuid);

@@ -56,6 +56,7 @@ constexpr const char* kAgentFooter =
     "  prorata agent                      in the foreground, until SIGTERM or SIGINT\n"
     "  prorata agent --log-level debug\n"
     "  prorata agent --overcommit 1.5     on every GPU; 0=1.5 or UUID=1.5 on one\n"
+    "  prorata agent --resource-config GPU-8a6c...=/etc/gemini/resource-config.txt\n"
     "  prorata agent --metrics 9400       metrics at http://127.0.0.1:9400/metrics\n"
     "  PRORATA_DIR=/tmp/mine prorata agent   apart from any other agent";
 
@@ -322,6 +323,13 @@ class Parser {
                      "all; may be given again (default: 1)")
         ->option_text("[GPU=]RATIO");
     agent_
+        ->add_option("--resource-config", raw_resource_configs_,
+                     "A GPU's clients as Gemini's resource-config.txt has them, each a share that "
+                     "programs join by `prorata run --name ID`; the file is watched; may be given "
+                     "again for another GPU (default: none)")
+        ->option_text("GPU=FILE")
+        ->allow_extra_args(false);
+    agent_
         ->add_option("--metrics", raw_metrics_,
                      "Offer metrics for Prometheus at http://ADDRESS:PORT/metrics, to whoever can "
                      "connect; a PORT alone is on 127.0.0.1, port 0 a free one that the log tells "
@@ -361,6 +369,11 @@ class Parser {
         if (!overcommit) return UsageError("--overcommit: " + overcommit.error().message);
         options_.agent.overcommit.push_back(*overcommit);
       }
+      for (const std::string& text : raw_resource_configs_) {
+        auto file = protocol::ParseResourceConfigFile(text);
+        if (!file) return UsageError("--resource-config: " + file.error().message);
+        options_.agent.resource_configs.push_back(*file);
+      }
       if (raw_metrics_) {
         auto metrics = protocol::ParseMetricsAddress(*raw_metrics_);
         if (!metrics) return UsageError("--metrics: " + metrics.error().message);
@@ -381,6 +394,7 @@ class Parser {
   RawRun raw_run_;
   RawTerms raw_update_;
   std::vector<std::string> raw_overcommit_;
+  std::vector<std::string> raw_resource_configs_;
   std::optional<std::string> raw_metrics_;
   bool all_events_ = false;
   Options options_;

@@ -9,6 +9,7 @@
 #include "protocol/control.h"
 #include "protocol/metrics_address.h"
 #include "protocol/overcommit.h"
+#include "protocol/resource_config.h"
 
 namespace prorata::cli {
 
@@ -40,6 +41,7 @@ struct AgentCommandOptions {
   std::string log_level = "info";
   bool exit_when_idle = false;
   std::vector<protocol::Overcommit> overcommit;
+  std::vector<protocol::ResourceConfigFile> resource_configs;
   std::optional<protocol::MetricsAddress> metrics;
   uint32_t dilation = 1;  // agent/agent.h
   int ready_fd = -1;      // where `run`, who started this agent, waits to hear that it answers

@@ -190,6 +190,8 @@ struct ShareStatus {
   OnFull on_full;
   bool guaranteed = false;
   bool ended = false;  // removed, and kept until its members are gone
+  // The resource-config.txt that asks for it; "": a process did.
+  std::string resource_config;
   std::vector<ShareDevice> devices;
   std::vector<MemberStatus> members;
 };

@@ -177,6 +177,7 @@ json ToJson(const ShareStatus& share) {
           {"on_full", FormatOnFull(share.on_full)},
           {"guaranteed", share.guaranteed},
           {"ended", share.ended},
+          {"resource_config", share.resource_config},
           {"devices", std::move(devices)},
           {"members", std::move(members)}};
 }
@@ -232,6 +233,7 @@ Result<ShareStatus> ShareFromJson(const json& object) {
       share.on_full = *on_full;
     object.at("guaranteed").get_to(share.guaranteed);
     object.at("ended").get_to(share.ended);
+    object.at("resource_config").get_to(share.resource_config);
     for (const json& device : object.at("devices")) share.devices.push_back(ShareDeviceOf(device));
     for (const json& member : object.at("members")) {
       MemberStatus& status = share.members.emplace_back();

@@ -28,6 +28,8 @@ constexpr std::pair<EventKind, std::string_view> kNames[] = {
     {EventKind::kFalseUsage, "false_usage"},
     {EventKind::kUngovernedFunctions, "ungoverned_functions"},
     {EventKind::kFiguresMissing, "figures_missing"},
+    {EventKind::kResourceConfigApplied, "resource_config_applied"},
+    {EventKind::kResourceConfigRefused, "resource_config_refused"},
 };
 
 // For people; what is not in the table (of a newer agent) is said as it came.
@@ -222,6 +224,11 @@ std::string Words(const Event& event) {
              " driver function(s) that prorata does not know; what they do is not counted";
     case EventKind::kFiguresMissing:
       return "no memory figures per process" + OnGpu(event) + Colon(event.detail);
+    case EventKind::kResourceConfigApplied:
+      return "the resource configuration is in force" + OnGpu(event) + Colon(event.detail);
+    case EventKind::kResourceConfigRefused:
+      return "the resource configuration is refused and nothing changed" + OnGpu(event) +
+             Colon(event.detail);
   }
   return NameOf(event.kind);
 }

@@ -22,6 +22,7 @@
 //   bypass_suspected, bypass_over      the device shows more than the share's ledger, by far
 //   false_usage            a member says that it holds more than it was ever granted
 //   ungoverned_functions   driver functions newer than prorata were handed out; they pass uncounted
+//   resource_config_applied, resource_config_refused   a file of --resource-config; "detail" says
 //   figures_missing        the device gives no figures per process; its total is used for the audit
 //
 // An allocation that is tried again and again is one event at once and one a second after that,
@@ -55,8 +56,10 @@ enum class EventKind : uint8_t {
   kFalseUsage,
   kUngovernedFunctions,
   kFiguresMissing,
+  kResourceConfigApplied,
+  kResourceConfigRefused,
 };
-inline constexpr size_t kEventKinds = static_cast<size_t>(EventKind::kFiguresMissing) + 1;
+inline constexpr size_t kEventKinds = static_cast<size_t>(EventKind::kResourceConfigRefused) + 1;
 // By kind: how often it happened, each event with its count.
 using EventCounts = std::array<uint64_t, kEventKinds>;
 

@@ -51,7 +51,7 @@ TEST(Event, OnlyWhatItHasIsInItsJson) {
 
 TEST(Event, EveryKindRoundTripsAndHasWords) {
   std::set<std::string> names;
-  for (int i = 0; i <= static_cast<int>(EventKind::kFiguresMissing); ++i) {
+  for (int i = 0; i < static_cast<int>(kEventKinds); ++i) {
     Event event = Refusal();
     event.kind = static_cast<EventKind>(i);
     event.count = 5;

@@ -1,0 +1,222 @@
+// Shares that a resource-config.txt asks for: they are there while their line is, with members or
+// without, and any number of programs joins them by name.
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <functional>
+
+#include "agent/node.h"
+#include "agent/share_events.h"
+#include "protocol/resource_plan.h"
+
+namespace prorata::agent {
+namespace {
+
+using protocol::ResourceClient;
+
+const ResourceClient* LineOf(const std::vector<ResourceClient>& clients, const std::string& name) {
+  for (const ResourceClient& client : clients) {
+    if (client.id == name) return &client;
+  }
+  return nullptr;
+}
+
+bool SaysNothing(const protocol::ShareSpec& spec) {
+  const protocol::ShareSpec none;
+  return spec.gpus.empty() && !spec.gpu_count && !spec.memory_bytes && spec.on.empty() &&
+         spec.compute_request == none.compute_request && spec.compute_limit == none.compute_limit &&
+         spec.weight == none.weight && spec.on_full == none.on_full && !spec.guaranteed &&
+         spec.share_memory_with.empty();
+}
+
+// Only what grows can be refused, so what shrinks comes first.
+bool Shrinks(const protocol::ShareTerms& now, const protocol::ShareTerms& terms) {
+  return terms.memory_bytes <= now.memory_bytes && terms.compute_request <= now.compute_request;
+}
+
+}  // namespace
+
+// A change of several shares that is undone unless all of it succeeds.
+class Node::FileChange {
+ public:
+  FileChange(Node& node, size_t device, std::string file)
+      : node_(node), device_(device), file_(std::move(file)) {}
+  ~FileChange() {
+    if (done_) return;
+    for (auto undo = undo_.rbegin(); undo != undo_.rend(); ++undo) (*undo)();
+  }
+  FileChange(const FileChange&) = delete;
+  FileChange& operator=(const FileChange&) = delete;
+
+  // Nobody is in it: it goes at once, to make room.
+  void TakeAway(Share& share) {
+    undo_.push_back([this, config = share.config()] {
+      if (auto made = node_.Make(config); !made) spdlog::error("{}", made.error().message);
+    });
+    node_.EndFileShare(share);
+  }
+
+  Status Change(Share& share, const protocol::ShareTerms& terms) {
+    const std::vector<protocol::ShareTerms> now = share.Terms();
+    if (now.front() == terms) return {};
+    if (auto ok = node_.ChangeTo(share, {terms}, std::nullopt); !ok) return ok;
+    undo_.push_back([this, id = share.id(), now] {
+      Share* changed = node_.Find(id);
+      if (changed == nullptr) return;
+      if (auto ok = node_.ChangeTo(*changed, now, std::nullopt); !ok) {
+        spdlog::error("share '{}': {}", changed->config().name, ok.error().message);
+      }
+    });
+    return {};
+  }
+
+  Status Make(const ResourceClient& client) {
+    ShareConfig config;
+    config.name = client.id;
+    config.owner_uid = ::geteuid();
+    config.created_unix_s = ::time(nullptr);
+    config.resource_config = file_;
+    config.devices.push_back({device_,
+                              node_.devices_[device_].uuid,
+                              client.memory_bytes,
+                              {client.request, client.limit, protocol::kDefaultWeight}});
+    auto made = node_.Make(std::move(config));
+    if (!made) return std::unexpected(made.error());
+    undo_.push_back([this, id = (*made)->id()] {
+      if (Share* share = node_.Find(id)) node_.EndFileShare(*share);
+    });
+    return {};
+  }
+
+  void Keep() { done_ = true; }
+
+ private:
+  Node& node_;
+  const size_t device_;
+  const std::string file_;
+  std::vector<std::function<void()>> undo_;
+  bool done_ = false;
+};
+
+std::vector<Share*> Node::FileShares(size_t device) const {
+  std::vector<Share*> found;
+  for (const auto& [id, share] : shares_) {
+    if (!share->config().resource_config.empty() && share->IndexOf(device)) {
+      found.push_back(share.get());
+    }
+  }
+  return found;
+}
+
+bool Node::HasFileShares(size_t device) const { return !FileShares(device).empty(); }
+
+Status Node::ApplyResourceConfig(size_t device, const std::string& file,
+                                 const std::vector<ResourceClient>& clients) {
+  for (Share* share : FileShares(device)) SweepDead(*share);
+  const std::vector<Share*> former = FileShares(device);
+  std::vector<protocol::FileShare> judged;
+  for (const Share* share : former) {
+    judged.push_back({share->config().name, share->Terms().front(), share->HasMembers()});
+  }
+  std::vector<std::string> others;
+  for (const auto& [id, share] : shares_) {
+    const bool own = std::find(former.begin(), former.end(), share.get()) != former.end();
+    if (!own) others.push_back(share->config().name);
+  }
+  if (auto ok =
+          protocol::CheckResourcePlan(file, clients, DescribeDevices()[device], judged, others);
+      !ok) {
+    return ok;
+  }
+
+  auto at_line = [&file](const ResourceClient& client, const Error& error) {
+    return Fail("resource_config",
+                protocol::AtLine(file, client.line, "'" + client.id + "': " + error.message));
+  };
+  FileChange change(*this, device, file);
+  std::vector<Share*> without_line;
+  for (Share* share : former) {
+    if (LineOf(clients, share->config().name) != nullptr) continue;
+    if (share->HasMembers()) {
+      without_line.push_back(share);
+    } else {
+      change.TakeAway(*share);
+    }
+  }
+  for (const bool growing : {false, true}) {
+    for (const ResourceClient& client : clients) {
+      Share* share = FindByName(client.id);
+      if (share == nullptr) continue;
+      const protocol::ShareTerms now = share->Terms().front();
+      const protocol::ShareTerms terms = protocol::TermsOf(client, now);
+      if (Shrinks(now, terms) == growing) continue;
+      if (auto ok = change.Change(*share, terms); !ok) return at_line(client, ok.error());
+    }
+  }
+  for (const ResourceClient& client : clients) {
+    if (FindByName(client.id) != nullptr) continue;
+    if (auto ok = change.Make(client); !ok) return at_line(client, ok.error());
+  }
+  change.Keep();
+
+  for (Share* share : without_line) EndFileShare(*share);
+  for (Share* share : FileShares(device)) {
+    if (LineOf(clients, share->config().name) == nullptr) continue;
+    share->SetResourceConfig(file);
+    if (!share->ended()) continue;
+    share->Revive();
+    protocol::Event event = EventOf(protocol::EventKind::kShareChanged, *share, nullptr, 0);
+    event.detail = "its line is in '" + file + "' again: programs may join";
+    events_.Add(std::move(event));
+  }
+  return Save();
+}
+
+void Node::EndFileShares(size_t device) {
+  for (Share* share : FileShares(device)) EndFileShare(*share);
+}
+
+void Node::EndFileShare(Share& share) {
+  if (share.ended()) return;
+  share.End();
+  share.owner_dead = true;
+  if (share.HasMembers()) {
+    protocol::Event event = EventOf(protocol::EventKind::kShareChanged, share, nullptr, 0);
+    event.detail = "its line in '" + share.config().resource_config +
+                   "' is gone: it ends with its last process";
+    events_.Add(std::move(event));
+  }
+  SaveSoon();
+  TakeAwayIfDone(share.id());
+}
+
+Result<Share*> Node::Join(Share& share, const protocol::ShareSpec& spec) {
+  const std::string& name = share.config().name;
+  const std::string& file = share.config().resource_config;
+  if (share.ended()) {
+    return Fail("share_ended", "share '" + name + "' is ending: its line in '" + file +
+                                   "' is gone; nobody joins it any more");
+  }
+  if (!SaysNothing(spec)) {
+    return Fail("resource_config",
+                "share '" + name + "' has its terms from '" + file +
+                    "'; give `prorata run` nothing but its --name, or change its line there");
+  }
+  return &share;
+}
+
+Status Node::MayChange(const Share& share, const protocol::ShareChange& change) const {
+  if (share.config().resource_config.empty()) return {};
+  bool in_line = change.memory_bytes || change.compute_request || change.compute_limit;
+  for (const protocol::TermsOnGpu& on : change.on) {
+    in_line |= on.memory_bytes || on.compute_request || on.compute_limit;
+  }
+  if (!in_line) return {};
+  return Fail("resource_config", "the memory, request and limit of share '" + share.config().name +
+                                     "' are those of its line in '" +
+                                     share.config().resource_config + "'; change that");
+}
+
+}  // namespace prorata::agent
