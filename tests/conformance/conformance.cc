@@ -96,10 +96,14 @@ class MachineEnvironment : public ::testing::Environment {
 const auto* const g_environment =
     ::testing::AddGlobalTestEnvironment(new MachineEnvironment);  // gtest owns it
 
+}  // namespace
+
 std::chrono::seconds Patience() {
   const char* seconds = getenv(kPatience);
   return std::chrono::seconds(seconds != nullptr ? std::atoi(seconds) : kPatienceS);
 }
+
+namespace {
 
 // Waits for a child; one that is late is killed. Whether it ended well.
 bool EndsWell(pid_t child) {

@@ -16,6 +16,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -71,6 +72,9 @@ std::string KernelImage();
 //
 // runs the current test again in a new process, where it is true; a failure there is one here.
 bool InFreshProcess();
+
+// How long something may take that must happen: far more than it takes.
+std::chrono::seconds Patience();
 
 // Holds streams up until it is opened, by a word of pinned memory that they wait for. While one is
 // closed nothing may be called that waits for the whole device (cuMemFree, loading a module).

@@ -263,14 +263,50 @@ TEST_F(ContextLimits, GreenCtxCreateCharged) {
   WithoutPrimary([&] { return Release(); },
                  [&](uint64_t bytes) {
                    const uint64_t before = Free();
-                   CUgreenCtx green = nullptr;
+                   CUgreenCtx green = nullptr, beside = nullptr;
                    const bool made = CreateGreen(&green, device_) == CUDA_SUCCESS;
                    EXPECT_TRUE(FreeBecomes(made ? before - bytes : before));
                    if (made) {
+                     // The primary context is there, so a second one takes nothing.
+                     EXPECT_EQ(CreateGreen(&beside, device_), CUDA_SUCCESS);
+                     EXPECT_TRUE(FreeBecomes(before - bytes));
                      CUDA_OK(cuGreenCtxDestroy, green);
+                     EXPECT_TRUE(FreeBecomes(before - bytes));
+                     CUDA_OK(cuGreenCtxDestroy, beside);
                    }
                    EXPECT_TRUE(FreeBecomes(before));
                  });
+}
+// What is allocated in one is the primary context's: within the same limit, and it outlives it.
+TEST_F(ContextLimits, GreenCtxMemoryRefused) {
+  SKIP_UNLESS(GreenContextsExist(device_), "green contexts");
+  CUgreenCtx green = nullptr;
+  CUcontext inside = nullptr;
+  ASSERT_EQ(CreateGreen(&green, device_), CUDA_SUCCESS);
+  CUDA_OK(cuCtxFromGreenCtx, &inside, green);
+  LeaveRoom(kBytes / 2);
+  CUDA_OK(cuCtxPushCurrent_v2, inside);
+  CUdeviceptr address = 0;
+  Refused([&] { return CUDA(cuMemAlloc_v2)(&address, kBytes); });
+  CUDA_OK(cuCtxPopCurrent_v2, &inside);
+  GiveRoomBack();
+  CUDA_OK(cuGreenCtxDestroy, green);
+}
+TEST_F(ContextLimits, GreenCtxMemoryCharged) {
+  SKIP_UNLESS(GreenContextsExist(device_), "green contexts");
+  CUgreenCtx green = nullptr;
+  CUcontext inside = nullptr;
+  CUdeviceptr address = 0;
+  ASSERT_EQ(CreateGreen(&green, device_), CUDA_SUCCESS);
+  CUDA_OK(cuCtxFromGreenCtx, &inside, green);
+  CUDA_OK(cuCtxPushCurrent_v2, inside);
+  CUDA_OK(cuMemAlloc_v2, &address, kBytes);
+  EXPECT_TRUE(Charged(kBytes));
+  CUDA_OK(cuCtxPopCurrent_v2, &inside);
+  CUDA_OK(cuGreenCtxDestroy, green);
+  EXPECT_TRUE(Charged(kBytes));
+  CUDA_OK(cuMemFree_v2, address);
+  EXPECT_TRUE(Charged(0));
 }
 TEST_F(ContextLimits, GreenCtxDestroyMakesRoom) {
   SKIP_UNLESS(GreenContextsExist(device_), "green contexts");

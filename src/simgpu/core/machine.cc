@@ -296,11 +296,12 @@ Answer<MemoryInfo> Machine::MemInfo(int device) {
 
 // --- Streams and events -------------------------------------------------------------------------
 
-Answer<Handle> Machine::CreateStream(Handle handle, StreamKind kind, int priority) {
+Answer<Handle> Machine::CreateStream(Handle handle, StreamKind kind, int priority,
+                                     const StreamPart& part) {
   Operation op(this);
   const Index context = op.model.Find(Kind::kContext, handle);
   if (context == 0) return std::unexpected(Code::kInvalidHandle);
-  const auto stream = op.model.AddStream(context, kind, priority);
+  const auto stream = op.model.AddStream(context, kind, priority, part);
   if (!stream) return std::unexpected(stream.error());
   return op.model.HandleOf(Kind::kStream, *stream);
 }

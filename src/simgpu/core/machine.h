@@ -128,7 +128,10 @@ class Machine {
 
   // --- Streams and events ----------------------------------------------------------------------
   // Lower `priority` values go first among kernels waiting for SMs, as in CUDA.
-  Answer<Handle> CreateStream(Handle context, StreamKind kind, int priority = 0);
+  // kInvalidValue for SMs that the device has not, and for a part's default stream of another
+  // context or of no part.
+  Answer<Handle> CreateStream(Handle context, StreamKind kind, int priority = 0,
+                              const StreamPart& part = {});
   // Returns at once; work already submitted still runs.
   Code DestroyStream(Handle stream);
   Answer<Handle> CreateEvent(Handle context);

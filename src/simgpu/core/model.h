@@ -51,7 +51,8 @@ struct Condition {
 // slices follow each other without gaps, so a newcomer waits for the running one to end. Within a
 // context kernels start in order of priority, then arrival, when the SMs they ask for are free
 // (the first in line that does not fit holds up the rest, as the hardware's queue does), and then
-// progress at full speed whenever the context is on the engine.
+// progress at full speed whenever the context is on the engine. Streams that are confined to a part
+// of the SMs are in line only with those whose SMs overlap theirs.
 //
 // How actions run. A copy, fill or host function holds its stream up until its action is complete.
 // A kernel does not: at the end of its engine time its stream goes on, as a device would, and only
@@ -87,7 +88,7 @@ class Model {
   Answer<Index> AddContext(Index process, int device);
   void BeginEndContext(Index context);               // off the engine, handle invalid
   void EndContext(Index context, const Wipe& wipe);  // the rest; commits in steps
-  Answer<Index> AddStream(Index context, StreamKind kind, int priority);
+  Answer<Index> AddStream(Index context, StreamKind kind, int priority, const StreamPart& part);
   void EndStream(Index stream);  // when drained
   Answer<Index> AddEvent(Index context);
   void RemoveEvent(Index event);  // those who have opened it keep it
@@ -176,6 +177,9 @@ class Model {
   void Schedule(int device);
   void PutOnEngine(int device);
   void Admit(int device);
+  void StartKernel(Index stream);
+  bool Fits(const ContextRecord& context, Index stream) const;
+  uint32_t PartPpm(int device, const SmSet& sms) const;
   void JoinRing(Index context);
   void LeaveRing(Index context);
   void TakeSample(int device);

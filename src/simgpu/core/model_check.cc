@@ -251,6 +251,21 @@ uint32_t CheckStream(const State& state, Index index, Counts* counts) {
   return items;
 }
 
+// What runs on a part of the SMs is no more than fits there.
+void CheckParts(const State& s, const ContextRecord& context, uint32_t sm_count, Counts* counts) {
+  for (Index stream = context.running.head; stream != 0; stream = PlaceList::Next(s, stream)) {
+    const SmSet& part = s.streams[stream].sms;
+    if (part.all()) continue;
+    uint64_t ppm = 0;
+    for (Index other = context.running.head; other != 0; other = PlaceList::Next(s, other)) {
+      const SmSet& sms = s.streams[other].sms;
+      if (!sms.all() && part.Contains(sms)) ppm += s.items[s.streams[other].items.head].sm_ppm;
+    }
+    counts->Expect(ppm <= std::max<uint64_t>(uint64_t{1'000'000} * part.count() / sm_count, 1),
+                   Text("stream", stream, ": its part is overfull"));
+  }
+}
+
 }  // namespace
 
 std::string Model::CheckInvariants() const {
@@ -288,6 +303,7 @@ std::string Model::CheckInvariants() const {
         ppm += s.items[s.streams[stream].items.head].sm_ppm;
       });
       counts.Expect(ppm == context.running_ppm && ppm <= 1'000'000, "running_ppm");
+      CheckParts(s, context, device_config(static_cast<int>(context.device)).sm_count, &counts);
       Length<PlaceList>(s, context.ready, &counts, [&](Index stream) {
         counts.Expect(s.streams[stream].place == Place::kReady, "ready without its place");
       });

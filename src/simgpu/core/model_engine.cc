@@ -203,27 +203,75 @@ void Model::PutOnEngine(int index) {
   device.slice_end_ns = now() + cost + device_config(index).time_slice_ns;
 }
 
-// Kernels that are ready start as long as the next in line fits beside those that run.
+// Kernels that are ready start as long as the next in line fits beside those that run. One that
+// does not fit holds up those behind it that would use its SMs.
 void Model::Admit(int index) {
   const ContextRecord& context = state().contexts[state().devices[index].current];
-  while (const Index stream = context.ready.head) {
-    const ItemRecord& item = state().items[state().streams[stream].items.head];
-    if (context.running_ppm + item.sm_ppm > 1'000'000) return;
-    PlaceList::Remove(tx_, context.ready, stream);
-    const int64_t finish = context.engine_ns + item.duration_ns;
-    Index before = 0;
-    for (Index other = context.running.tail;
-         other != 0 && state().streams[other].finish_ns > finish;
-         other = PlaceList::Prev(state(), other)) {
-      before = other;
+  SmSet held;
+  Index next = 0;
+  for (Index stream = context.ready.head; stream != 0; stream = next) {
+    next = PlaceList::Next(state(), stream);
+    const SmSet& sms = state().streams[stream].sms;
+    const bool in_line = sms.all() ? !held.all() : held.Overlaps(sms);
+    if (!in_line && Fits(context, stream)) {
+      StartKernel(stream);
+    } else if (sms.all()) {
+      return;
+    } else {
+      held.Add(sms);
     }
-    PlaceList::InsertBefore(tx_, context.running, before, stream);
-    StreamRecord& record = tx_.Mut(state().streams[stream]);
-    record.place = Place::kRunning;
-    record.finish_ns = finish;
-    record.started_ns = now();
-    tx_.Mut(context.running_ppm) += item.sm_ppm;
   }
+}
+
+// So much of a device are these SMs.
+uint32_t Model::PartPpm(int device, const SmSet& sms) const {
+  if (sms.all()) return 1'000'000;
+  const uint64_t ppm = uint64_t{1'000'000} * sms.count() / device_config(device).sm_count;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(ppm, 1, 1'000'000));
+}
+
+// Whether the stream's kernel finds room beside those that run: on the device, and in each part
+// that one of them is confined to and that contains its own. That is exact for parts of which each
+// two are apart or one inside the other.
+bool Model::Fits(const ContextRecord& context, Index index) const {
+  const StreamRecord& stream = state().streams[index];
+  const uint32_t ppm = state().items[stream.items.head].sm_ppm;
+  if (context.running_ppm + ppm > 1'000'000) return false;
+  if (stream.sms.all()) return true;
+  const auto fits_in = [&](const SmSet& part) {
+    uint32_t sum = ppm;
+    for (Index other = context.running.head; other != 0; other = PlaceList::Next(state(), other)) {
+      const StreamRecord& beside = state().streams[other];
+      if (!beside.sms.all() && part.Contains(beside.sms)) {
+        sum += state().items[beside.items.head].sm_ppm;
+      }
+    }
+    return sum <= PartPpm(static_cast<int>(context.device), part);
+  };
+  if (!fits_in(stream.sms)) return false;
+  for (Index other = context.running.head; other != 0; other = PlaceList::Next(state(), other)) {
+    const SmSet& part = state().streams[other].sms;
+    if (part != stream.sms && part.Contains(stream.sms) && !fits_in(part)) return false;
+  }
+  return true;
+}
+
+void Model::StartKernel(Index stream) {
+  const ContextRecord& context = state().contexts[state().streams[stream].context];
+  const ItemRecord& item = state().items[state().streams[stream].items.head];
+  PlaceList::Remove(tx_, context.ready, stream);
+  const int64_t finish = context.engine_ns + item.duration_ns;
+  Index before = 0;
+  for (Index other = context.running.tail; other != 0 && state().streams[other].finish_ns > finish;
+       other = PlaceList::Prev(state(), other)) {
+    before = other;
+  }
+  PlaceList::InsertBefore(tx_, context.running, before, stream);
+  StreamRecord& record = tx_.Mut(state().streams[stream]);
+  record.place = Place::kRunning;
+  record.finish_ns = finish;
+  record.started_ns = now();
+  tx_.Mut(context.running_ppm) += item.sm_ppm;
 }
 
 void Model::JoinRing(Index index) {

@@ -186,8 +186,22 @@ void Model::EndContextShares(Index context) {
   }
 }
 
-Answer<Index> Model::AddStream(Index context, StreamKind kind, int priority) {
-  if (kind == StreamKind::kLegacy && state().contexts[context].legacy_stream != 0) {
+Answer<Index> Model::AddStream(Index context, StreamKind kind, int priority,
+                               const StreamPart& part) {
+  const bool confined = !part.sms.all();
+  const bool first_of_context = kind == StreamKind::kLegacy && !confined;
+  if (first_of_context && state().contexts[context].legacy_stream != 0) {
+    return std::unexpected(Code::kInvalidValue);
+  }
+  const uint32_t sm_count =
+      device_config(static_cast<int>(state().contexts[context].device)).sm_count;
+  if (confined && sm_count < SmSet::kMax && !SmSet::Range(0, sm_count).Contains(part.sms)) {
+    return std::unexpected(Code::kInvalidValue);
+  }
+  const Index group = part.legacy != 0 ? Find(Kind::kStream, part.legacy) : 0;
+  if (part.legacy != 0 &&
+      (group == 0 || !confined || state().streams[group].group != group ||
+       state().streams[group].context != context || kind == StreamKind::kLegacy)) {
     return std::unexpected(Code::kInvalidValue);
   }
   const Index index = Take(state().free_streams, kMaxStreams, Kind::kStream);
@@ -199,8 +213,11 @@ Answer<Index> Model::AddStream(Index context, StreamKind kind, int priority) {
   stream.kind = kind;
   stream.priority = priority;
   stream.context = context;
+  stream.sms = part.sms;
+  stream.group = kind == StreamKind::kLegacy && confined ? index : group;
+  stream.group_generation = state().streams[stream.group].slot.generation;
   ContextStreams::Append(tx_, state().contexts[context].streams, index);
-  if (kind == StreamKind::kLegacy) tx_.Mut(state().contexts[context].legacy_stream) = index;
+  if (first_of_context) tx_.Mut(state().contexts[context].legacy_stream) = index;
   return index;
 }
 

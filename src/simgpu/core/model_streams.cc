@@ -123,7 +123,8 @@ void Model::FillItem(ItemRecord* item, Index index, uint64_t sequence, const Wor
   item->token = work.token;
   item->ticket = tx_.Mut(context.next_ticket)++;
   item->not_before_ns = now() + device.launch_latency_ns;
-  item->sm_ppm = work.sm_ppm;
+  // A kernel never fills more than its stream's part.
+  item->sm_ppm = std::min(work.sm_ppm, PartPpm(static_cast<int>(context.device), stream.sms));
   item->duration_ns = work.kind == WorkKind::kKernel ? work.duration_ns : 0;
   item->copy_device = static_cast<uint8_t>(context.device);
   if (work.kind == WorkKind::kCopyToDevice) {
@@ -141,7 +142,8 @@ void Model::FillItem(ItemRecord* item, Index index, uint64_t sequence, const Wor
     item->copy_engine = link.type == LinkType::kNvlink ? 2 : 1;
   } else if (work.kind == WorkKind::kCopyOnDevice) {
     item->duration_ns = TransferNs(work.bytes, device.d2d_bytes_per_s);
-    item->sm_ppm = 1'000'000;  // bound by memory, so nothing gains from running beside it
+    // Bound by memory, so nothing gains from running beside it.
+    item->sm_ppm = PartPpm(static_cast<int>(context.device), stream.sms);
   } else if (work.kind == WorkKind::kEventRecord) {
     item->event = Find(Kind::kEvent, work.event);
     EventRecord& event = tx_.Mut(state().events[item->event]);
@@ -202,6 +204,7 @@ bool Model::StreamPassed(Index index, uint32_t generation, uint64_t sequence) co
 //   A: a wait for an event or a stream: the stream of the record, until it has passed it.
 //   B: in the legacy stream: any blocking stream of the context with older work.
 //   C: in a blocking stream: the legacy stream, while it has older work.
+// B and C hold within a part of the context (StreamPart::legacy), and within what is in none.
 Index Model::Blocker(Index index, const ItemRecord& item) const {
   if (item.after_process != 0 && config_->Broken(Rule::kIpcEventOrders)) return 0;
   if (item.after_stream != 0 &&
@@ -226,13 +229,20 @@ Index Model::Blocker(Index index, const ItemRecord& item) const {
     return head != 0 && state().items[head].ticket < item.ticket;
   };
   if (ordered(stream) && !config_->Broken(Rule::kBlockingWaitsForLegacy)) {
-    const Index legacy = context.legacy_stream;
+    Index legacy = context.legacy_stream;
+    if (stream.group != 0) {
+      const bool there = state().streams[stream.group].slot.generation == stream.group_generation;
+      legacy = there ? stream.group : 0;
+    }
     return legacy != 0 && has_older(legacy) ? legacy : 0;
   }
   if (stream.kind == StreamKind::kLegacy && !config_->Broken(Rule::kLegacyWaitsForBlocking)) {
     for (Index other = context.streams.head; other != 0;
          other = ContextStreams::Next(state(), other)) {
-      if (ordered(state().streams[other]) && has_older(other)) return other;
+      const StreamRecord& beside = state().streams[other];
+      const bool together =
+          beside.group == stream.group && beside.group_generation == stream.group_generation;
+      if (together && ordered(beside) && has_older(other)) return other;
     }
   }
   return 0;

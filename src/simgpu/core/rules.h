@@ -140,6 +140,22 @@ namespace prorata::simgpu {
   X(kGraphEdgesAreOnce, "graph-edges-are-once")            \
   X(kGraphNodesKeepTheirGraph, "graph-nodes-keep-their-graph")
 
+#define PRORATA_SIM_GREEN_RULES(X)                             \
+  X(kGreenHasItsSms, "green-has-its-sms")                      \
+  X(kGreenRunsOnItsSms, "green-runs-on-its-sms")               \
+  X(kGreenHoldsThePrimary, "green-holds-the-primary")          \
+  X(kGreenIsNotMadeCurrent, "green-is-not-made-current")       \
+  X(kGreenNeedsItsStream, "green-needs-its-stream")            \
+  X(kGreenStreamsAreNonBlocking, "green-streams-non-blocking") \
+  X(kGreenRecordIsOfAll, "green-record-is-of-all")             \
+  X(kGreenWaitHoldsAll, "green-wait-holds-all")                \
+  X(kGreenWaitsForItself, "green-waits-for-itself")            \
+  X(kStreamKnowsItsGreen, "stream-knows-its-green")            \
+  X(kSplitIsAligned, "split-is-aligned")                       \
+  X(kSplitsAreApart, "splits-are-apart")                       \
+  X(kSplitsAreNotSplit, "splits-are-not-split")                \
+  X(kDescIsOfOneSplit, "desc-is-of-one-split")
+
 // Between processes and devices.
 #define PRORATA_SIM_PROCESS_RULES(X)                       \
   X(kIpcNotItsOwn, "ipc-not-its-own")                      \
@@ -160,6 +176,7 @@ namespace prorata::simgpu {
   PRORATA_SIM_CAPTURE_RULES(X) \
   PRORATA_SIM_MEMORY_RULES(X)  \
   PRORATA_SIM_GRAPH_RULES(X)   \
+  PRORATA_SIM_GREEN_RULES(X)   \
   PRORATA_SIM_PROCESS_RULES(X)
 
 enum class Rule : uint8_t {

@@ -24,7 +24,7 @@ namespace prorata::simgpu {
 using Index = uint32_t;
 
 inline constexpr uint64_t kStateMagic = 0x75706773'7472706dULL;
-inline constexpr uint32_t kStateLayout = 5;  // raise with every change of the structs below
+inline constexpr uint32_t kStateLayout = 6;  // raise with every change of the structs below
 inline constexpr uint32_t kMaxProcesses = 256;
 inline constexpr uint32_t kMaxContexts = 1024;
 inline constexpr uint32_t kMaxStreams = 16384;
@@ -129,6 +129,9 @@ struct StreamRecord {
   uint8_t copy_engine = 0;
   int32_t priority = 0;
   Index context = 0;
+  SmSet sms;        // its kernels run on these only
+  Index group = 0;  // the part's default stream (of one, itself); 0: the context's own
+  uint32_t group_generation = 0;
   Link in_context;
   List items;  // singly linked; `tail` is the last
   List left;   // kernels done on the device whose functions have not run; singly linked, too

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <expected>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -60,12 +63,49 @@ struct MemoryInfo {
   uint64_t free_bytes = 0;
 };
 
+// Some of a device's SMs, a bit for each of the first 256. None set: all of the device's.
+struct SmSet {
+  static constexpr uint32_t kMax = 256;
+  uint64_t bits[kMax / 64] = {};
+
+  static SmSet Range(uint32_t first, uint32_t count) {
+    SmSet set;
+    for (uint32_t sm = first; sm < first + count; ++sm) set.bits[sm / 64] |= uint64_t{1} << sm % 64;
+    return set;
+  }
+  bool all() const { return count() == 0; }
+  uint32_t count() const {
+    uint32_t sum = 0;
+    for (uint64_t word : bits) sum += static_cast<uint32_t>(std::popcount(word));
+    return sum;
+  }
+  bool Contains(const SmSet& other) const { return other.WithoutThose(*this).count() == 0; }
+  bool Overlaps(const SmSet& other) const { return WithoutThose(other).count() != count(); }
+  void Add(const SmSet& other) {
+    for (size_t i = 0; i < std::size(bits); ++i) bits[i] |= other.bits[i];
+  }
+  SmSet WithoutThose(const SmSet& other) const {
+    SmSet rest;
+    for (size_t i = 0; i < std::size(bits); ++i) rest.bits[i] = bits[i] & ~other.bits[i];
+    return rest;
+  }
+  bool operator==(const SmSet&) const = default;
+};
+
 // A stream that is neither is an ordinary blocking one; a per-thread default stream is such a
 // stream, made by the driver room for each thread.
 enum class StreamKind : uint8_t {
   kBlocking,     // ordered against the legacy stream of its context
   kNonBlocking,  // CU_STREAM_NON_BLOCKING
-  kLegacy,       // the context's default stream; one per context
+  kLegacy,       // the context's default stream; one per context, and one per part of it
+};
+
+// A stream that is confined to some of the device's SMs (a green context's).
+struct StreamPart {
+  SmSet sms;
+  // Of a blocking stream: the default stream of its part, which it is ordered against in place of
+  // the context's own. A legacy stream with a part is the default stream of that part.
+  Handle legacy = 0;
 };
 
 enum class WorkKind : uint8_t {

@@ -25,12 +25,13 @@ bool Forbids(const Capture& capture, const Thread& thread) {
 }
 
 // A capture on a blocking stream of the context, which the legacy stream would wait for.
-CaptureRef BlockingCapture(Context* ctx) {
+CaptureRef BlockingCapture(const Stream& legacy) {
   for (const CaptureRef& capture : D().captures) {
     for (const Stream* stream : capture->streams) {
       const bool waited_for =
           stream->kind == StreamKind::kBlocking || Broken(Rule::kNonBlockingIsNotImplicit);
-      if (stream->ctx == ctx && waited_for) return capture;
+      const bool beside = stream->ctx == legacy.ctx && stream->green == legacy.green;
+      if (beside && waited_for) return capture;
     }
   }
   return nullptr;
@@ -40,7 +41,7 @@ CaptureRef BlockingCapture(Context* ctx) {
 CUresult CheckImplicit(Stream* stream) {
   if (stream->kind != StreamKind::kLegacy) return CUDA_SUCCESS;
   if (Broken(Rule::kLegacyIsImplicit)) return CUDA_SUCCESS;
-  CaptureRef capture = BlockingCapture(stream->ctx);
+  CaptureRef capture = BlockingCapture(*stream);
   if (!capture) return CUDA_SUCCESS;
   capture->invalidated = true;
   return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -120,7 +121,7 @@ CUresult CheckNotCapturing(Stream* stream) {
 
 CUresult CheckLegacyUsable(const Stream& stream) {
   if (stream.kind != StreamKind::kLegacy) return CUDA_SUCCESS;
-  CaptureRef capture = BlockingCapture(stream.ctx);
+  CaptureRef capture = BlockingCapture(stream);
   if (!capture) return CUDA_SUCCESS;
   if (Broken(Rule::kAskingInvalidatesNothing)) capture->invalidated = true;
   return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -142,12 +143,25 @@ void EndCapture(const std::shared_ptr<Capture>& capture) {
   D().captures.erase(capture);
 }
 
-CUresult CheckContextNotCapturing(Context* ctx) {
+void LeaveCapture(Stream* stream) {
+  if (!stream->capture) return;
+  const CaptureRef capture = stream->capture;
+  capture->invalidated = true;
+  capture->streams.erase(stream);
+  stream->capture = nullptr;
+  stream->captured.clear();
+  // Nobody else can end it.
+  if (capture->origin == stream) EndCapture(capture);
+}
+
+CUresult CheckContextNotCapturing(Context* ctx, const Green* green) {
   if (Broken(Rule::kCapturingContextHasNoState)) return CUDA_SUCCESS;
   bool capturing = false;
   for (const CaptureRef& capture : D().captures) {
-    const bool here = std::any_of(capture->streams.begin(), capture->streams.end(),
-                                  [&](const Stream* stream) { return stream->ctx == ctx; });
+    const bool here =
+        std::any_of(capture->streams.begin(), capture->streams.end(), [&](const Stream* stream) {
+          return stream->ctx == ctx && (!green || stream->green == green);
+        });
     if (!here) continue;
     capture->invalidated = true;
     capturing = true;

@@ -53,8 +53,10 @@ CUresult CheckLegacyUsable(const Stream& stream);
 CUresult CheckNotCaptured(Event* event);
 // Takes all its streams out of it. D().mutex held.
 void EndCapture(const std::shared_ptr<Capture>& capture);
-// For calls that wait for a whole context.
-CUresult CheckContextNotCapturing(Context* ctx);
+// For calls that wait for a whole context, or for a green one of it.
+CUresult CheckContextNotCapturing(Context* ctx, const Green* green = nullptr);
+// The stream goes: it is taken out of its capture, which is invalid, and ended if it began there.
+void LeaveCapture(Stream* stream);
 
 // The event is to be recorded: what is known of its last record is not true of the next. D().mutex
 // held.

@@ -9,6 +9,7 @@
 #include "simgpu/driver/faults.h"
 #include "simgpu/driver/function.h"
 #include "simgpu/driver/graph_memory.h"
+#include "simgpu/driver/green.h"
 #include "simgpu/driver/ipc.h"
 #include "simgpu/driver/pool.h"
 #include "simgpu/driver/vmm.h"
@@ -19,7 +20,11 @@ namespace {
 // Everything of the context in the Driver's tables. The machine has dropped its side already.
 void ForgetObjects(Context* ctx) {
   Driver& driver = D();
-  std::erase_if(driver.streams, [&](const auto& entry) { return entry.second->ctx == ctx; });
+  std::erase_if(driver.streams, [&](const auto& entry) {
+    const Stream& stream = *entry.second;
+    // Those of a green context that was destroyed are the program's to destroy.
+    return stream.ctx == ctx && (!stream.green || stream.green->alive);
+  });
   std::erase_if(driver.events, [&](const auto& entry) { return entry.second->ctx == ctx; });
   std::erase_if(driver.memory, [&](const auto& entry) {
     const Memory& memory = entry.second;
@@ -43,14 +48,20 @@ void ForgetObjects(Context* ctx) {
 
 }  // namespace
 
-CUresult NewStream(Context* ctx, StreamKind kind, unsigned flags, int priority, StreamRef* out) {
+CUresult NewStream(Context* ctx, StreamKind kind, unsigned flags, int priority, StreamRef* out,
+                   Green* green) {
   const int asked = priority;
   if (priority > kLowestPriority) priority = kLowestPriority;
   if (priority < kHighestPriority) priority = kHighestPriority;
-  auto handle = D().machine->CreateStream(ctx->handle, kind, priority);
+  StreamPart part;
+  if (green && !Broken(Rule::kGreenRunsOnItsSms)) part.sms = green->sms;
+  if (green && kind == StreamKind::kBlocking && !part.sms.all())
+    part.legacy = green->legacy->handle;
+  auto handle = D().machine->CreateStream(ctx->handle, kind, priority, part);
   if (!handle) return FromCode(handle.error());
   auto stream = std::make_shared<Stream>();
   stream->ctx = ctx;
+  stream->green = green;
   stream->handle = *handle;
   stream->kind = kind;
   stream->flags = flags;
@@ -107,6 +118,7 @@ void CloseContext(Context* ctx, Lock* lock) {
   DropMappings(ctx);
   DropIpcMemory(ctx);
   ForgetObjects(ctx);
+  EndGreens(ctx);
   ctx->peers.clear();
   for (Context* other : D().contexts) other->peers.erase(ctx);
   ctx->legacy.reset();
@@ -126,6 +138,12 @@ Context* HolderFor(int device) {
 }
 
 CUresult LiveContext(CUcontext handle, Context** out) {
+  const CUresult result = NamedContext(handle, out);
+  if (result == CUDA_SUCCESS && (*out)->green) *out = (*out)->green->primary;
+  return result;
+}
+
+CUresult NamedContext(CUcontext handle, Context** out) {
   if (!handle) {
     Thread& self = Self();
     if (self.stack.empty() || !self.stack.back()) return CUDA_ERROR_INVALID_CONTEXT;
@@ -139,7 +157,7 @@ CUresult LiveContext(CUcontext handle, Context** out) {
 
 CUresult ContextForStack(CUcontext handle, Context** out) {
   if (!handle) return CUDA_ERROR_INVALID_CONTEXT;
-  const CUresult result = LiveContext(handle, out);
+  const CUresult result = NamedContext(handle, out);
   const bool dead_primary = result == CUDA_ERROR_CONTEXT_IS_DESTROYED && (*out)->primary;
   return dead_primary ? CUDA_SUCCESS : result;
 }

@@ -17,15 +17,24 @@ CUresult OpenContext(Context* ctx);
 // lock is let go meanwhile.
 void CloseContext(Context* ctx, Lock* lock);
 // The context of a handle: CUDA_ERROR_INVALID_CONTEXT, or CONTEXT_IS_DESTROYED for one that was.
-// Null means the current one. D().mutex held.
+// Null means the current one; a green context stands for its primary one. D().mutex held.
 CUresult LiveContext(CUcontext handle, Context** out);
+// The same, where it matters which of the two it is: a green one's view.
+CUresult NamedContext(CUcontext handle, Context** out);
+
+// Makes the primary context if nobody holds it, and holds it. D().mutex held.
+CUresult RetainPrimary(int device);
+// Ends it with its last holder; there must be one. The lock is let go meanwhile.
+void ReleasePrimary(int device, Lock* lock);
 
 // The same, for making it current: a primary context may be dead then. cudart (13.0) makes it
 // current first and retains it after.
 CUresult ContextForStack(CUcontext handle, Context** out);
 
-// A new stream of the machine and its record. D().mutex held.
-CUresult NewStream(Context* ctx, StreamKind kind, unsigned flags, int priority, StreamRef* out);
+// A new stream of the machine and its record; on the SMs of a green context of `ctx`, if that is
+// given. D().mutex held.
+CUresult NewStream(Context* ctx, StreamKind kind, unsigned flags, int priority, StreamRef* out,
+                   Green* green = nullptr);
 
 inline constexpr int kLowestPriority = 0;
 inline constexpr int kHighestPriority = -5;  // H100: cuCtxGetStreamPriorityRange gives 0 to -5

@@ -6,6 +6,7 @@
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/context.h"
 #include "simgpu/driver/faults.h"
+#include "simgpu/driver/green.h"
 #include "simgpu/driver/pool.h"
 
 using namespace prorata::simgpu;
@@ -38,8 +39,8 @@ CUresult Destroy(CUcontext handle) {
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   Lock lock(D().mutex);
   Context* ctx;
-  if (CUresult result = LiveContext(handle, &ctx)) return result;
-  if (ctx->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (CUresult result = NamedContext(handle, &ctx)) return result;
+  if (ctx->primary || ctx->green) return CUDA_ERROR_INVALID_CONTEXT;
   CloseContext(ctx, &lock);
   // Popped from the calling thread if it is on top; other threads find it destroyed.
   auto& stack = Self().stack;
@@ -164,7 +165,7 @@ CUresult cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) {
   if (!ctxId) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(D().mutex);
   Context* found;
-  if (CUresult result = LiveContext(ctx, &found)) return result;
+  if (CUresult result = NamedContext(ctx, &found)) return result;
   *ctxId = found->id;
   return CUDA_SUCCESS;
 }
@@ -183,16 +184,30 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) {
   if (CUresult result = EnterCall()) return result;
   Handle handle;
   Context* found;
+  std::vector<StreamRef> of_green;
   {
     std::lock_guard lock(D().mutex);
-    if (CUresult result = LiveContext(ctx, &found)) return result;
+    if (CUresult result = NamedContext(ctx, &found)) return result;
+    const Green* const green = found->green;
+    if (green) found = green->primary;
     if (CUresult result = ErrorOf(*found)) return result;
-    if (CUresult result = CheckContextNotCapturing(found)) return result;
+    if (CUresult result = CheckContextNotCapturing(found, green)) return result;
     handle = found->handle;
+    if (green && !Broken(Rule::kGreenWaitsForItself)) {
+      of_green = StreamsOf(*green);
+      of_green.push_back(green->collector);  // for what was in streams that are gone
+    }
   }
   if (CUresult result = CheckCaptureSafe()) return result;
   if (Broken(Rule::kContextSynchronizeWaits)) return CUDA_SUCCESS;
-  if (CUresult result = FromCode(D().machine->WaitContext(handle))) return result;
+  for (const StreamRef& stream : of_green) {
+    const Code code = D().machine->WaitStream(stream->handle);
+    if (code == Code::kInvalidHandle) continue;  // destroyed meanwhile
+    if (CUresult result = FromCode(code)) return result;
+  }
+  if (of_green.empty()) {
+    if (CUresult result = FromCode(D().machine->WaitContext(handle))) return result;
+  }
   if (CUresult result = ErrorOf(*found)) return result;
   AfterSynchronize(found);
   return CUDA_SUCCESS;

@@ -4,6 +4,7 @@
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/code_memory.h"
 #include "simgpu/driver/context.h"
+#include "simgpu/driver/green.h"
 
 using namespace prorata::simgpu;
 using namespace prorata::simgpu::driver;

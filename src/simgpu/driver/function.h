@@ -63,7 +63,9 @@ struct KernelCost {
 //
 //   An SM holds 2048 threads (32 blocks at most). A launch of t threads fills t / (SMs * 2048) of
 //   the device, at most all of it, and runs in waves: each wave is 3 us, on top of 2 us.
-KernelCost CostOf(const KernelCall& call, const DeviceConfig& device);
+//
+// On `sm_count` of the device's `of` SMs.
+KernelCost CostOf(const KernelCall& call, uint32_t sm_count, uint32_t of);
 
 // How many blocks of so many threads, each with so much dynamic shared memory, an SM holds at once.
 int BlocksPerSm(const Function& function, int block_threads, size_t dynamic_shared);

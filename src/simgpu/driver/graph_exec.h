@@ -28,6 +28,7 @@ struct GraphExec {
   // Under `launching`.
   std::mutex launching;
   GraphPlan plan;
+  const Green* green = nullptr;  // whose SMs the lanes are confined to
   struct Lane {
     StreamRef stream;
     Handle machine_ctx = 0;  // it is gone when its context has another handle

@@ -15,6 +15,7 @@
 #include "simgpu/driver/context.h"
 #include "simgpu/driver/graph_exec.h"
 #include "simgpu/driver/graph_memory.h"
+#include "simgpu/driver/green.h"
 
 namespace prorata::simgpu::driver {
 
@@ -40,7 +41,7 @@ CUresult Prepare(GraphExec* exec, const Stream& stream) {
     return lane.stream->ctx->alive && lane.machine_ctx == lane.stream->ctx->handle;
   };
   if (exec->planned && exec->plan.lanes[0].ctx == launch.ctx &&
-      exec->plan.lanes[0].priority == launch.priority &&
+      exec->plan.lanes[0].priority == launch.priority && exec->green == stream.green &&
       std::all_of(exec->lanes.begin(), exec->lanes.end(), usable)) {
     return CUDA_SUCCESS;
   }
@@ -52,13 +53,16 @@ CUresult Prepare(GraphExec* exec, const Stream& stream) {
     const PlanLane& lane = exec->plan.lanes[i];
     if (!lane.ctx->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     GraphExec::Lane made;
+    // All of the graph that is of the launching stream's context runs where that stream runs.
+    Green* const green = lane.ctx == stream.ctx ? stream.green : nullptr;
     if (CUresult result = NewStream(lane.ctx, StreamKind::kNonBlocking, CU_STREAM_NON_BLOCKING,
-                                    lane.priority, &made.stream)) {
+                                    lane.priority, &made.stream, green)) {
       return result;
     }
     made.machine_ctx = lane.ctx->handle;
     exec->lanes.push_back(std::move(made));
   }
+  exec->green = stream.green;
   exec->planned = true;
   return CUDA_SUCCESS;
 }
@@ -140,7 +144,7 @@ class GraphLaunch {
     }
     Lane& lane = lanes_[step.lane];
     const size_t before = lane.work.size();
-    const CUresult result = MakeWork(lane.stream->ctx, operation, &lane.work);
+    const CUresult result = MakeWork(*lane.stream, operation, &lane.work);
     lane.next += lane.work.size() - before;
     buffered_ += lane.work.size() - before;
     lane.done.push_back(lane.next);

@@ -31,12 +31,12 @@ std::vector<void*> Pointers(const KernelCall& call) {
   return out;
 }
 
-KernelCost Estimate(const KernelCall& call, const DeviceConfig& device) {
+KernelCost Estimate(const KernelCall& call, uint32_t sm_count) {
   const uint64_t block = uint64_t{call.block[0]} * call.block[1] * call.block[2];
   const uint64_t blocks = uint64_t{call.grid[0]} * call.grid[1] * call.grid[2];
   const uint64_t warps = (block + 31) / 32 * 32;
   const uint64_t per_sm = std::clamp<uint64_t>(kThreadsPerSm / warps, 1, kBlocksPerSm);
-  const uint64_t at_once = per_sm * device.sm_count;
+  const uint64_t at_once = per_sm * sm_count;
   const uint64_t waves = (blocks + at_once - 1) / at_once;
   KernelCost cost;
   cost.duration_ns = kBaseNs + static_cast<int64_t>(std::min<uint64_t>(waves, 1'000'000)) * kWaveNs;
@@ -45,13 +45,12 @@ KernelCost Estimate(const KernelCall& call, const DeviceConfig& device) {
   return cost;
 }
 
-}  // namespace
-
-KernelCost CostOf(const KernelCall& call, const DeviceConfig& device) {
-  KernelCost cost = Estimate(call, device);
+// What a launch takes where these are all the SMs there are.
+KernelCost CostOn(const KernelCall& call, uint32_t sm_count) {
+  KernelCost cost = Estimate(call, sm_count);
   const Function& function = *call.function;
   if (!function.host_duration && !function.host_sm) return cost;
-  const ProrataHostLaunch launch = Describe(call, device.sm_count);
+  const ProrataHostLaunch launch = Describe(call, sm_count);
   std::vector<void*> pointers = Pointers(call);
   if (function.host_duration) {
     const unsigned long long asked = function.host_duration(&launch, pointers.data());
@@ -62,6 +61,14 @@ KernelCost CostOf(const KernelCall& call, const DeviceConfig& device) {
     cost.sm_ppm = static_cast<uint32_t>(
         std::clamp<uint64_t>(function.host_sm(&launch, pointers.data()), 1, kAll));
   }
+  return cost;
+}
+
+}  // namespace
+
+KernelCost CostOf(const KernelCall& call, uint32_t sm_count, uint32_t of) {
+  KernelCost cost = CostOn(call, sm_count);
+  cost.sm_ppm = static_cast<uint32_t>(std::max<uint64_t>(uint64_t{cost.sm_ppm} * sm_count / of, 1));
   return cost;
 }
 

@@ -19,7 +19,7 @@ struct LaunchRequest {
 CUresult MakeKernelCall(std::shared_ptr<Function> function, const LaunchRequest& request,
                         const DeviceConfig& device, KernelCall* out);
 
-// Whether all blocks of a cooperative launch can be on the device at once.
-bool FitsAtOnce(const KernelCall& call, const DeviceConfig& device);
+// Whether all blocks of a cooperative launch can be on so many SMs at once.
+bool FitsAtOnce(const KernelCall& call, uint32_t sm_count);
 
 }  // namespace prorata::simgpu::driver

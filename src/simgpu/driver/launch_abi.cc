@@ -8,6 +8,7 @@
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/code_memory.h"
 #include "simgpu/driver/context.h"
+#include "simgpu/driver/green.h"
 
 namespace prorata::simgpu::driver {
 namespace {
@@ -76,11 +77,11 @@ CUresult MakeKernelCall(std::shared_ptr<Function> function, const LaunchRequest&
   return CUDA_SUCCESS;
 }
 
-bool FitsAtOnce(const KernelCall& call, const DeviceConfig& device) {
+bool FitsAtOnce(const KernelCall& call, uint32_t sm_count) {
   const uint64_t threads = uint64_t{call.block[0]} * call.block[1] * call.block[2];
   const uint64_t blocks = uint64_t{call.grid[0]} * call.grid[1] * call.grid[2];
   const int per_sm = BlocksPerSm(*call.function, static_cast<int>(threads), call.shared_bytes);
-  return blocks <= uint64_t{static_cast<unsigned>(per_sm)} * device.sm_count;
+  return blocks <= uint64_t{static_cast<unsigned>(per_sm)} * sm_count;
 }
 
 }  // namespace prorata::simgpu::driver
@@ -109,7 +110,7 @@ CUresult Launch(CUfunction handle, const LaunchRequest& request, CUstream stream
   const DeviceConfig& device = D().config(ctx->device);
   if (CUresult result = MakeKernelCall(std::move(function), request, device, &call)) return result;
   call.cooperative = cooperative;
-  if (cooperative && !FitsAtOnce(call, device) && !Broken(Rule::kCooperativeFits)) {
+  if (cooperative && !FitsAtOnce(call, SmsOf(*stream)) && !Broken(Rule::kCooperativeFits)) {
     return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   }
   return Enqueue(stream, std::move(call));

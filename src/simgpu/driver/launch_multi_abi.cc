@@ -10,6 +10,7 @@
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/function.h"
+#include "simgpu/driver/green.h"
 #include "simgpu/driver/launch.h"
 
 using namespace prorata::simgpu;
@@ -52,7 +53,8 @@ CUresult MakePart(const CUDA_LAUNCH_PARAMS& params, Part* part) {
     return result;
   }
   part->call.cooperative = true;
-  return FitsAtOnce(part->call, device) ? CUDA_SUCCESS : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  return FitsAtOnce(part->call, SmsOf(*part->stream)) ? CUDA_SUCCESS
+                                                      : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 }
 
 // Each stream waits until the others are past their parts' `sequence`.

@@ -5,6 +5,7 @@
 #include "simgpu/driver/code_memory.h"
 #include "simgpu/driver/context.h"
 #include "simgpu/driver/function.h"
+#include "simgpu/driver/green.h"
 
 using namespace prorata::simgpu;
 using namespace prorata::simgpu::driver;
@@ -139,7 +140,8 @@ CUresult NewLibrary(CUlibrary* out, const void* code) {
   if (!out || !code) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Module> library;
   // A library is read once, for one kind of device: that of the current context, or the first.
-  Context* const ctx = Self().stack.empty() ? nullptr : Self().stack.back();
+  Context* ctx = Self().stack.empty() ? nullptr : Self().stack.back();
+  if (ctx && ctx->green) ctx = ctx->green->primary;
   if (CUresult result = LoadModule(code, ctx ? ctx->device : 0, &library)) return result;
   library->is_library = true;
   std::lock_guard lock(D().mutex);

@@ -109,9 +109,9 @@ struct TilesCall {
 using StreamOp = std::variant<EmptyCall, KernelCall, CopyCall, FillCall, HostCall, RecordCall,
                               WaitCall, BatchCall, GraphAllocCall, GraphFreeCall, TilesCall>;
 
-// What the machine is to do for the operation, with the action registered that does the rest.
-// Needs D().mutex not held. Fails only when the executor thread cannot be started.
-CUresult MakeWork(Context* ctx, const StreamOp& operation, std::vector<Work>* work);
+// What the machine is to do for the operation in that stream, with the action registered that does
+// the rest. Needs D().mutex not held. Fails only when the executor thread cannot be started.
+CUresult MakeWork(const Stream& stream, const StreamOp& operation, std::vector<Work>* work);
 
 // Puts work at the end of the stream, waiting for room if its queue is full. D().mutex not held.
 // On failure the actions in it are forgotten.

@@ -4,6 +4,30 @@
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/context.h"
 
+namespace prorata::simgpu::driver {
+
+CUresult RetainPrimary(int ordinal) {
+  Device& device = D().device(ordinal);
+  Context& ctx = device.primary;
+  if (!ctx.alive) {
+    ctx.flags = device.primary_flags;
+    if (CUresult result = OpenContext(&ctx)) return result;
+  }
+  ++ctx.retain_count;
+  return CUDA_SUCCESS;
+}
+
+void ReleasePrimary(int ordinal, Lock* lock) {
+  Context& ctx = D().device(ordinal).primary;
+  if (ctx.retain_count == 0) return;
+  // Not alive: it was reset, which releases nothing.
+  --ctx.retain_count;
+  const bool last = ctx.retain_count == 0 || Broken(Rule::kPrimaryIsCounted);
+  if (last && ctx.alive) CloseContext(&ctx, lock);
+}
+
+}  // namespace prorata::simgpu::driver
+
 using namespace prorata::simgpu;
 using namespace prorata::simgpu::driver;
 
@@ -11,14 +35,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   if (CUresult result = EnterDevice(dev)) return result;
   if (!pctx) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(D().mutex);
-  Device& device = D().device(dev);
-  Context& ctx = device.primary;
-  if (!ctx.alive) {
-    ctx.flags = device.primary_flags;
-    if (CUresult result = OpenContext(&ctx)) return result;
-  }
-  ++ctx.retain_count;
-  *pctx = HandleOf(&ctx);
+  if (CUresult result = RetainPrimary(dev)) return result;
+  *pctx = HandleOf(&D().device(dev).primary);
   return CUDA_SUCCESS;
 }
 
@@ -27,10 +45,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   Lock lock(D().mutex);
   Context& ctx = D().device(dev).primary;
   if (ctx.retain_count == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  // Not alive: it was reset, which releases nothing.
-  --ctx.retain_count;
-  const bool last = ctx.retain_count == 0 || Broken(Rule::kPrimaryIsCounted);
-  if (last && ctx.alive) CloseContext(&ctx, &lock);
+  ReleasePrimary(dev, &lock);
   return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,6 @@
 #include "simgpu/driver/state.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -7,6 +8,7 @@
 
 #include "simgpu/driver/faults.h"
 #include "simgpu/driver/graph_memory.h"
+#include "simgpu/driver/green.h"
 #include "simgpu/driver/visible_devices.h"
 
 namespace prorata::simgpu::driver {
@@ -123,6 +125,7 @@ CUresult EnterContext(Context** ctx) {
   if (self.stack.empty() || !self.stack.back()) return CUDA_ERROR_INVALID_CONTEXT;
   *ctx = self.stack.back();
   if (!(*ctx)->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if ((*ctx)->green) *ctx = (*ctx)->green->primary;
   return ErrorOf(**ctx);
 }
 
@@ -184,7 +187,11 @@ bool DeviceRangeIsValid(uint64_t address, uint64_t bytes) {
   return true;
 }
 
-bool ContextIsKnown(Context* ctx) { return D().contexts.contains(ctx); }
+bool ContextIsKnown(Context* ctx) {
+  if (D().contexts.contains(ctx)) return true;
+  return std::any_of(D().greens.begin(), D().greens.end(),
+                     [&](const auto& green) { return &green.second->view == ctx; });
+}
 
 }  // namespace prorata::simgpu::driver
 

@@ -44,6 +44,7 @@ struct Pool;
 struct Module;
 struct Function;
 struct Context;
+struct Green;
 
 // What comes before something that was or will be submitted: of streams, up to which of their
 // entries. Only a part of it need be known: what is missing is not relied upon.
@@ -52,7 +53,8 @@ using StreamClock = std::map<Handle, uint64_t>;
 // A stream of the program, or a default stream of a context.
 struct Stream {
   Context* ctx = nullptr;
-  Handle handle = 0;  // of the machine
+  Green* green = nullptr;  // whose SMs it runs on: its context is the primary one then
+  Handle handle = 0;       // of the machine
   StreamKind kind = StreamKind::kBlocking;
   unsigned flags = 0;
   int priority = 0;
@@ -89,6 +91,8 @@ using EventRef = std::shared_ptr<Event>;
 struct Context {
   int device = 0;
   bool primary = false;
+  Green* green =
+      nullptr;  // this is the view of a green context, never found as a Context (green.h)
   std::atomic<bool> alive = false;
   unsigned flags = 0;
   unsigned api_version = 3020;
@@ -163,6 +167,7 @@ struct Driver {
   ContextStorage storage;
 
   std::set<Context*> contexts;  // all there ever were, primary ones included
+  std::map<const void*, std::unique_ptr<Green>> greens;  // the same
   std::unordered_map<const void*, StreamRef> streams;
   std::unordered_map<const void*, EventRef> events;
   std::map<uint64_t, Memory> memory;  // by base
@@ -190,7 +195,7 @@ Thread& Self();
 // CUDA_ERROR_NOT_INITIALIZED before cuInit and in a forked child; CUDA_ERROR_NOT_PERMITTED inside a
 // callback. The first thing that every call checks.
 CUresult EnterCall();
-// The same, and a live current context.
+// The same, and a live current context; where a green one is current, its primary context.
 CUresult EnterContext(Context** ctx);
 // EnterCall, and a device ordinal that exists.
 CUresult EnterDevice(CUdevice device);

@@ -6,6 +6,7 @@
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/context.h"
 #include "simgpu/driver/faults.h"
+#include "simgpu/driver/green.h"
 #include "simgpu/driver/operation.h"
 #include "simgpu/driver/pool.h"
 
@@ -16,17 +17,21 @@ CUresult FindStream(CUstream stream, bool per_thread, Context* current, StreamRe
   constexpr uintptr_t kLegacy = 1;
   constexpr uintptr_t kPerThread = 2;
   const uint64_t thread = Broken(Rule::kPerThreadIsPerThread) ? 0 : Self().id;
+  // Default streams are those of the green context that is current.
+  Green* green = CurrentGreen();
+  if (green && green->primary != current) green = nullptr;
   if (value == kLegacy || (value == 0 && !per_thread)) {
-    *out = current->legacy;
+    *out = green ? green->legacy : current->legacy;
     return *out ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
   if (value == kPerThread || value == 0) {
-    StreamRef& own = current->per_thread[thread];
+    StreamRef& own = green ? green->per_thread[thread] : current->per_thread[thread];
     if (!own) {
       const StreamKind kind =
           Broken(Rule::kPerThreadIsBlocking) ? StreamKind::kNonBlocking : StreamKind::kBlocking;
-      if (CUresult result = NewStream(current, kind, 0, 0, &own)) return result;
+      if (CUresult result = NewStream(current, kind, 0, 0, &own, green)) return result;
       own->is_default = true;
+      if (green) return *out = own, JoinGreen(*own);
     }
     *out = own;
     return CUDA_SUCCESS;
@@ -34,7 +39,8 @@ CUresult FindStream(CUstream stream, bool per_thread, Context* current, StreamRe
   auto found = D().streams.find(stream);
   if (found == D().streams.end()) return CUDA_ERROR_INVALID_HANDLE;
   *out = found->second;
-  return CUDA_SUCCESS;
+  const bool ended = (*out)->green && !(*out)->green->view.alive;
+  return ended ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
 }  // namespace prorata::simgpu::driver
@@ -52,7 +58,11 @@ CUresult Create(CUstream* out, unsigned flags, int priority) {
       flags & CU_STREAM_NON_BLOCKING ? StreamKind::kNonBlocking : StreamKind::kBlocking;
   std::lock_guard lock(D().mutex);
   StreamRef stream;
-  if (CUresult result = NewStream(ctx, kind, flags, priority, &stream)) return result;
+  Green* const green = CurrentGreen();
+  if (CUresult result = NewStream(ctx, kind, flags, priority, &stream, green)) return result;
+  if (green) {
+    if (CUresult result = JoinGreen(*stream)) return result;
+  }
   *out = reinterpret_cast<CUstream>(stream.get());
   D().streams[stream.get()] = stream;
   return CUDA_SUCCESS;
@@ -142,7 +152,22 @@ unsigned FlagsOf(const Stream& stream) { return stream.flags; }
 int PriorityOf(const Stream& stream) { return stream.priority; }
 unsigned long long IdOf(const Stream& stream) { return stream.id; }
 CUdevice DeviceOf(const Stream& stream) { return stream.ctx->device; }
-CUcontext CtxOf(const Stream& stream) { return HandleOf(stream.ctx); }
+CUcontext CtxOf(const Stream& stream) {
+  return HandleOf(stream.green ? &stream.green->view : stream.ctx);
+}
+CUgreenCtx GreenOf(const Stream& stream) {
+  return Broken(Rule::kStreamKnowsItsGreen) ? nullptr : HandleOf(stream.green);
+}
+
+// Of a stream of a green context: the primary context, and the green one.
+CUresult GetBoth(CUstream handle, bool per_thread, CUcontext* ctx, CUgreenCtx* green) {
+  StreamRef stream;
+  if (CUresult result = Lookup(handle, per_thread, &stream)) return result;
+  if (!ctx) return CUDA_ERROR_INVALID_VALUE;
+  *ctx = HandleOf(stream->ctx);
+  if (green) *green = GreenOf(*stream);
+  return CUDA_SUCCESS;
+}
 
 }  // namespace
 
@@ -161,14 +186,12 @@ CUresult cuStreamDestroy_v2(CUstream hStream) {
   auto found = D().streams.find(hStream);
   if (found == D().streams.end()) return CUDA_ERROR_INVALID_HANDLE;
   stream = found->second;
-  if (stream->capture) {
-    const std::shared_ptr<Capture> capture = stream->capture;
-    capture->invalidated = true;
-    capture->streams.erase(stream.get());
-    // Nobody else can end it.
-    if (capture->origin == stream.get()) EndCapture(capture);
-  }
+  LeaveCapture(stream.get());
   D().streams.erase(found);
+  if (stream->green) {
+    if (!stream->green->view.alive) return CUDA_SUCCESS;  // the machine's went with the context
+    LeaveGreen(*stream);
+  }
   if (Broken(Rule::kDestroyDoesNotWait)) D().machine->WaitStream(stream->handle);
   return FromCode(D().machine->DestroyStream(stream->handle));
 }
@@ -204,15 +227,10 @@ PRORATA_BOTH(cuStreamGetDevice, (CUstream hStream, CUdevice* device),
 PRORATA_BOTH(cuStreamGetCtx, (CUstream hStream, CUcontext* pctx),
              Read(hStream, kPerThread, pctx, CtxOf))
 PRORATA_BOTH(cuStreamGetCtx_v2, (CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx),
-             (pGreenCtx ? void(*pGreenCtx = nullptr) : void(),
-              Read(hStream, kPerThread, pCtx, CtxOf)))
+             GetBoth(hStream, kPerThread, pCtx, pGreenCtx))
 
-// There are no green contexts here, so no stream is of one.
 CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx* phCtx) {
-  CUcontext ctx;
-  if (!phCtx) return CUDA_ERROR_INVALID_VALUE;
-  *phCtx = nullptr;
-  return cuStreamGetCtx(hStream, &ctx);
+  return Read(hStream, false, phCtx, GreenOf);
 }
 
 namespace {

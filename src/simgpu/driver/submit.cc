@@ -9,6 +9,7 @@
 #include "simgpu/driver/executor.h"
 #include "simgpu/driver/faults.h"
 #include "simgpu/driver/function.h"
+#include "simgpu/driver/green.h"
 #include "simgpu/driver/operation.h"
 #include "simgpu/driver/sparse.h"
 #include "simgpu/driver/stream_value.h"
@@ -46,6 +47,7 @@ CUresult AddWork(Context* ctx, Work work, ActionFunction function, std::vector<W
 
 struct WorkMaker {
   Context* ctx;
+  uint32_t sm_count;  // that its kernels may use
   std::vector<Work>* out;
 
   CUresult operator()(const EmptyCall&) const { return Plain(Work::Host(0)); }
@@ -59,7 +61,7 @@ struct WorkMaker {
   }
 
   CUresult operator()(const KernelCall& call) const {
-    const KernelCost cost = CostOf(call, D().config(ctx->device));
+    const KernelCost cost = CostOf(call, sm_count, D().config(ctx->device).sm_count);
     const LaunchFault fault = CountLaunch(ctx->device);
     Work work = Work::Kernel(Times(cost.duration_ns, fault.factor), cost.sm_ppm);
     if (fault.harms()) {
@@ -70,7 +72,7 @@ struct WorkMaker {
     if (!call.function->host_kernel) return Plain(work);
     return AddWork(
         ctx, work,
-        [call, sm_count = D().config(ctx->device).sm_count](const Action& action) {
+        [call, sm_count = sm_count](const Action& action) {
           InsideCallback inside;
           RunHostKernel(call, sm_count, action);
           return true;
@@ -200,8 +202,8 @@ void RunFill(const FillCall& fill) {
   }
 }
 
-CUresult MakeWork(Context* ctx, const StreamOp& operation, std::vector<Work>* work) {
-  return std::visit(WorkMaker{ctx, work}, operation);
+CUresult MakeWork(const Stream& stream, const StreamOp& operation, std::vector<Work>* work) {
+  return std::visit(WorkMaker{stream.ctx, SmsOf(stream), work}, operation);
 }
 
 CUresult SubmitWork(const StreamRef& stream, const std::vector<Work>& work, uint64_t* sequence) {
@@ -242,7 +244,7 @@ CUresult Enqueue(const StreamRef& stream, StreamOp operation, uint64_t* sequence
   if (CUresult result = CaptureOperation(stream, &operation, &captured)) return result;
   if (captured) return CUDA_SUCCESS;
   std::vector<Work> work;
-  if (CUresult result = MakeWork(stream->ctx, operation, &work)) return result;
+  if (CUresult result = MakeWork(*stream, operation, &work)) return result;
   return SubmitWork(stream, work, sequence);
 }
 
