@@ -16,6 +16,9 @@ inline constexpr uint64_t kFenceAtNs = 500'000;
 // What a launch of unknown length is taken for in the bound of the backlog until it is measured.
 inline constexpr uint64_t kUnknownNs = 2'000'000;
 
+// The most that a handover adds to the first batch of a turn.
+inline constexpr uint64_t kHandoverNs = 500'000;
+
 inline constexpr uint32_t kCountShift = 40;
 inline constexpr uint64_t kOneLaunch = uint64_t{1} << kCountShift;
 inline constexpr uint64_t kNsMask = kOneLaunch - 1;
@@ -29,6 +32,8 @@ struct Batch {
   bool unknown = false;  // holds a launch without an estimate
   bool pressed = false;  // when it was fenced, the fence before it was still outstanding: the
                          // device had work all along, so end to end is what the batch took
+  bool first = false;    // the first under a contended lease: its start may lie in the last work of
+                         // the holder before, and in the device's switch
   int64_t host_ns = 0;   // from its first launch to its fence, on the host
 };
 
@@ -48,6 +53,10 @@ struct BatchCharge {
 // between launches is as slow as the device however long they take: so estimates that cover less
 // than half of a batch are doubted, and the next launch is measured alone. Else a function that was
 // learned to be short, and is long since, would go on being charged as short.
+//
+// The first batch of a turn is measured with the end of the turn before it, which overlaps a
+// little, and with the device's switch: neither is its own. Where no more than that was added to
+// what was expected, it took what was expected.
 inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t beyond_ns) {
   BatchCharge charge;
   const bool truth =
@@ -63,6 +72,11 @@ inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t bey
     charge.doubtful = elapsed_ns > roomy_ns || elapsed_ns < batch.estimate_ns / 2;
   }
   if (!truth && !batch.unknown && elapsed_ns > 2 * roomy_ns) charge.doubtful = true;
+  if (batch.first && !batch.unknown && elapsed_ns > batch.estimate_ns &&
+      elapsed_ns < batch.estimate_ns + kHandoverNs) {
+    charge = {.doubtful = elapsed_ns > 2 * batch.estimate_ns};
+    busy_ns = batch.estimate_ns;
+  }
   if (beyond_ns < 0) beyond_ns = 0;
   charge.busy_ns =
       busy_ns < static_cast<uint64_t>(beyond_ns) ? busy_ns : static_cast<uint64_t>(beyond_ns);
@@ -88,6 +102,19 @@ class Backlog {
     count_.fetch_sub(1);
   }
   uint64_t ns() const { return ns_.load(std::memory_order_relaxed); }
+  // What of it is still to run: a part of the oldest item has run since it came to be the oldest.
+  void HeadIs(uint64_t head_ns, int64_t now_ns) {
+    head_ns_.store(head_ns, std::memory_order_relaxed);
+    head_since_ns_.store(now_ns, std::memory_order_relaxed);
+  }
+  uint64_t StillNs(int64_t now_ns) const {
+    const uint64_t all_ns = ns();
+    const int64_t since_ns = now_ns - head_since_ns_.load(std::memory_order_relaxed);
+    uint64_t ran_ns = since_ns > 0 ? static_cast<uint64_t>(since_ns) : 0;
+    const uint64_t head_ns = head_ns_.load(std::memory_order_relaxed);
+    if (ran_ns > head_ns) ran_ns = head_ns;
+    return all_ns > ran_ns ? all_ns - ran_ns : 0;
+  }
   uint32_t count() const { return count_.load(std::memory_order_relaxed); }
   // Whether another launch must wait. At the bound nothing more is queued; a single item may be
   // longer than the bound, and then it is alone.
@@ -96,6 +123,8 @@ class Backlog {
  private:
   std::atomic<uint64_t> ns_{0};
   std::atomic<uint32_t> count_{0};
+  std::atomic<uint64_t> head_ns_{0};
+  std::atomic<int64_t> head_since_ns_{0};
 };
 
 }  // namespace prorata::client

@@ -134,6 +134,29 @@ TEST(Charge, AHostThatSynchronisesDoesNotHideThatKernelsGrew) {
   EXPECT_FALSE(ChargeOf(batch, 900 * kUs, INT64_MAX).doubtful);
 }
 
+TEST(Charge, TheFirstBatchOfATurnDoesNotPayForTheHandover) {
+  Batch batch = Known(5, 500 * kUs);
+  batch.first = true;
+  EXPECT_EQ(ChargeOf(batch, 650 * kUs, INT64_MAX).busy_ns, 500u * kUs);
+  EXPECT_EQ(ChargeOf(batch, 650 * kUs, INT64_MAX).learned_ns, 0u);
+  EXPECT_EQ(ChargeOf(batch, 400 * kUs, INT64_MAX).busy_ns, 400u * kUs);
+  EXPECT_EQ(ChargeOf(batch, 1'200 * kUs, INT64_MAX).busy_ns, 1'200u * kUs) << "that is its own";
+  // It may have grown: the next one is measured.
+  Batch short_one = Known(1, 20 * kUs);
+  short_one.first = true;
+  EXPECT_TRUE(ChargeOf(short_one, 300 * kUs, INT64_MAX).doubtful);
+}
+
+TEST(Backlog, WhatHasRunOfTheOldestIsNotStillToRun) {
+  Backlog backlog;
+  backlog.HeadIs(500 * kUs, 10 * kMs);
+  backlog.Add(500 * kUs);
+  backlog.Add(300 * kUs);
+  EXPECT_EQ(backlog.StillNs(10 * kMs), 800u * kUs);
+  EXPECT_EQ(backlog.StillNs(10 * kMs + 200 * kUs), 600u * kUs);
+  EXPECT_EQ(backlog.StillNs(20 * kMs), 300u * kUs) << "no more than the oldest";
+}
+
 TEST(Backlog, OneItemMayBeLongerThanTheBound) {
   Backlog backlog;
   EXPECT_FALSE(backlog.Full(0)) << "nothing is queued: the next one passes whatever the bound";

@@ -35,6 +35,7 @@ class FenceMachine {
     constexpr int kMostBusy = 16;
     const StreamRecord* busy[kMostBusy];
     int busy_count = 0;
+    bool any_done = false;
     int32_t previous = -1;
     for (int32_t at = NextInQueue(ring, -1); at >= 0 && busy_count < kMostBusy;) {
       Slot& slot = ring->slots[at];
@@ -49,10 +50,17 @@ class FenceMachine {
         Measure(ring, at);
         world_.Compute(ring->device).backlog.Remove(slot.backlog_ns);
         DropReference(ring, at);
+        any_done = true;
       } else {
         previous = at;
       }
       at = NextInQueue(ring, previous);
+    }
+    if (any_done) {
+      const int32_t head = NextInQueue(ring, -1);
+      if (head >= 0) {
+        world_.Compute(ring->device).backlog.HeadIs(ring->slots[head].backlog_ns, world_.NowNs());
+      }
     }
     ring->harvesting.store(0, std::memory_order_release);
   }
@@ -131,8 +139,21 @@ class FenceMachine {
       slot.measured = world_.Record(*stream, slot.start);
     }
     slot.stream = stream;
+    slot.batch.first = slot.from < 0 && FirstOfTurn(stream->device);
     stream->began_ns = world_.NowNs();
     stream->open_slot = index;
+  }
+
+  // Whether nothing was begun yet under this lease, which others wait for.
+  bool FirstOfTurn(uint32_t device) {
+    const uint32_t lease = world_.Limits(device).lease.load(std::memory_order_relaxed);
+    auto& begun = world_.Compute(device).begun_sequence;
+    if ((lease & protocol::kLeaseContended) == 0 ||
+        begun.load(std::memory_order_relaxed) == SequenceOf(lease)) {
+      return false;
+    }
+    begun.store(SequenceOf(lease), std::memory_order_relaxed);
+    return true;
   }
 
   void End(StreamRecord* stream, bool unknown) {
@@ -152,6 +173,7 @@ class FenceMachine {
                   .estimate_ns = NsIn(word),
                   .unknown = unknown,
                   .pressed = slot.from >= 0 && world_.Pending(ring->slots[slot.from].end),
+                  .first = slot.batch.first,
                   .host_ns = world_.NowNs() - stream->began_ns};
     slot.backlog_ns = slot.batch.estimate_ns + (unknown ? kUnknownNs : 0);
     if (!world_.Record(*stream, slot.end)) {
@@ -161,6 +183,7 @@ class FenceMachine {
     }
     stream->last_slot = index;
     stream->last_use = slot.use;
+    if (compute.backlog.count() == 0) compute.backlog.HeadIs(slot.backlog_ns, world_.NowNs());
     compute.backlog.Add(slot.backlog_ns);
     AppendToQueue(ring, index);
   }

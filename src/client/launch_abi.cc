@@ -20,6 +20,11 @@ namespace {
   return PrepareBatch(Fences(), stream, estimate_ns);
 }
 
+[[gnu::noinline]] void AwaitGate(StreamRecord* stream) {
+  FenceBeforeWait(g_world, stream);
+  AwaitLaunch(stream->device);
+}
+
 [[gnu::noinline]] void EndBatch(StreamRecord* stream, bool unknown) {
   Fences().EndBatch(stream, unknown);
 }
@@ -38,7 +43,7 @@ inline CUresult Launch(uint64_t key, CUstream stream, bool per_thread, Call&& ca
   if (record == nullptr) [[unlikely]]
     return LaunchWithoutRecord(call);
   if (!MayLaunch(LimitsOf(record->device), g_compute[record->device])) [[unlikely]] {
-    AwaitLaunch(record->device);
+    AwaitGate(record);
   }
   uint32_t estimate_ns = g_estimates.Lookup(key);
   const bool begins = BeginsBatch(record, estimate_ns);

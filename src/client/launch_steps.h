@@ -2,6 +2,7 @@
 
 // A launch's way past the gate (launch_gate.h says when it is open):
 //
+//   until the gate lets it pass: FenceBeforeWait(world, stream), then wait at the gate
 //   estimate = estimates.Lookup(key)
 //   if BeginsBatch(stream, estimate):
 //     until RaiseLaunching(world, stream): wait at the gate; the lease has closed meanwhile
@@ -40,6 +41,16 @@ uint32_t PrepareBatch(FenceMachine<World> fences, StreamRecord* stream, uint32_t
   }
   fences.BeginBatch(stream);
   return estimate_ns;
+}
+
+// Called by a thread that is about to wait at the gate. While the lease is closed nothing is added
+// to the batch under way: it is fenced, so that it is known when it has run, and the time in which
+// others have the device is none of it.
+template <typename World>
+void FenceBeforeWait(World& world, StreamRecord* stream) {
+  if (stream->word.load(std::memory_order_relaxed) == 0) return;
+  if (LeaseAllows(world, stream->device)) return;
+  FenceMachine<World>(world).EndBatch(stream, false);
 }
 
 // Adds to the word of a batch; answers what it was. `thread`: the caller's tag.

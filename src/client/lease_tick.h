@@ -36,7 +36,9 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
   const OpenWork open = look(device);
   const uint64_t launches = compute.launches.load(std::memory_order_relaxed) + open.launches;
   usage.launches.store(launches, std::memory_order_relaxed);
-  const uint64_t backlog_ns = compute.backlog.ns() + open.ns;
+  // Above 0 as long as anything is outstanding, even if it takes longer than was expected.
+  const uint64_t still_ns = compute.backlog.StillNs(now_ns) + open.ns;
+  const uint64_t backlog_ns = still_ns == 0 && compute.backlog.count() != 0 ? 1 : still_ns;
   usage.backlog_ns.store(backlog_ns, std::memory_order_relaxed);
   KeepLocalRule(world, limits, usage, compute, now_ns, silent);
   const LeaseWatch::Act act =

@@ -46,10 +46,11 @@ struct alignas(64) DeviceCompute {
   // Nobody takes turns while the agent is silent: what runs beside this member's work is in its
   // elapsed times, from which nothing is learned then. Set and cleared by the helper.
   std::atomic<uint32_t> crowded;
-  uint64_t time_at_beat_ns = 0;         // device time when the heartbeat last moved; helper only
-  std::atomic<uint64_t> launches;       // of batches that were fenced
-  std::atomic<uint64_t> wanted_plus_1;  // last sequence that kLeaseWanted was sent for
-  LeaseWatch watch;                     // helper only
+  uint64_t time_at_beat_ns = 0;          // device time when the heartbeat last moved; helper only
+  std::atomic<uint64_t> launches;        // of batches that were fenced
+  std::atomic<uint64_t> wanted_plus_1;   // last sequence that kLeaseWanted was sent for
+  std::atomic<uint32_t> begun_sequence;  // last lease under which a batch was begun
+  LeaseWatch watch;                      // helper only
 };
 
 inline uint32_t SequenceOf(uint32_t lease) { return lease >> protocol::kLeaseSequenceShift; }

@@ -12,6 +12,9 @@ namespace {
 constexpr double kLongestTurnNs = 1e9;
 // A limit's debt is kept, but not for ever: ten seconds of it is somebody's measuring error.
 constexpr double kLimitDebtNs = 10e9;
+// Members with a lease that nobody else wants report their backlog now and then only: what is seen
+// of it is believed so long after they were told to look often.
+constexpr int64_t kWatchedNs = 500'000;
 // An unreported turn is not charged at all below this.
 constexpr double kDebtNs = 1;
 // Of the time it left unused, what a share with nothing outstanding may still be charged for.
@@ -34,7 +37,12 @@ void TimeSharing::Report(Key key, uint64_t charged_total_ns, int64_t backlog_ns)
 
 bool TimeSharing::TakesPart(const Share& share) const {
   if (share.wanting) return true;
-  if (share.idle) return share.lag_ns < -kDebtNs;
+  if (share.idle) {
+    // One that owes pays; one that is owed is remembered for a moment: its host lost its processor,
+    // say, and those who owe it would be free of their debt.
+    return share.lag_ns < -kDebtNs ||
+           (share.lag_ns > kDebtNs && now_ns_ - share.active_ns < options_.contended_linger_ns);
+  }
   switch (share.phase) {
     case Phase::kOpen:
     case Phase::kDraining:
@@ -84,6 +92,10 @@ void TimeSharing::Account(int64_t now_ns) {
     same.push_back(&share);
   }
   now_ns_ = std::max(now_ns_, now_ns);
+  for (Share& share : shares_) {
+    if (now_ns_ - share.watched_since_ns < kWatchedNs) continue;
+    share.drained_at_ns = std::min(share.drained_at_ns, now_ns_ + share.backlog_ns);
+  }
 
   std::vector<double> entitled = EntitledWhile(same);
   double sum = 0;
@@ -93,7 +105,9 @@ void TimeSharing::Account(int64_t now_ns) {
   for (size_t i = 0; i < taking_part.size(); ++i) {
     Share& share = *taking_part[i];
     if (share.idle && !share.wanting) {
-      share.lag_ns = std::min(0.0, share.lag_ns + entitled[i] * std::max(delivered, passed));
+      if (share.lag_ns < 0) {
+        share.lag_ns = std::min(0.0, share.lag_ns + entitled[i] * std::max(delivered, passed));
+      }
     } else {
       share.lag_ns += entitled[i] * delivered;
     }

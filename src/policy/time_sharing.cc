@@ -5,7 +5,14 @@
 namespace prorata::policy {
 namespace {
 
-constexpr int64_t kStepNs = 200'000;       // a turn near its end is looked at this often
+constexpr int64_t kStepNs = 200'000;  // a turn near its end is looked at this often
+// A draining share this often: what it reports is too much by what has run of its oldest batch.
+constexpr int64_t kDrainStepNs = 400'000;
+constexpr int64_t kLeastDrainStepNs = 30'000;
+// Drained by so much later than its backlog said (word of it takes a quarter of a millisecond), a
+// share's estimates are not to be gone by: for so many turns the next one waits for its word.
+constexpr int64_t kLateDrainNs = 600'000;
+constexpr int kDistrust = 8;
 constexpr int64_t kLimitStepNs = 500'000;  // and a limit near exhaustion this often
 // A limited share is let in again when it has saved this part of a quantum times its limit.
 constexpr double kReopenPart = 0.5;
@@ -122,11 +129,16 @@ void TimeSharing::Close(Share& share, bool occupies) {
   share.occupies = occupies;
   share.closed_ns = now_ns_;
   share.active_ns = now_ns_;
+  share.drained_at_ns = kNever;
   share.drain_by_ns = now_ns_ + share.backlog_ns + options_.drain_grace_ns;
   share.turn_charged_ns = 0;  // from here on: what it took after it was called back
 }
 
 void TimeSharing::EndDrain(Share& share) {
+  if (share.drained_at_ns != kNever) {
+    const bool late = now_ns_ - share.drained_at_ns > kLateDrainNs;
+    share.distrust = late ? kDistrust : std::max(0, share.distrust - 1);
+  }
   share.phase = Phase::kClosed;
   share.occupies = false;
   share.active_ns = now_ns_;
@@ -172,6 +184,7 @@ TimeSharing::Share* TimeSharing::Best() {
   double best_score = 0;
   for (Share& share : shares_) {
     if (!share.wanting || !Eligible(share)) continue;
+    if (share.key == successor_ && have_successor_) return &share;
     const bool claims = share.woke && share.terms.request > Fraction::Zero() &&
                         share.lag_ns >= -kNoDebtQuanta * quantum;
     const double score =
@@ -227,6 +240,8 @@ void TimeSharing::Collect(Decisions& decisions) {
       const bool open = share.phase == Phase::kOpen;
       if (open != opening) continue;
       if (open == share.issued_open && share.contended == share.issued_contended) continue;
+      const bool was_watched = !share.issued_open || share.issued_contended;
+      if (!was_watched) share.watched_since_ns = now_ns_;
       share.issued_open = open;
       share.issued_contended = share.contended;
       decisions.changes.push_back({share.key, open, share.contended});
@@ -239,6 +254,11 @@ int64_t TimeSharing::NextDeadline() {
   const Share* best = Best();
   for (const Share& share : shares_) {
     if (share.phase == Phase::kDraining) next = std::min(next, share.drain_by_ns);
+    if (share.phase == Phase::kDraining && share.occupies && best != nullptr) {
+      const int64_t left_ns = std::min(share.drained_at_ns, now_ns_ + 2 * kDrainStepNs) - now_ns_ -
+                              options_.handover_ns;
+      next = std::min(next, now_ns_ + std::clamp(left_ns, kLeastDrainStepNs, kDrainStepNs));
+    }
     if (share.phase == Phase::kOpen && best != nullptr) {
       const int64_t end = share.opened_ns + options_.quantum_ns;
       const int64_t early = end - options_.backlog_contended_ns;
@@ -274,6 +294,14 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
   PassOverLateDrainers();
   CloseWhatIsPastItsLimit();
 
+  for (Share& share : shares_) {
+    // The next one's first launch arrives about when the last kernel of this one ends.
+    if (share.occupies && share.distrust == 0 &&
+        share.drained_at_ns <= now_ns_ + options_.handover_ns) {
+      share.occupies = false;
+    }
+  }
+
   Share* occupant = Occupant();
   Share* best = Best();
   if (occupant != nullptr && best != nullptr && occupant->phase == Phase::kOpen) {
@@ -282,12 +310,17 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
       // A holder that said it is idle has nothing to drain: the next begins at once. Should it have
       // launched in that very moment, two programs overlap for one kernel.
       Close(*occupant, !occupant->idle);
+      successor_ = best->key;
+      have_successor_ = true;
       if (!occupant->occupies) occupant = nullptr;
     } else if (now_ns_ >= occupant->opened_ns + options_.quantum_ns) {
       occupant->opened_ns = now_ns_;  // still the furthest behind: another turn, without a gap
     }
   }
-  if (occupant == nullptr && best != nullptr) Open(*best);
+  if (occupant == nullptr && best != nullptr) {
+    Open(*best);
+    have_successor_ = false;
+  }
   if (occupant == nullptr && best == nullptr && shares_.size() == 1 && Eligible(shares_[0])) {
     Open(shares_[0]);
   }

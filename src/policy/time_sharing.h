@@ -25,6 +25,10 @@
 //     one that is short by more than a quantum. Others wait for the end of the turn.
 //   - The limit is a token bucket over wall time, at most a quantum deep; its debt is kept, for a
 //     limit is a promise to somebody too.
+//   - The next turn begins a moment before the last one has drained, by the backlog that its share
+//     reports: between two turns the device has no time to wait for messages. A share whose drains
+//     took longer than its backlog said is waited for, for the next few turns. For whom a turn was
+//     ended, that share is next, whatever the drain changed.
 //   - A called-back share that does not drain by its reported backlog and a grace is charged the
 //   time
 //     it held the device up, and passed over until it drains; the next turn begins without it.
@@ -43,7 +47,7 @@
 namespace prorata::policy {
 
 struct TimeSharingOptions {
-  int64_t quantum_ns = 10'000'000;
+  int64_t quantum_ns = 13'000'000;
   // The most work a contended holder keeps queued: a turn is called back this much before its end.
   int64_t backlog_contended_ns = 2'000'000;
   // How long a closed, drained share that did not report idle still takes part.
@@ -52,6 +56,9 @@ struct TimeSharingOptions {
   int64_t contended_linger_ns = 20'000'000;
   // Beyond its reported backlog, how long a called-back share may take to drain.
   int64_t drain_grace_ns = 10'000'000;
+  // The next is let in when what a called-back holder still has to run takes no longer than this:
+  // waking a thread and its first launch take about as long.
+  int64_t handover_ns = 50'000;
   // The most of the device's time that shares may use together above their requests (GaiaGPU's
   // maximum utilization).
   Fraction elastic_ceiling = Fraction::One();
@@ -101,6 +108,10 @@ class TimeSharing final : public LeasePolicy {
     int64_t turn_began_ns = 0;
     int64_t closed_ns = 0;
     int64_t drain_by_ns = 0;
+    int distrust = 0;              // so many of its drains are not anticipated
+    int64_t watched_since_ns = 0;  // its members report their backlog often since then
+    int64_t drained_at_ns =
+        0;  // is expected to have drained, by all it reported since it was closed
     int64_t active_ns = std::numeric_limits<int64_t>::min() / 2;  // last known to take part
     int64_t wanting_since_ns = 0;
   };
@@ -130,6 +141,10 @@ class TimeSharing final : public LeasePolicy {
 
   TimeSharingOptions options_;
   std::vector<Share> shares_;
+  // For whom the last turn was ended: it is next, whatever the holder's last work took. Else a
+  // holder would be called back, drain, and be the next itself.
+  Key successor_ = 0;
+  bool have_successor_ = false;
   int64_t now_ns_ = 0;
   bool started_ = false;
 };

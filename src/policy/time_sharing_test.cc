@@ -243,6 +243,50 @@ TEST(TimeSharing, AloneALeaseIsOpenedOnceAndStaysOpen) {
   EXPECT_GE(machine.Used(0), 4990 * kMs);
 }
 
+// The next one is let in by what a called-back share says it still has to run, not by its word that
+// it has drained; but not on the word of one whose last drain took longer than that.
+TEST(TimeSharing, TheNextTurnBeginsAsTheLastOneEnds) {
+  TimeSharing sharing;
+  sharing.Add(1, Busy(0.5).terms, 0, 0);
+  sharing.Add(2, Busy(0.5).terms, 0, 0);
+  sharing.Wanted(1, 0);
+  sharing.Wanted(2, 0);
+  sharing.Decide(0);
+  ASSERT_TRUE(sharing.State(1).open);
+  const auto close = [&](int64_t from) {
+    int64_t now = from;
+    for (; sharing.State(1).open && now < from + 1 * kS; now += 100 * kUs) {
+      sharing.Report(1, static_cast<uint64_t>(now), 2 * kMs);
+      sharing.Decide(now);
+    }
+    return now - 100 * kUs;
+  };
+  const int64_t closed = close(kMs);
+  sharing.Report(1, static_cast<uint64_t>(closed), 1 * kMs);
+  sharing.Decide(closed + 700 * kUs);  // 0.3 ms are left
+  EXPECT_FALSE(sharing.State(2).open);
+  sharing.Decide(closed + 1'680 * kUs);
+  EXPECT_TRUE(sharing.State(2).open);
+  EXPECT_TRUE(sharing.Draining(1));
+  // It takes 5 ms more. Next time it is waited for.
+  sharing.Drained(1, closed + 7 * kMs);
+  sharing.Wanted(1, closed + 7 * kMs);
+  int64_t now = closed + 7 * kMs;
+  for (; !sharing.State(1).open && now < closed + 1 * kS; now += 100 * kUs) {
+    sharing.Report(2, static_cast<uint64_t>(now), 0);
+    sharing.Decide(now);
+  }
+  sharing.Drained(2, now);
+  sharing.Wanted(2, now);
+  const int64_t again = close(now);
+  sharing.Report(1, static_cast<uint64_t>(again), 1);
+  sharing.Decide(again + 3 * kMs);
+  EXPECT_FALSE(sharing.State(2).open);
+  sharing.Drained(1, again + 3 * kMs);
+  sharing.Decide(again + 3 * kMs);
+  EXPECT_TRUE(sharing.State(2).open);
+}
+
 // Whatever programs come, go, sleep and wait: lags stay within two quanta (or two long turns), and
 // every share that always wants is served in every second.
 TEST(TimeSharing, HoldsInRandomRuns) {

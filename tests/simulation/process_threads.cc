@@ -151,6 +151,9 @@ bool Process::Host::NextRequest() {
 
 bool Process::Host::StepGate() {
   const Delays& delays = process_.world_.delays();
+  if (!client::MayLaunch(process_.Limits(0), process_.compute_)) {
+    client::FenceBeforeWait(process_, record());
+  }
   const client::LaunchWait::Next next = wait_.Step(process_);
   switch (next.what) {
     case client::LaunchWait::Do::kPass:

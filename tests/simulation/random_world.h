@@ -18,8 +18,8 @@ WorldOptions RandomOptions(uint64_t seed);
 //   2. nobody waits for its lease while the device idles (500 ms in all), but who is held by a
 //      limit, stopped or without an agent;
 //   3. no member is charged more than the time it lived; and where nothing goes wrong and contexts
-//      take turns (one member a share, no item above 8 ms), the device time charged to a plain
-//      program (one stream, kernels that take about the same) is the core's own account, within
+//      take turns (one member a share, no item above 8 ms, and all programs plain: one stream,
+//      kernels that take about the same), the device time charged is the core's own account, within
 //      30 % (a batch between gaps may be charged a quarter more than estimated), 10 ms and two of
 //      its longest items;
 //   4. the limit of a share of plain programs holds over its life, but for a quantum, what may be

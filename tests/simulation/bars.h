@@ -1,0 +1,82 @@
+#pragma once
+
+// For bars_test: scenarios made by hand, and what programs got in windows of time.
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "simulation/world.h"
+
+namespace prorata::simulation {
+
+inline constexpr int64_t kUs = 1'000, kMs = 1'000'000, kS = 1'000'000'000;
+
+// A busy program on a share of its own.
+inline ProgramSpec& AddProgram(Scenario& scenario, double request, double limit = 1) {
+  ProgramSpec program;
+  program.name = program.share = "p" + std::to_string(scenario.programs.size());
+  program.stop_ns = scenario.duration_ns;
+  ShareSpec share;
+  share.name = program.name;
+  share.compute.request.ppm = static_cast<uint32_t>(std::lround(request * 1e6));
+  share.compute.limit.ppm = static_cast<uint32_t>(std::lround(limit * 1e6));
+  scenario.shares.push_back(share);
+  scenario.programs.push_back(program);
+  return scenario.programs.back();
+}
+
+struct Windows {
+  int64_t window_ns = 0;
+  std::vector<std::vector<int64_t>> busy;  // of a program, at the end of each window; [0] is 0
+  std::vector<int64_t> device;
+  double worst_charge = 0;  // how far a share's charge is from the core's account, in parts of it
+
+  int64_t Busy(size_t program, size_t from, size_t to) const {
+    return busy[program][to] - busy[program][from];
+  }
+  double Use(size_t from, size_t to) const {
+    return static_cast<double>(device[to] - device[from]) /
+           static_cast<double>(static_cast<int64_t>(to - from) * window_ns);
+  }
+  double Achieved(size_t program, size_t from, size_t to) const {
+    return static_cast<double>(Busy(program, from, to)) /
+           static_cast<double>(std::max<int64_t>(1, device[to] - device[from]));
+  }
+};
+
+inline Windows RunWindows(const Scenario& scenario, uint64_t seed, int64_t window_ns,
+                          size_t count) {
+  WorldOptions options;
+  options.seed = seed;
+  World world(scenario, options);
+  Windows seen;
+  seen.window_ns = window_ns;
+  seen.busy.resize(scenario.programs.size());
+  for (size_t w = 0; w <= count; ++w) {
+    world.RunUntil(static_cast<int64_t>(w) * window_ns);
+    for (size_t i = 0; i < scenario.programs.size(); ++i) {
+      seen.busy[i].push_back(world.ProgramBusyNs(i));
+    }
+    seen.device.push_back(world.DeviceBusyNs());
+  }
+  for (const auto& process : world.processes()) {
+    if (process->share() == nullptr || process->BusyNs() == 0) continue;
+    const auto busy = static_cast<double>(process->BusyNs());
+    const double charged = static_cast<double>(process->ChargedNs()) / busy;
+    seen.worst_charge = std::max(seen.worst_charge, std::abs(charged - 1));
+  }
+  world.Finish();
+  return seen;
+}
+
+// The device's use by one program of a scenario alone, without prorata.
+inline double UseAlone(const Scenario& scenario, size_t program) {
+  Scenario alone = scenario;
+  alone.prorata = false;
+  alone.programs = {scenario.programs[program]};
+  return RunWindows(alone, 1, 1 * kS, 2).Use(1, 2);
+}
+
+}  // namespace prorata::simulation
