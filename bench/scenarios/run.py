@@ -34,6 +34,7 @@ def arguments():
     parser.add_argument("--seeds", type=int, default=3, help="of layer V, from 1 (3)")
     parser.add_argument("--out", type=pathlib.Path, help="a folder (BUILD/bench-scenarios)")
     parser.add_argument("--seconds", type=float, default=2.0, help="simulated, of layer M's scenarios (2)")
+    parser.add_argument("--dilation", type=int, help="of layer M: slow down so many times, whatever the noise")
     parser.add_argument("--list", action="store_true", help="only tell the names")
     return parser.parse_args()
 
@@ -58,7 +59,7 @@ def run_processes(benchmark, options):
             text = text.replace("prorata = true", "prorata = false")
         if benchmark.name != "elastic":  # its programs come and go at their times
             text = scenario.shortened(text, 1000 * options.seconds)
-        outcomes[policy] = processes.run(scenario.parse(text, benchmark.name)).json()
+        outcomes[policy] = processes.run(scenario.parse(text, benchmark.name), options.dilation).json()
     return outcomes
 
 
@@ -143,8 +144,11 @@ def run_gpu(benchmarks, options):
 def show_processes(name, outcomes):
     for policy, outcome in outcomes.items():
         parts = ", ".join(f"{program} {100 * part:.1f} %" for program, part in outcome["gpu_time"].items())
-        print(f"layer M: {name} ({policy}): {outcome['skipped_because'] or parts}, device use "
-              f"{100 * outcome['device_use']:.1f} %", flush=True)
+        found = f"{parts}; device use {100 * outcome['device_use']:.1f} %" if parts else ""
+        latency = "".join(f"; {program} p99 {spread['p99_ms']:.2f} ms"
+                          for program, spread in outcome["latency"].items() if spread)
+        doubt = f" (not to be relied on: {outcome['skipped_because']})" if outcome["skipped_because"] else ""
+        print(f"layer M: {name} ({policy}): {found}{latency}{doubt}", flush=True)
 
 
 def main():

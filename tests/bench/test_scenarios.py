@@ -13,6 +13,7 @@ BUILD = pathlib.Path(os.environ.get("PRORATA_BUILD_DIR", ROOT / "build")).resolv
 sys.path[:0] = [str(ROOT / "bench" / "scenarios"), str(ROOT / "tests" / "scenarios")]
 import compare   # pylint: disable=wrong-import-position
 import families  # pylint: disable=wrong-import-position
+import gpu       # pylint: disable=wrong-import-position
 import scenario  # pylint: disable=wrong-import-position
 import svg       # pylint: disable=wrong-import-position
 import virtual   # pylint: disable=wrong-import-position
@@ -82,6 +83,34 @@ class Scenarios(unittest.TestCase):
                 for one in (first, again):
                     one.pop("cpu_s")
                 self.assertEqual(first, again)
+
+
+class Stamps(unittest.TestCase):
+    """Layer G's referee."""
+
+    def test_overlaps_are_divided_between_programs(self):
+        kernels = {"a": [(0, 10), (20, 40)], "b": [(5, 15), (30, 60), (35, 40)]}
+        busy, any_ns = gpu.divided(kernels, 0, 50)
+        self.assertEqual(busy, {"a": 5 + 2.5 + 10 + 5, "b": 2.5 + 5 + 5 + 10})
+        self.assertEqual(any_ns, 15 + 30)
+
+    def test_kernels_of_one_program_at_once_count_once(self):
+        self.assertEqual(gpu.divided({"a": [(0, 10), (2, 12)]}, 0, 100), ({"a": 12.0}, 12))
+
+    def test_the_window_begins_with_the_first_kernel(self):
+        one = scenario.parse('name = "x"\nduration_ms = 3\nwarmup_ms = 1\n[[programs]]\nname = "a"\n'
+                             '[[programs]]\nname = "b"\nstart_ms = 2\n', "x")
+        found = gpu.judge(one, {"a": [(10_000_000, 12_000_000)], "b": [(12_000_000, 20_000_000)]})
+        self.assertEqual(found, {"gpu_time": {"a": 0.5, "b": 0.5}, "device_use": 1.0})
+
+    def test_it_runs_on_the_simulated_gpu(self):
+        """Only that it runs: noise decides what programs get on a machine that is not looked at."""
+        benchmark = next(b for b in families.everything() if b.name == "critical-beside")
+        found = gpu.run(benchmark, BUILD, simulated_dilation=2, seconds=1)
+        for policy in ("default", "none"):
+            self.assertAlmostEqual(sum(found[policy]["gpu_time"].values()), 1)
+            self.assertGreater(min(found[policy]["gpu_time"].values()), 0)
+            self.assertGreater(found[policy]["latency"]["critical"]["count"], 0)
 
 
 class Pictures(unittest.TestCase):

@@ -124,12 +124,18 @@ class Run:
                 seed += 1
                 # Held at its end: what a process got is asked of the device while it lives.
                 load = [harness.GPULOAD, *program.load_options(seed), "--dilation", self.dilation,
-                        "--wait-for", self.barrier, "--announce", "--hold", HOLD_S]
+                        "--wait-for", self.barrier, "--announce", "--hold", HOLD_S,
+                        *self.more_options(name)]
                 if self.scenario.prorata and environment is None:
                     load = self.machine.command(program.share_options(), load)
                 self.processes[name] = self.machine.start(load, environment)
         for process in self.processes.values():
             harness.read_event(process, "ready")
+
+    def more_options(self, name):
+        """Of gpuload, for one process."""
+        del name
+        return []
 
     def _share_environment(self, share, members):
         """What its programs run in; None: `prorata run` makes the share of its only one."""
