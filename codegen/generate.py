@@ -11,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import gen_abi
+import gen_copies
 import gen_defaults
 import gen_maps
 import gen_memory
@@ -47,6 +48,7 @@ def outputs():
         ("driver_versions.inc", gen_symbols, gen_symbols.driver_versions(cuda)),
         ("nvml_hidden.inc", gen_nvml_answers, gen_nvml_answers.hidden(nvml)),
         ("client_overrides.inc", gen_symbols, gen_symbols.client_overrides(cuda, nvml)),
+        ("device_work.inc", gen_copies, gen_copies.generate(cuda)),
         ("driver_trampolines.S", gen_trampolines, gen_trampolines.generate(cuda)),
         ("nvml_trampolines.S", gen_trampolines, gen_trampolines.generate(nvml)),
         ("client_cuda.map", gen_maps, gen_maps.generate(cuda)),

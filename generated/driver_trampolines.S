@@ -338,12 +338,6 @@ prorata_driver_lazy:
   export cuKernelGetParamInfo 286
   export cuKernelSetAttribute 287
   export cuKernelSetCacheConfig 288
-  export cuLaunch 289
-  export cuLaunchCooperativeKernelMultiDevice 291
-  export cuLaunchGrid 293
-  export cuLaunchGridAsync 294
-  export cuLaunchHostFunc 295
-  export cuLaunchHostFunc_ptsz 296
   export cuLibraryEnumerateKernels 301
   export cuLibraryGetGlobal 302
   export cuLibraryGetKernel 303
@@ -408,110 +402,6 @@ prorata_driver_lazy:
   export cuMemRangeGetAttributes 391
   export cuMemSetAccess 394
   export cuMemSetMemPool 395
-  export cuMemcpy 397
-  export cuMemcpy2D 398
-  export cuMemcpy2DAsync 399
-  export cuMemcpy2DAsync_v2 400
-  export cuMemcpy2DAsync_v2_ptsz 401
-  export cuMemcpy2DUnaligned 402
-  export cuMemcpy2DUnaligned_v2 403
-  export cuMemcpy2DUnaligned_v2_ptds 404
-  export cuMemcpy2D_v2 405
-  export cuMemcpy2D_v2_ptds 406
-  export cuMemcpy3D 407
-  export cuMemcpy3DAsync 408
-  export cuMemcpy3DAsync_v2 409
-  export cuMemcpy3DAsync_v2_ptsz 410
-  export cuMemcpy3DBatchAsync 411
-  export cuMemcpy3DBatchAsync_ptsz 412
-  export cuMemcpy3DBatchAsync_v2 413
-  export cuMemcpy3DBatchAsync_v2_ptsz 414
-  export cuMemcpy3DPeer 415
-  export cuMemcpy3DPeerAsync 416
-  export cuMemcpy3DPeerAsync_ptsz 417
-  export cuMemcpy3DPeer_ptds 418
-  export cuMemcpy3D_v2 419
-  export cuMemcpy3D_v2_ptds 420
-  export cuMemcpyAsync 421
-  export cuMemcpyAsync_ptsz 422
-  export cuMemcpyAtoA 423
-  export cuMemcpyAtoA_v2 424
-  export cuMemcpyAtoA_v2_ptds 425
-  export cuMemcpyAtoD 426
-  export cuMemcpyAtoD_v2 427
-  export cuMemcpyAtoD_v2_ptds 428
-  export cuMemcpyAtoH 429
-  export cuMemcpyAtoHAsync 430
-  export cuMemcpyAtoHAsync_v2 431
-  export cuMemcpyAtoHAsync_v2_ptsz 432
-  export cuMemcpyAtoH_v2 433
-  export cuMemcpyAtoH_v2_ptds 434
-  export cuMemcpyBatchAsync 435
-  export cuMemcpyBatchAsync_ptsz 436
-  export cuMemcpyBatchAsync_v2 437
-  export cuMemcpyBatchAsync_v2_ptsz 438
-  export cuMemcpyDtoA 439
-  export cuMemcpyDtoA_v2 440
-  export cuMemcpyDtoA_v2_ptds 441
-  export cuMemcpyDtoD 442
-  export cuMemcpyDtoDAsync 443
-  export cuMemcpyDtoDAsync_v2 444
-  export cuMemcpyDtoDAsync_v2_ptsz 445
-  export cuMemcpyDtoD_v2 446
-  export cuMemcpyDtoD_v2_ptds 447
-  export cuMemcpyDtoH 448
-  export cuMemcpyDtoHAsync 449
-  export cuMemcpyDtoHAsync_v2 450
-  export cuMemcpyDtoHAsync_v2_ptsz 451
-  export cuMemcpyDtoH_v2 452
-  export cuMemcpyDtoH_v2_ptds 453
-  export cuMemcpyHtoA 454
-  export cuMemcpyHtoAAsync 455
-  export cuMemcpyHtoAAsync_v2 456
-  export cuMemcpyHtoAAsync_v2_ptsz 457
-  export cuMemcpyHtoA_v2 458
-  export cuMemcpyHtoA_v2_ptds 459
-  export cuMemcpyHtoD 460
-  export cuMemcpyHtoDAsync 461
-  export cuMemcpyHtoDAsync_v2 462
-  export cuMemcpyHtoDAsync_v2_ptsz 463
-  export cuMemcpyHtoD_v2 464
-  export cuMemcpyHtoD_v2_ptds 465
-  export cuMemcpyPeer 466
-  export cuMemcpyPeerAsync 467
-  export cuMemcpyPeerAsync_ptsz 468
-  export cuMemcpyPeer_ptds 469
-  export cuMemcpy_ptds 470
-  export cuMemsetD16 471
-  export cuMemsetD16Async 472
-  export cuMemsetD16Async_ptsz 473
-  export cuMemsetD16_v2 474
-  export cuMemsetD16_v2_ptds 475
-  export cuMemsetD2D16 476
-  export cuMemsetD2D16Async 477
-  export cuMemsetD2D16Async_ptsz 478
-  export cuMemsetD2D16_v2 479
-  export cuMemsetD2D16_v2_ptds 480
-  export cuMemsetD2D32 481
-  export cuMemsetD2D32Async 482
-  export cuMemsetD2D32Async_ptsz 483
-  export cuMemsetD2D32_v2 484
-  export cuMemsetD2D32_v2_ptds 485
-  export cuMemsetD2D8 486
-  export cuMemsetD2D8Async 487
-  export cuMemsetD2D8Async_ptsz 488
-  export cuMemsetD2D8_v2 489
-  export cuMemsetD2D8_v2_ptds 490
-  export cuMemsetD32 491
-  export cuMemsetD32Async 492
-  export cuMemsetD32Async_ptsz 493
-  export cuMemsetD32_v2 494
-  export cuMemsetD32_v2_ptds 495
-  export cuMemsetD8 496
-  export cuMemsetD8Async 497
-  export cuMemsetD8Async_ptsz 498
-  export cuMemsetD8_v2 499
-  export cuMemsetD8_v2_ptds 500
   export cuMipmappedArrayGetLevel 503
   export cuMipmappedArrayGetMemoryRequirements 504
   export cuMipmappedArrayGetSparseProperties 505
@@ -546,14 +436,8 @@ prorata_driver_lazy:
   export cuProfilerStop 542
   export cuSignalExternalSemaphoresAsync 543
   export cuSignalExternalSemaphoresAsync_ptsz 544
-  export cuStreamAddCallback 545
-  export cuStreamAddCallback_ptsz 546
   export cuStreamAttachMemAsync 547
   export cuStreamAttachMemAsync_ptsz 548
-  export cuStreamBatchMemOp 549
-  export cuStreamBatchMemOp_ptsz 550
-  export cuStreamBatchMemOp_v2 551
-  export cuStreamBatchMemOp_v2_ptsz 552
   export cuStreamCopyAttributes 559
   export cuStreamCopyAttributes_ptsz 560
   export cuStreamCreate 561
@@ -591,16 +475,6 @@ prorata_driver_lazy:
   export cuStreamUpdateCaptureDependencies_ptsz 597
   export cuStreamUpdateCaptureDependencies_v2 598
   export cuStreamUpdateCaptureDependencies_v2_ptsz 599
-  export cuStreamWaitEvent 600
-  export cuStreamWaitEvent_ptsz 601
-  export cuStreamWaitValue32 602
-  export cuStreamWaitValue32_ptsz 603
-  export cuStreamWaitValue32_v2 604
-  export cuStreamWaitValue32_v2_ptsz 605
-  export cuStreamWaitValue64 606
-  export cuStreamWaitValue64_ptsz 607
-  export cuStreamWaitValue64_v2 608
-  export cuStreamWaitValue64_v2_ptsz 609
   export cuStreamWriteValue32 610
   export cuStreamWriteValue32_ptsz 611
   export cuStreamWriteValue32_v2 612
@@ -659,8 +533,6 @@ prorata_driver_lazy:
   export cuUserObjectRelease 665
   export cuUserObjectRetain 666
   export cuVDPAUGetDevice 669
-  export cuWaitExternalSemaphoresAsync 670
-  export cuWaitExternalSemaphoresAsync_ptsz 671
 
   .p2align 4
   stub 0

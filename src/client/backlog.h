@@ -63,7 +63,7 @@ inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t bey
       batch.launches <= 1 || batch.pressed || static_cast<uint64_t>(batch.host_ns) * 2 < elapsed_ns;
   const uint64_t roomy_ns = batch.estimate_ns + batch.estimate_ns / 4;
   uint64_t busy_ns = elapsed_ns;
-  if (!truth && !batch.unknown && busy_ns > roomy_ns) busy_ns = roomy_ns;
+  if (!truth && !batch.unknown && busy_ns > batch.estimate_ns) busy_ns = batch.estimate_ns;
   if (truth && batch.key != 0 && batch.launches != 0) {
     charge.learned_ns = elapsed_ns / batch.launches;
     if (charge.learned_ns == 0) charge.learned_ns = 1;

@@ -82,7 +82,7 @@ TEST(Charge, GapsBetweenSlowLaunchesAreNotCharged) {
   Batch batch = Known(100, 500 * kUs);
   batch.host_ns = 1000 * kMs;  // one launch in 10 ms
   const BatchCharge charge = ChargeOf(batch, 1000 * kMs, INT64_MAX);
-  EXPECT_EQ(charge.busy_ns, 625u * kUs);
+  EXPECT_EQ(charge.busy_ns, 500u * kUs);
   EXPECT_EQ(charge.learned_ns, 0u);
 }
 

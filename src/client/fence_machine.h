@@ -34,18 +34,25 @@ class FenceMachine {
     // Streams found busy in this pass: what comes later in them cannot be done either.
     constexpr int kMostBusy = 16;
     const StreamRecord* busy[kMostBusy];
+    bool blocked[kMostBusy];
     int busy_count = 0;
     bool any_done = false;
     int32_t previous = -1;
     for (int32_t at = NextInQueue(ring, -1); at >= 0 && busy_count < kMostBusy;) {
       Slot& slot = ring->slots[at];
-      bool ready = true;
-      for (int i = 0; i < busy_count; ++i) ready = ready && busy[i] != slot.stream;
-      if (ready && world_.Pending(slot.end)) {
-        busy[busy_count++] = slot.stream;
+      int behind = 0;
+      while (behind < busy_count && busy[behind] != slot.stream) ++behind;
+      bool ready = behind == busy_count;
+      if (!ready) {
+        Block(ring, slot, blocked[behind]);
+      } else if (world_.Pending(slot.end)) {
+        busy[busy_count] = slot.stream;
+        blocked[busy_count++] = slot.waits && world_.Pending(slot.start);
+        Block(ring, slot, blocked[behind]);
         ready = false;
       }
       if (ready) {
+        Block(ring, slot, false);
         UnlinkFromQueue(ring, at, previous);
         Measure(ring, at);
         world_.Compute(ring->device).backlog.Remove(slot.backlog_ns);
@@ -69,6 +76,7 @@ class FenceMachine {
   // estimated, and all slots are forgotten.
   void Discard(Ring* ring) {
     for (int32_t at = ring->head; at >= 0; at = ring->slots[at].next) {
+      Block(ring, ring->slots[at], false);
       world_.Compute(ring->device).backlog.Remove(ring->slots[at].backlog_ns);
       ChargeDevice(world_, ring->device, ring->slots[at].batch.estimate_ns);
     }
@@ -77,6 +85,22 @@ class FenceMachine {
   }
 
  private:
+  // Work that has not begun because its stream waits for something else is no backlog: it keeps
+  // nobody from launching, and its lease may be given back. When the wait ends it is again.
+  void Block(Ring* ring, Slot& slot, bool blocked) {
+    if (slot.blocked == blocked) return;
+    Backlog& backlog = world_.Compute(ring->device).backlog;
+    {
+      const Holding holding(ring->lock);
+      slot.blocked = blocked;
+    }
+    if (blocked) {
+      backlog.Remove(slot.backlog_ns);
+    } else {
+      backlog.Add(slot.backlog_ns);
+    }
+  }
+
   template <typename F>
   void Fencing(StreamRecord* stream, F&& f) {
     if (stream->ring == nullptr || stream->fencing.exchange(1, std::memory_order_acquire) != 0) {
@@ -132,7 +156,8 @@ class FenceMachine {
     Slot& slot = ring->slots[index];
     if (slot.from >= 0) DropReference(ring, slot.from);
     slot.from = -1;
-    if (HoldLast(stream)) {
+    slot.waits = stream->waits.exchange(0, std::memory_order_relaxed) != 0;
+    if (!slot.waits && HoldLast(stream)) {
       slot.from = stream->last_slot;
       slot.measured = true;
     } else {

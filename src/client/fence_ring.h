@@ -46,6 +46,7 @@ struct alignas(64) StreamRecord {
   std::atomic<const void*> owner;
   std::atomic<uint64_t> batch_key;  // of its launches; kMixedKey if they differ; 0: none yet
   std::atomic<uint32_t> probe;      // estimates were found wrong: measure the next launch alone
+  std::atomic<uint32_t> waits;      // a wait was put in the stream since its last batch
   // Threads between the lease's test and the launch's account, for launches that begin a batch.
   // Raised first, then the lease is read; the helper reads the lease first, then this. So when a
   // lease closes, either the helper sees the launch and does not say "drained", or the launching
@@ -95,6 +96,8 @@ struct Slot {
   int32_t next;         // in the queue or the free list, or -1
   uint32_t references;
   bool measured;  // has a start
+  bool waits;     // its start lies behind a wait in the stream
+  bool blocked;   // has not begun for that wait, and is not in the backlog; harvesting thread only
 };
 
 struct Ring {
@@ -161,7 +164,7 @@ inline int32_t PopFree(Ring* ring) {
   slot.next = slot.from = -1;
   slot.references = 1;
   ++slot.use;
-  slot.measured = false;
+  slot.measured = slot.waits = slot.blocked = false;
   return index;
 }
 
@@ -188,11 +191,14 @@ inline void UnlinkFromQueue(Ring* ring, int32_t index, int32_t previous) {
   if (ring->tail == index) ring->tail = previous;
 }
 
-// The oldest slot in the queue, with one more reference, for a thread that waits for it; -1: none.
+// The oldest slot in the queue that is not blocked, with one more reference, for a thread that
+// waits for it; -1: none.
 inline int32_t HoldOldest(Ring* ring) {
   const Holding holding(ring->lock);
-  if (ring->head >= 0) ++ring->slots[ring->head].references;
-  return ring->head;
+  int32_t oldest = ring->head;
+  while (oldest >= 0 && ring->slots[oldest].blocked) oldest = ring->slots[oldest].next;
+  if (oldest >= 0) ++ring->slots[oldest].references;
+  return oldest;
 }
 
 }  // namespace prorata::client

@@ -1,62 +1,32 @@
 // Kernel and graph launches.
-//
-// A launch with the lease open, in a stream of which a batch is under way and not yet due, costs:
-// the live word, the mark of the thread, the capture count, the lease word with the backlog, the
-// thread's stream cache, the estimate, and one addition (atomic in a stream that several threads
-// use).
 
-#include "client/contexts.h"
 #include "client/graphs.h"
-#include "client/launch_steps.h"
-#include "client/library_world.h"
-#include "client/memory.h"
-#include "client/streams.h"
+#include "client/launch.h"
 
 namespace prorata::client {
 namespace {
 
-[[gnu::noinline]] uint32_t Prepare(StreamRecord* stream, uint32_t estimate_ns) {
-  while (!RaiseLaunching(g_world, stream)) AwaitLaunch(stream->device);
-  return PrepareBatch(Fences(), stream, estimate_ns);
-}
-
-[[gnu::noinline]] void AwaitGate(StreamRecord* stream) {
-  FenceBeforeWait(g_world, stream);
-  AwaitLaunch(stream->device);
-}
-
-[[gnu::noinline]] void EndBatch(StreamRecord* stream, bool unknown) {
-  Fences().EndBatch(stream, unknown);
-}
-
+// Every device's gate is passed before the call, so that all parts start together. Between the
+// gates and the call a lease may close: then its device is late by this one launch.
 template <typename Call>
-[[gnu::noinline]] CUresult LaunchWithoutRecord(Call&& call) {
-  const Place place = CurrentPlace();
-  if (place.device != kNoDevice) AwaitLaunch(place.device);
-  return Within(call);
-}
-
-template <typename Call>
-inline CUresult Launch(uint64_t key, CUstream stream, bool per_thread, Call&& call) {
-  if (Live() != kGoverned || t_inside != 0 || IsCaptured(stream, per_thread)) return Within(call);
-  StreamRecord* record = FindStream(stream, per_thread);
-  if (record == nullptr) [[unlikely]]
-    return LaunchWithoutRecord(call);
-  if (!MayLaunch(LimitsOf(record->device), g_compute[record->device])) [[unlikely]] {
-    AwaitGate(record);
+CUresult LaunchOnSeveral(const CUDA_LAUNCH_PARAMS* parts, uint32_t count, Call&& call) {
+  StreamRecord* records[protocol::kMaxDevices] = {};
+  count = Min(count, protocol::kMaxDevices);
+  for (uint32_t i = 0; i < count; ++i) {
+    records[i] = FindStream(parts[i].hStream, false);
+    if (records[i] == nullptr) continue;
+    AwaitLaunch(records[i]->device);
+    const InContextOf here(records[i]);
+    Fences().BeginBatch(records[i]);
   }
-  uint32_t estimate_ns = g_estimates.Lookup(key);
-  const bool begins = BeginsBatch(record, estimate_ns);
-  if (begins) [[unlikely]]
-    estimate_ns = Prepare(record, estimate_ns);
-  t_inside = 1;  // it was 0
-  const CUresult result = call();
-  t_inside = 0;
-  if (result == CUDA_SUCCESS && AddLaunch(record, &t_streams, key, estimate_ns)) [[unlikely]] {
-    EndBatch(record, estimate_ns == 0);
+  const CUresult result = Within(call);
+  for (uint32_t i = 0; result == CUDA_SUCCESS && i < count; ++i) {
+    if (records[i] == nullptr) continue;
+    const CUDA_LAUNCH_PARAMS& part = parts[i];
+    const uint64_t key = LaunchKey(part.function, part.gridDimX, part.gridDimY, part.gridDimZ);
+    const uint32_t estimate_ns = g_estimates.Lookup(key);
+    if (AddLaunch(records[i], &t_streams, key, estimate_ns)) EndBatch(records[i], estimate_ns == 0);
   }
-  if (begins) [[unlikely]]
-    record->launching.fetch_sub(1);
   return result;
 }
 
@@ -140,4 +110,33 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
     return Launch(LaunchKey(hGraphExec, 0, 0, 0), hStream, true,
                   [&] { return PRORATA_REAL(cuGraphLaunch_ptsz)(hGraphExec, hStream); });
   });
+}
+
+// The launches before cuLaunchKernel; the shape was set on the function.
+CUresult cuLaunch(CUfunction f) {
+  return Launch(LaunchKey(f, 1, 1, 1), nullptr, false, [&] { return PRORATA_REAL(cuLaunch)(f); });
+}
+
+CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height) {
+  const auto key =
+      LaunchKey(f, static_cast<uint64_t>(grid_width), static_cast<uint64_t>(grid_height), 1);
+  return Launch(key, nullptr, false,
+                [&] { return PRORATA_REAL(cuLaunchGrid)(f, grid_width, grid_height); });
+}
+
+CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream) {
+  const auto key =
+      LaunchKey(f, static_cast<uint64_t>(grid_width), static_cast<uint64_t>(grid_height), 1);
+  return Launch(key, hStream, false, [&] {
+    return PRORATA_REAL(cuLaunchGridAsync)(f, grid_width, grid_height, hStream);
+  });
+}
+
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launchParamsList,
+                                              unsigned int numDevices, unsigned int flags) {
+  const auto call = [&] {
+    return PRORATA_REAL(cuLaunchCooperativeKernelMultiDevice)(launchParamsList, numDevices, flags);
+  };
+  if (!Governed() || launchParamsList == nullptr) return Within(call);
+  return LaunchOnSeveral(launchParamsList, numDevices, call);
 }

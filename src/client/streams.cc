@@ -22,6 +22,7 @@ void Clear(StreamRecord* record) {
   record->word.store(0, std::memory_order_relaxed);
   record->batch_key.store(0, std::memory_order_relaxed);
   record->probe.store(0, std::memory_order_relaxed);
+  record->waits.store(0, std::memory_order_relaxed);
   record->open_slot = record->last_slot = -1;
   record->context = nullptr;
   record->ring = nullptr;
@@ -87,11 +88,29 @@ void Drop(Match&& match) {
 
 bool IsDefault(CUstream stream) { return reinterpret_cast<uint64_t>(stream) <= 2; }
 
+// A default stream is the current context's. Another is its own context's, whichever is current.
+Place PlaceOfStream(CUstream stream) {
+  const Place current = CurrentPlace();
+  if (IsDefault(stream) || KnownContexts() <= 1) return current;
+  const OwnCalls own;
+  CUcontext context = nullptr, popped;
+  if (PRORATA_REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS || context == nullptr) {
+    return current;
+  }
+  const CUcontext owner = OwnerOf(context);
+  if (owner == current.context || PRORATA_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) {
+    return current;
+  }
+  const Place place = {owner, DeviceOfCurrent(context)};
+  PRORATA_REAL(cuCtxPopCurrent_v2)(&popped);
+  return place.device == kNoDevice ? current : place;
+}
+
 }  // namespace
 
 StreamRecord* FindStreamSlowly(CUstream stream, bool per_thread) {
   const uint32_t generation = g_stream_generation.load(std::memory_order_acquire);
-  const Place place = CurrentPlace();
+  const Place place = PlaceOfStream(stream);
   if (place.context == nullptr || place.device == kNoDevice) return nullptr;
   // One name for each default stream: the bare null stream means either, by the variant called.
   const CUstream named = stream != nullptr ? stream

@@ -1,0 +1,105 @@
+"""With prorata a program does what it does without: the same results, in the same order of effects,
+with the same overlap of its kernels; and what it is charged is what the device says it used.
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import harness
+import quiet
+
+PROGRAM = pathlib.Path(__file__).resolve().parent / "program.py"
+KERNELS = harness.BUILD / "tests" / "conformance_kernels.so"
+DILATION = 4
+OVERLAP = 0.1         # of the kernels' time
+CHARGED = 0.02        # of what the device says
+CHARGED_LEAST_NS = 200_000  # events stand a few microseconds beside what they measure
+
+
+class Order(harness.MachineTestCase):
+    # Copies that take long by the model and little of this machine's time, which holds streams up;
+    # for the same reason the clock is slowed down.
+    MACHINE_TOML = f"dilation = {DILATION}\n[[devices]]\nd2d_gb_per_s = 0.05\n"
+
+    def command(self, scenario, *more):
+        return [sys.executable, PROGRAM, scenario, KERNELS, *more]
+
+    def without(self, scenario):
+        status, out, err = self.machine.call(self.command(scenario), harness.DEADLINE_S,
+                                             self.machine.bare_environment())
+        self.assertEqual(status, 0, out + err)
+        return json.loads(out)
+
+    def on_a_share(self, scenario):
+        """(its result, device time charged, device time by the device's own account)."""
+        self.machine.start_agent("--dilation", str(DILATION))
+        process = self.machine.start(
+            self.machine.command(["--name", "a", "--memory", "4GiB"],
+                                 self.command(scenario, "--stay")), stdin=subprocess.PIPE)
+        result = json.loads(harness.read_line(process))
+        usage = subprocess.run([harness.BUILD / "tests" / "sim_usage"], input="0\n", text=True,
+                               env=self.machine.environment, capture_output=True, check=True,
+                               timeout=harness.DEADLINE_S).stdout
+        used_ns = sum(json.loads(usage.splitlines()[-1])["processes"].values())
+        # The helper harvests and the agent looks, now and then.
+        charged_ns = self.settled(lambda: self.machine.share("a")["device_time_ns"])
+        self.assertIsNone(process.poll())
+        process.communicate("", timeout=harness.DEADLINE_S)
+        return result, charged_ns, used_ns
+
+    @staticmethod
+    def settled(read):
+        """The value when it has not changed for half a second."""
+        value, since = read(), time.monotonic()
+        while time.monotonic() - since < 0.5:
+            if (now := read()) != value:
+                value, since = now, time.monotonic()
+        return value
+
+    def check(self, scenario, charged=CHARGED):
+        without = self.without(scenario)
+        with quiet.Watch() as watch:
+            result, charged_ns, used_ns = self.on_a_share(scenario)
+        print(scenario, without, result, charged_ns, used_ns)
+        self.assertEqual(result["order"], without["order"])
+        self.assertLessEqual(abs(result["overlap"] - without["overlap"]), OVERLAP,
+                             (result, without))
+        if charged is None:
+            return
+        # A batch that is under way is charged when its fence is due: half a millisecond's worth.
+        allowed_ns = used_ns * charged + CHARGED_LEAST_NS + 500_000
+        watch.judge(self, abs(charged_ns - used_ns) <= allowed_ns,
+                    f"charged {charged_ns} ns, used {used_ns} ns")
+
+    def test_streams_joined_by_events(self):
+        self.check("streams")
+
+    def test_capture_global(self):
+        self.check("capture-global")
+
+    def test_capture_thread_local(self):
+        self.check("capture-thread-local")
+
+    def test_capture_relaxed(self):
+        self.check("capture-relaxed")
+
+    def test_more_work_behind_a_wait_than_the_backlog_holds(self):
+        self.check("wait-value")
+
+    def test_work_behind_a_host_function(self):
+        self.check("host-function")
+
+    def test_polling(self):
+        self.check("polling")
+
+    def test_copies_and_fills_are_charged(self):
+        self.check("copies")
+
+    def test_several_contexts_and_the_other_ones_stream(self):
+        # Each context is charged by its own events, which tell the other's time slices too: events of
+        # two contexts cannot be compared.
+        self.check("contexts", charged=None)
+
+
