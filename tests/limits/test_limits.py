@@ -35,6 +35,9 @@ class Limits(harness.MachineTestCase):
     def test_context_limits(self):
         self.run_suite("ContextLimits")
 
+    def test_external_limits(self):
+        self.run_suite("ExternalLimits")
+
     def test_graph_limits(self):
         self.run_suite("GraphLimits")
 

@@ -156,6 +156,12 @@ namespace prorata::simgpu {
   X(kSplitsAreNotSplit, "splits-are-not-split")                \
   X(kDescIsOfOneSplit, "desc-is-of-one-split")
 
+#define PRORATA_SIM_EXTERNAL_RULES(X)                             \
+  X(kExternalHasASize, "external-has-a-size")                     \
+  X(kExternalTakesTheDescriptor, "external-takes-the-descriptor") \
+  X(kExternalBuffersLieWithin, "external-buffers-lie-within")     \
+  X(kExternalOutlivesItsImport, "external-outlives-its-import")
+
 // Between processes and devices.
 #define PRORATA_SIM_PROCESS_RULES(X)                       \
   X(kIpcNotItsOwn, "ipc-not-its-own")                      \
@@ -171,12 +177,13 @@ namespace prorata::simgpu {
   X(kMultiLaunchWaitsForAll, "multi-launch-waits-for-all") \
   X(kMultiLaunchOneEach, "multi-launch-one-each")
 
-#define PRORATA_SIM_RULES(X)   \
-  PRORATA_SIM_STREAM_RULES(X)  \
-  PRORATA_SIM_CAPTURE_RULES(X) \
-  PRORATA_SIM_MEMORY_RULES(X)  \
-  PRORATA_SIM_GRAPH_RULES(X)   \
-  PRORATA_SIM_GREEN_RULES(X)   \
+#define PRORATA_SIM_RULES(X)    \
+  PRORATA_SIM_STREAM_RULES(X)   \
+  PRORATA_SIM_CAPTURE_RULES(X)  \
+  PRORATA_SIM_MEMORY_RULES(X)   \
+  PRORATA_SIM_GRAPH_RULES(X)    \
+  PRORATA_SIM_GREEN_RULES(X)    \
+  PRORATA_SIM_EXTERNAL_RULES(X) \
   PRORATA_SIM_PROCESS_RULES(X)
 
 enum class Rule : uint8_t {

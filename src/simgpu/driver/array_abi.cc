@@ -7,6 +7,7 @@
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/context.h"
+#include "simgpu/driver/external.h"
 #include "simgpu/driver/from_c.h"
 #include "simgpu/driver/memory.h"
 #include "simgpu/driver/sparse.h"
@@ -19,6 +20,7 @@ struct Mipmap {
   uint64_t address = 0;
   uint64_t bytes = 0;
   std::shared_ptr<Sparse> sparse;
+  std::shared_ptr<ExternalView> external;  // it is mapped onto this; owns no memory of the device
   std::vector<std::unique_ptr<Array>> levels;
 };
 
@@ -292,19 +294,14 @@ CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* sparseProperti
   return Properties(sparseProperties, found->owns_memory ? found->sparse : nullptr, false);
 }
 
-CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
-                                const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc,
-                                unsigned int numMipmapLevels) {
-  Context* ctx;
-  if (CUresult result = EnterContext(&ctx)) return result;
-  if (CUresult result = CheckCaptureSafe()) return result;
-  if (!pHandle || !pMipmappedArrayDesc) return CUDA_ERROR_INVALID_VALUE;
-  numMipmapLevels = std::max(numMipmapLevels, 1u);
-  auto mipmap = std::make_unique<Mipmap>();
+namespace {
+
+// The levels, one behind the other at offsets; no memory yet.
+CUresult MakeLevels(Context* ctx, CUDA_ARRAY3D_DESCRIPTOR descriptor, unsigned levels,
+                    Mipmap* mipmap) {
   mipmap->ctx = ctx;
-  CUDA_ARRAY3D_DESCRIPTOR descriptor = *pMipmappedArrayDesc;
   const size_t largest = std::max({descriptor.Width, descriptor.Height, descriptor.Depth});
-  for (unsigned i = 0; i < numMipmapLevels && (largest >> i) > 0; ++i) {
+  for (unsigned i = 0; i < std::max(levels, 1u) && (largest >> i) > 0; ++i) {
     auto level = std::make_unique<Array>();
     if (CUresult result = Shape(descriptor, level.get())) return result;
     level->ctx = ctx;
@@ -318,6 +315,48 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
       descriptor.Depth = std::max<size_t>(descriptor.Depth / 2, 1);
     }
   }
+  return CUDA_SUCCESS;
+}
+
+CUmipmappedArray AddMipmap(std::unique_ptr<Mipmap> mipmap) {
+  for (const auto& level : mipmap->levels) {
+    if (!mipmap->sparse) level->address += mipmap->address;
+    A().levels[level.get()] = level.get();
+  }
+  const void* const handle = mipmap.get();
+  A().mipmaps[handle] = std::move(mipmap);
+  return reinterpret_cast<CUmipmappedArray>(const_cast<void*>(handle));
+}
+
+}  // namespace
+
+namespace prorata::simgpu::driver {
+
+CUresult MapMipmap(Context* ctx, const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels,
+                   uint64_t address, uint64_t room, std::shared_ptr<ExternalView> memory,
+                   CUmipmappedArray* out) {
+  auto mipmap = std::make_unique<Mipmap>();
+  if (CUresult result = MakeLevels(ctx, shape, levels, mipmap.get())) return result;
+  if (mipmap->levels.empty() || mipmap->bytes > room) return CUDA_ERROR_INVALID_VALUE;
+  mipmap->address = address;
+  mipmap->external = std::move(memory);
+  *out = AddMipmap(std::move(mipmap));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace prorata::simgpu::driver
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
+                                const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc,
+                                unsigned int numMipmapLevels) {
+  Context* ctx;
+  if (CUresult result = EnterContext(&ctx)) return result;
+  if (CUresult result = CheckCaptureSafe()) return result;
+  if (!pHandle || !pMipmappedArrayDesc) return CUDA_ERROR_INVALID_VALUE;
+  auto mipmap = std::make_unique<Mipmap>();
+  if (CUresult result = MakeLevels(ctx, *pMipmappedArrayDesc, numMipmapLevels, mipmap.get())) {
+    return result;
+  }
   std::lock_guard lock(D().mutex);
   if (ProgramMaps(*pMipmappedArrayDesc)) {
     std::vector<Array*> levels;
@@ -327,12 +366,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
                  AllocateDevice(ctx, mipmap->bytes, Memory::Kind::kDevice, &mipmap->address)) {
     return result;
   }
-  for (const auto& level : mipmap->levels) {
-    if (!mipmap->sparse) level->address += mipmap->address;
-    A().levels[level.get()] = level.get();
-  }
-  *pHandle = reinterpret_cast<CUmipmappedArray>(mipmap.get());
-  A().mipmaps[mipmap.get()] = std::move(mipmap);
+  *pHandle = AddMipmap(std::move(mipmap));
   return CUDA_SUCCESS;
 }
 
@@ -353,6 +387,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
   for (const auto& level : found->second->levels) A().levels.erase(level.get());
   const std::unique_ptr<Mipmap> gone = std::move(found->second);
   A().mipmaps.erase(found);
+  if (gone->external) return CUDA_SUCCESS;
   return Release(gone->address, gone->sparse);
 }
 

@@ -6,6 +6,7 @@
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/code_memory.h"
 #include "simgpu/driver/executor.h"
+#include "simgpu/driver/external.h"
 #include "simgpu/driver/faults.h"
 #include "simgpu/driver/function.h"
 #include "simgpu/driver/graph_memory.h"
@@ -117,6 +118,7 @@ void CloseContext(Context* ctx, Lock* lock) {
   DropGraphMemory(ctx);
   DropMappings(ctx);
   DropIpcMemory(ctx);
+  DropExternal(ctx);
   ForgetObjects(ctx);
   EndGreens(ctx);
   ctx->peers.clear();

@@ -6,6 +6,7 @@
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/context.h"
+#include "simgpu/driver/external.h"
 #include "simgpu/driver/faults.h"
 #include "simgpu/driver/pool.h"
 
@@ -132,7 +133,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
     }
     const Memory& memory = record->second;
     if (memory.kind != Memory::Kind::kDevice && memory.kind != Memory::Kind::kManaged &&
-        memory.kind != Memory::Kind::kPool) {
+        memory.kind != Memory::Kind::kPool && !IsExternalBuffer(dptr)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     handle = memory.ctx->handle;
@@ -142,6 +143,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
   auto record = D().memory.find(dptr);
   if (record == D().memory.end()) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = ErrorOf(*record->second.ctx)) return result;
+  if (FreeExternalBuffer(dptr)) return CUDA_SUCCESS;
   if (GraphAllocation* allocation = FindGraphMemory(dptr)) return FreeGraphMemory(allocation, 0, 0);
   if (record->second.kind == Memory::Kind::kPool) {
     PoolFree(record->second.pool, dptr, 0, 0);
