@@ -58,7 +58,13 @@
   X(cuGraphInstantiateWithFlags)    \
   X(cuGraphExecDestroy)             \
   X(cuGraphLaunch)                  \
-  X(cuDeviceGraphMemTrim)
+  X(cuDeviceGraphMemTrim)           \
+  X(cuDeviceGetDevResource)         \
+  X(cuDevResourceGenerateDesc)      \
+  X(cuGreenCtxCreate)               \
+  X(cuGreenCtxDestroy)              \
+  X(cuCtxFromGreenCtx)              \
+  X(cuCtxPushCurrent_v2)
 
 namespace prorata::stress {
 

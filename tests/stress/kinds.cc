@@ -141,6 +141,35 @@ std::optional<Held> Context(Worker& w) {
   return Held{[&w, made] { w.Must(w.driver.cuCtxDestroy_v2(made), "cuCtxDestroy"); }};
 }
 
+// A green context, and memory that was allocated in it, which is the primary context's.
+std::optional<Held> Green(Worker& w) {
+  CUdevResource all = {};
+  CUdevResourceDesc desc = nullptr;
+  CUgreenCtx green = nullptr;
+  CUcontext inside = nullptr;
+  w.Must(w.driver.cuDeviceGetDevResource(w.device, &all, CU_DEV_RESOURCE_TYPE_SM),
+         "cuDeviceGetDevResource");
+  w.Must(w.driver.cuDevResourceGenerateDesc(&desc, &all, 1), "cuDevResourceGenerateDesc");
+  if (!w.Try(w.driver.cuGreenCtxCreate(&green, desc, w.device, CU_GREEN_CTX_DEFAULT_STREAM),
+             "cuGreenCtxCreate")) {
+    return {};
+  }
+  w.Must(w.driver.cuCtxFromGreenCtx(&inside, green), "cuCtxFromGreenCtx");
+  w.Must(w.driver.cuCtxPushCurrent_v2(inside), "cuCtxPushCurrent");
+  CUdeviceptr address = 0;
+  const bool allocated = w.Try(w.driver.cuMemAlloc_v2(&address, w.Bytes()), "cuMemAlloc in green");
+  w.Must(w.driver.cuCtxPopCurrent_v2(&inside), "cuCtxPopCurrent");
+  const bool frees_first = w.OneIn(2);
+  return Held{[&w, green, address, allocated, frees_first] {
+    const auto give_back = [&] {
+      if (allocated) w.Must(w.driver.cuMemFree_v2(address), "cuMemFree of a green context's");
+    };
+    if (frees_first) give_back();
+    w.Must(w.driver.cuGreenCtxDestroy(green), "cuGreenCtxDestroy");
+    if (!frees_first) give_back();
+  }};
+}
+
 // Its global variable takes device memory.
 std::optional<Held> Module(Worker& w) {
   char text[256];
@@ -198,7 +227,7 @@ constexpr Kind kKinds[] = {
     {"context", 1, Context},      {"module", 2, Module},
     {"graph", 2, Graph},          {"ipc", 3, IpcExport},
     {"ipc_import", 3, IpcImport}, {"vmm_shared", 3, VmmExport},
-    {"vmm_import", 3, VmmImport},
+    {"vmm_import", 3, VmmImport}, {"green", 1, Green},
 };
 static_assert(std::size(kKinds) <= kMaxKinds);
 

@@ -24,7 +24,7 @@ PROCESSES, THREADS = 8, 8
 # memory, docs/MEMORY.md). Not `vmm_shared` and `vmm_import`: physical memory lives on in a descriptor that lies unread in a socket, when no process
 # has it that could be charged.
 KINDS = os.environ.get("PRORATA_STRESS_KINDS", "plain,pitched,managed,array,mipmap,async,pool,vmm,"
-                       "context,graph,module,ipc,ipc_import").split(",")
+                       "context,graph,module,ipc,ipc_import,green").split(",")
 
 
 @unittest.skipIf(harness.REAL_GPU, "its judge is the simulated machine's own account")
