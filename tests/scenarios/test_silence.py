@@ -1,0 +1,130 @@
+"""The agent is stopped or killed under contention, in real processes: programs go on, limits hold, and
+it serves again. Looked at by the device's own account; a run that noise disturbed is skipped.
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import processes  # pylint: disable=wrong-import-position
+import scenario as scenarios  # pylint: disable=wrong-import-position
+from processes import harness  # pylint: disable=wrong-import-position
+
+TEXT = """
+name = "a silent agent under contention"
+duration_ms = 2600
+warmup_ms = 100
+[[programs]]
+name = "two"
+count = 2
+compute = "0.1"
+compute_limit = "0.3"
+memory = "3GiB"
+kernel_us = 1000
+[[programs]]
+name = "elastic"
+kernel_us = 1000
+[[expect]]
+program = "elastic"
+gpu_time = 0.7
+tolerance_points = 30
+"""
+SILENT_MS, BACK_MS, END_MS = 600, 1600, 2500
+LOOK_MS = 20
+# Layer M: three times the tolerance, five times the latencies.
+LIMIT = 0.3 + 3 * 0.03
+GAP_MS = 5 * 100
+
+
+class SilentRun(processes.Run):
+    def watch(self, silence, end):
+        """(what the device says at every look, the watch's report)."""
+        usage = self.machine.start([processes.SIM_USAGE], stdin=subprocess.PIPE)
+        harness.read_line(usage)
+        watch = self.machine.start(
+            [processes.NOISE_PROBE, "--watch", "--dilation", self.dilation,
+             *processes.noise_options(self.scenario)], stdin=subprocess.PIPE)
+        own = [p.pid for p in (*self.processes.values(), usage, self.agent)] + [os.getpid()]
+        before_s = processes.cpu_s(own)
+        self.barrier.touch()
+        begin_ns = time.monotonic_ns() / self.dilation
+        looks = range(0, END_MS, LOOK_MS)
+        usage.stdin.write("".join(f"{int(begin_ns + ms * 1e6)}\n" for ms in looks))
+        usage.stdin.flush()
+        for ms, act in ((SILENT_MS, silence), (BACK_MS, end)):
+            time.sleep(max(0, (begin_ns + ms * 1e6) * self.dilation - time.monotonic_ns()) / 1e9)
+            act(self)
+        deadline_s = END_MS * self.dilation / 1000 + harness.DEADLINE_S
+        seen = [json.loads(harness.read_line(usage, deadline_s)) for _ in looks]
+        used_s = processes.cpu_s(own) - before_s
+        watch.send_signal(signal.SIGTERM)
+        out, err = watch.communicate(f"{used_s}\n", timeout=harness.DEADLINE_S)
+        if watch.returncode != 0:
+            raise AssertionError(f"noise_probe ended with {watch.returncode}: {err}")
+        return seen, json.loads(out)
+
+
+class Silence(unittest.TestCase):
+    def check(self, silence, end):
+        scenario = scenarios.parse(TEXT, "silence")
+        found = processes.probe(scenario)
+        if "refusal" in found:
+            self.skipTest(found["refusal"])
+        run = SilentRun(scenario, found["dilation"])
+        try:
+            run.start()
+            seen, watched = run.watch(silence, end)
+            run.check_alive()
+        finally:
+            run.close()
+        pids = {name: str(process.pid) for name, process in run.processes.items()}
+        if "refusal" in watched:
+            self.skipTest(watched["refusal"])
+        gaps = {name: self.longest_gap_ms(seen, pid) for name, pid in pids.items()}
+        parts = {when: self.limited_part(seen, pids, *span) for when, span in {
+            "before": (200, SILENT_MS), "during": (SILENT_MS, BACK_MS),
+            "after": (BACK_MS + 100, END_MS)}.items()}
+        print(run.dilation, gaps, parts)
+        for name, gap_ms in gaps.items():
+            self.assertLessEqual(gap_ms, GAP_MS, f"{name} was stopped: {gaps}")
+        for when, part in parts.items():
+            self.assertLessEqual(part, LIMIT, f"{when}: {parts}")
+            self.assertGreater(part, 0.03, f"{when}: {parts}")
+
+    @staticmethod
+    def longest_gap_ms(seen, pid):
+        longest, last, since = 0, None, None
+        for look in seen:
+            if look["now_ns"] - seen[0]["now_ns"] < 200e6:
+                continue  # contexts are being made
+            busy = look["processes"].get(pid, 0)
+            if busy != last:
+                last, since = busy, look["now_ns"]
+            longest = max(longest, look["now_ns"] - since)
+        return longest / 1e6
+
+    @staticmethod
+    def limited_part(seen, pids, begin_ms, end_ms):
+        span = [look for look in seen
+                if begin_ms <= (look["now_ns"] - seen[0]["now_ns"]) / 1e6 <= end_ms]
+        used = sum(span[-1]["processes"].get(pid, 0) - span[0]["processes"].get(pid, 0)
+                   for name, pid in pids.items() if name.startswith("two"))
+        return used / (span[-1]["now_ns"] - span[0]["now_ns"])
+
+    def test_a_stopped_agent_stops_nobody(self):
+        self.check(lambda run: run.agent.send_signal(signal.SIGSTOP),
+                   lambda run: run.agent.send_signal(signal.SIGCONT))
+
+    def test_a_killed_agent_stops_nobody(self):
+        def restart(run):
+            run.agent = run.machine.start_agent("--dilation", str(run.dilation))
+        self.check(lambda run: run.machine.kill_agent(), restart)
+
+
+if __name__ == "__main__":
+    unittest.main()
