@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "simgpu/driver/from_c.h"
+
 namespace prorata::simgpu::driver {
 namespace {
 
@@ -55,7 +57,7 @@ CUdevResource Seal(const SmResource& resource, const SmGrain& grain) {
   return out;
 }
 
-CUresult Unseal(const CUdevResource& from, SmResource* to) {
+PRORATA_ENUMS_FROM_C CUresult Unseal(const CUdevResource& from, SmResource* to) {
   if (from.type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
   Sealed sealed;
   std::memcpy(&sealed, from._internal_padding, sizeof(sealed));
