@@ -40,9 +40,12 @@ void AwaitOldestFence(uint32_t device) {
     if (ring->device != device) continue;
     const RingUse use(ring);
     if (!use.entered()) continue;
+    const OwnCalls own;
+    // What has not begun for a wait in its stream must be known as such before one is chosen: it
+    // might be waiting for what this thread is about to launch.
+    Fences().Harvest(ring);
     const int32_t oldest = HoldOldest(ring);
     if (oldest < 0) continue;
-    const OwnCalls own;
     PRORATA_REAL(cuEventSynchronize)(ring->slots[oldest].end);
     DropReference(ring, oldest);
     Fences().Harvest(ring);
