@@ -12,7 +12,7 @@ set -euo pipefail
 build_packages=(
   g++ make cmake ninja-build git ca-certificates python3 python3-venv binutils
   libboost-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev libspdlog-dev libfmt-dev
-  libgtest-dev libbenchmark-dev liblz4-dev libzstd-dev prometheus-cpp-dev strace
+  libgtest-dev libbenchmark-dev liblz4-dev libzstd-dev prometheus-cpp-dev libncurses-dev strace
 )
 lint_packages=(clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev)
 

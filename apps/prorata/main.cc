@@ -57,6 +57,8 @@ int main(int argc, char** argv) {
       return prorata::cli::Update(options.update, FindPlace());
     case Verb::kEvents:
       return prorata::cli::ShowEvents(options.events, options.json, FindPlace());
+    case Verb::kTop:
+      return prorata::cli::ShowTop(options.top, options.json, FindPlace());
     case Verb::kAgent:
       return RunAgentCommand(options);
   }

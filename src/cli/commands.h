@@ -12,6 +12,7 @@ int ShowShares(bool json, const AgentPlace& place);
 int Update(const UpdateOptions& options, const AgentPlace& place);
 int ShowDevices(bool json, const AgentPlace& place);
 int ShowEvents(const EventsOptions& options, bool json, const AgentPlace& place);  // events.cc
+int ShowTop(const TopOptions& options, bool json, const AgentPlace& place);        // top.cc
 
 // "prorata: MESSAGE\n" on stderr, whatever lines the message has.
 void Complain(const std::string& message);

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "cli/terms_options.h"
+#include "cli/top_options.h"
 #include "cli/version.h"
 #include "protocol/control.h"
 
@@ -242,8 +243,8 @@ class Parser {
     } catch (const CLI::RequiredError&) {
       const std::string seen =
           arguments.empty() ? "no command" : "'" + arguments.front() + "' is not a command";
-      return UsageError(seen +
-                        "; they are run, ps, gpus, update, events and agent; see `prorata --help`");
+      return UsageError(
+          seen + "; they are run, ps, gpus, update, events, top and agent; see `prorata --help`");
     } catch (const CLI::ParseError& error) {
       return UsageError(OneLine(error.what()) + "; see `prorata --help`");
     }
@@ -309,6 +310,7 @@ class Parser {
     events_->add_flag("!--no-follow", options_.events.follow,
                       "End with the last there is (and with neither --since nor --all, of all)");
     events_->footer(kEventsFooter);
+    top_ = AddTop(&app_, &options_);
     agent_ = app_.add_subcommand("agent", "Run the agent in the foreground");
     agent_
         ->add_option("--log-level", options_.agent.log_level,
@@ -359,6 +361,7 @@ class Parser {
                       : gpus_->parsed()   ? Verb::kGpus
                       : update_->parsed() ? Verb::kUpdate
                       : events_->parsed() ? Verb::kEvents
+                      : top_->parsed()    ? Verb::kTop
                                           : Verb::kAgent;
       Status ok;
       if (options_.verb == Verb::kUpdate) ok = FillUpdate(*update_, raw_update_, &options_.update);
@@ -390,6 +393,7 @@ class Parser {
   CLI::App* gpus_ = nullptr;
   CLI::App* update_ = nullptr;
   CLI::App* events_ = nullptr;
+  CLI::App* top_ = nullptr;
   CLI::App* agent_ = nullptr;
   RawRun raw_run_;
   RawTerms raw_update_;

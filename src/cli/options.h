@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/fraction.h"
+#include "cli/top_view.h"
 #include "protocol/control.h"
 #include "protocol/metrics_address.h"
 #include "protocol/overcommit.h"
@@ -58,7 +60,15 @@ struct EventsOptions {
   bool follow = true;
 };
 
-enum class Verb { kRun, kPs, kGpus, kUpdate, kEvents, kAgent };
+struct TopOptions {
+  int64_t interval_ns = kNsPerS;
+  TopSort sort = TopSort::kTime;
+  bool reversed = false;
+  bool plain = false;  // tables, also on a terminal
+  bool once = false;
+};
+
+enum class Verb { kRun, kPs, kGpus, kUpdate, kEvents, kTop, kAgent };
 
 struct Options {
   Verb verb = Verb::kPs;
@@ -66,6 +76,7 @@ struct Options {
   RunOptions run;
   UpdateOptions update;
   EventsOptions events;
+  TopOptions top;
   AgentCommandOptions agent;
 };
 

@@ -14,7 +14,9 @@ using Row = std::vector<std::string>;
 
 constexpr size_t kMembersShown = 8;
 
-std::string Format(const std::vector<Row>& rows) {
+}  // namespace
+
+std::string FormatRows(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths(rows.front().size());
   for (const Row& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
@@ -29,6 +31,8 @@ std::string Format(const std::vector<Row>& rows) {
   }
   return text;
 }
+
+namespace {
 
 std::string Percent(double part) {
   char buffer[32];
@@ -104,7 +108,7 @@ std::string LinkTable(const std::vector<protocol::DeviceStatus>& devices) {
     for (const protocol::DeviceLink& link : device.links) row.push_back(LinkWord(link));
     row.resize(devices.size() + 1, "?");
   }
-  return "\n" + Format(rows);
+  return "\n" + FormatRows(rows);
 }
 
 // A line for each mark of the table that needs one.
@@ -141,7 +145,7 @@ std::string ShareTable(const std::vector<protocol::ShareStatus>& shares) {
            Percent(device.achieved), Percent(device.entitled), Members(share)});
     }
   }
-  return Format(rows) + Notes(shares);
+  return FormatRows(rows) + Notes(shares);
 }
 
 std::string DeviceTable(const std::vector<protocol::DeviceStatus>& devices) {
@@ -153,7 +157,7 @@ std::string DeviceTable(const std::vector<protocol::DeviceStatus>& devices) {
                     FormatFraction(device.promised_request), std::to_string(device.shares),
                     device.uuid});
   }
-  return Format(rows) + LinkTable(devices);
+  return FormatRows(rows) + LinkTable(devices);
 }
 
 }  // namespace prorata::cli

@@ -12,4 +12,7 @@ namespace prorata::cli {
 std::string ShareTable(const std::vector<protocol::ShareStatus>& shares);
 std::string DeviceTable(const std::vector<protocol::DeviceStatus>& devices);
 
+// Such columns of any rows, all of the same length, the first the header.
+std::string FormatRows(const std::vector<std::vector<std::string>>& rows);
+
 }  // namespace prorata::cli
