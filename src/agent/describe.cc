@@ -40,6 +40,7 @@ protocol::ShareStatus Node::Describe(Share& share) {
     device.why_slow = policy::WhySlow({
         .programs = share.CountLiving(),
         .busy = device.busy,
+        .limit = device.compute_limit.value(),
         .waiting = device.waiting_part,
         .at_limit = device.at_limit_part,
         .undrained = device.undrained_part,

@@ -172,7 +172,7 @@ TEST(LayOutTest, ANarrowWindowShowsWhatMattersMost) {
 TEST(LayOutTest, WithSeveralGpusTheRowSaysWhich) {
   const Screen several = LayOut(Scene(1, 2), 36, 24);
   EXPECT_TRUE(Shows(several, "\nNAME    GPU    TIME")) << TextOf(several);
-  EXPECT_TRUE(Shows(several, "100.0%  runs")) << TextOf(several);
+  EXPECT_TRUE(Shows(several, "share0    0  100.0%")) << TextOf(several);
   EXPECT_FALSE(Shows(LayOut(Scene(1, 1), 36, 24), "\nNAME    GPU    TIME"));
 }
 

@@ -11,7 +11,8 @@ std::vector<Slowness> WhySlow(const SlownessFigures& figures) {
     if (figures.memory_waits > 0) reasons.push_back(Slowness::kWaitsForMemory);
     const bool limited = figures.at_limit >= kLeastHeldBack;
     const bool waits = figures.waiting >= kLeastHeldBack;
-    const bool limit_first = figures.at_limit >= figures.waiting;
+    const bool limit_first =
+        figures.at_limit >= figures.waiting || figures.busy >= kLimitReached * figures.limit;
     if (limited && limit_first) reasons.push_back(Slowness::kAtLimit);
     if (waits) reasons.push_back(Slowness::kWaitsForTurn);
     if (limited && !limit_first) reasons.push_back(Slowness::kAtLimit);

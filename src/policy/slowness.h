@@ -13,6 +13,7 @@ namespace prorata::policy {
 struct SlownessFigures {
   uint32_t programs = 0;   // its living processes
   double busy = 0;         // device time it used
+  double limit = 1;        // the most that may be
   double waiting = 0;      // held back, for others had the device
   double at_limit = 0;     // held back, for its own limit on GPU time was used up
   double undrained = 0;    // passed over: called back, and what it launched did not end
@@ -31,6 +32,8 @@ enum class Slowness : uint8_t {
   kOverMemoryLimit,  // it holds more memory than it may, and gets no more
 };
 
+// Who used so much of its limit would not have got more without the others.
+inline constexpr double kLimitReached = 0.9;
 // What is shorter is no reason for anything.
 inline constexpr double kLeastHeldBack = 0.05;
 // Passed over for less than this is a kernel that was long, not one that never ends.

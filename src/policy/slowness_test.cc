@@ -47,6 +47,18 @@ TEST(SlownessTest, WhatHoldsItBackMoreComesFirst) {
   EXPECT_EQ(WhySlow(figures), Reasons{kIdle});
 }
 
+// Two busy neighbours: it mostly waits for its turn, and would be at its limit at once without
+// them.
+TEST(SlownessTest, WhoReachedItsLimitIsSlowByIt) {
+  SlownessFigures figures = Running(0.19);
+  figures.limit = 0.2;
+  figures.at_limit = 0.3;
+  figures.waiting = 0.5;
+  EXPECT_EQ(WhySlow(figures), (Reasons{kAtLimit, kWaitsForTurn}));
+  figures.busy = 0.17;
+  EXPECT_EQ(WhySlow(figures), (Reasons{kWaitsForTurn, kAtLimit}));
+}
+
 TEST(SlownessTest, MemoryThatIsWaitedForComesBeforeTurns) {
   SlownessFigures figures = Running(0.1);
   figures.memory_waits = 2;
