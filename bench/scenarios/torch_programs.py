@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch programs for the benchmarks of layer G (never run so far, on no GPU): two that train, and a server that answers requests one at a
+"""PyTorch programs for the benchmarks of layer G (never run on a GPU, only on the simulated one): two that train, and a server that answers requests one at a
 time. Random data; nothing is read and nothing is kept.
 
     torch_programs.py train --model resnet --seconds 20

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -84,6 +85,8 @@ def main():
     os.environ["PRORATA_BUILD_DIR"] = str(options.build.resolve())
     os.environ["PRORATA_TEST_GPU"] = "" if options.simulated else "real"
     import harness  # pylint: disable=import-outside-toplevel
+    # So that what was started ends with this.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         result = {"alone": {}, "together": run(PROGRAMS, True, options, harness),
                   "together, without prorata": run(PROGRAMS, False, options, harness)}
