@@ -62,6 +62,9 @@ DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
           {lease.share, shares_.at(lease.share)->WriteLease(lease.open, lease.contended)});
     }
   }
+  for (const auto& [key, share] : shares_) {
+    share->SetContendedBacklog(sharing_->ContendedBacklogNs(key));
+  }
   NoteWhatIsHeld(now_ns);
   return outcome;
 }

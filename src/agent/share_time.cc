@@ -185,6 +185,13 @@ void ShareTime::CountActive() {
   limits_->active_members.store(active);
 }
 
+void ShareTime::SetContendedBacklog(int64_t backlog_ns) {
+  const auto backlog_us = static_cast<uint32_t>(backlog_ns / 1'000);
+  if (limits_->backlog_contended_us.load() != backlog_us) {
+    limits_->backlog_contended_us.store(backlog_us);
+  }
+}
+
 uint32_t ShareTime::WriteLease(bool open, bool contended) {
   const uint32_t sequence = SequenceOf(lease()) + 1;
   limits_->lease.store((sequence << protocol::kLeaseSequenceShift) |

@@ -231,6 +231,19 @@ TEST_F(LeaseWatchTest, IdleIsSaidOnlyWhenContendedAndOnceUntilWorkComes) {
   EXPECT_TRUE(Step(contended).idle);
 }
 
+// Looks may lie half a millisecond apart: what was outstanding at the last one may have ended now.
+TEST_F(LeaseWatchTest, IdlenessBeginsWhenNothingIsSeenOutstanding) {
+  const uint32_t contended = Word(1, protocol::kLeaseOpen | protocol::kLeaseContended);
+  ++launches_;
+  Step(contended, true);
+  now_ns_ += 500 * kUs;
+  EXPECT_FALSE(Step(contended).idle);
+  now_ns_ += 100 * kUs;
+  EXPECT_FALSE(Step(contended).idle);
+  now_ns_ += 100 * kUs;
+  EXPECT_TRUE(Step(contended).idle);
+}
+
 // A look is a wake-up: while much is outstanding, and nothing could be said, there are few.
 TEST_F(LeaseWatchTest, LooksComeCloserAsTheWorkEnds) {
   const uint32_t contended = Word(1, protocol::kLeaseOpen | protocol::kLeaseContended);

@@ -45,6 +45,9 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
       compute.watch.Step({now_ns, lease, compute.backlog.count() != 0 || open.launching != 0,
                           usage.waiting.load() != 0, open.ns, backlog_ns, launches,
                           limits.idle_report_us.load(std::memory_order_relaxed)});
+  // What no fence is behind was given its time: an idle member has no backlog, or it would not
+  // count as idle until it launches again.
+  if (compute.watch.quiet()) usage.backlog_ns.store(0, std::memory_order_relaxed);
   if (act.drained) {
     usage.drained_sequence.store(act.sequence);
     world.Send(protocol::MessageType::kLeaseDrained, {device, act.sequence});

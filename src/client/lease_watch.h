@@ -38,6 +38,15 @@ class LeaseWatch {
   Act Step(const Seen& seen) {
     Act act;
     act.sequence = seen.lease >> protocol::kLeaseSequenceShift;
+    // When the last fence was done is not known, only that it was not at the look before. If that
+    // was long ago, or some work is behind no fence, the time without work begins now.
+    const bool open = (seen.lease & protocol::kLeaseOpen) != 0;
+    const bool seldom = open && seen.now_ns - last_look_ns_ > 2 * kOftenNs;
+    const bool just_done =
+        was_outstanding_ && !seen.outstanding && (seldom || seen.unfenced_ns > 0);
+    last_look_ns_ = seen.now_ns;
+    was_outstanding_ = seen.outstanding;
+    if (just_done) last_work_ns_ = seen.now_ns;
     if (!started_ || seen.launches != launches_ || seen.outstanding) {
       launches_ = seen.launches;
       last_work_ns_ = seen.now_ns;
@@ -71,6 +80,9 @@ class LeaseWatch {
     return act;
   }
 
+  // It was said that nothing is queued or running, and nothing came since.
+  bool quiet() const { return idle_said_ || drained_said_; }
+
   // While work is outstanding nothing is to be said; looks come closer as its end does. Each look
   // is a wake-up, and a core's hundredth for each program is what all of them may cost.
   static int64_t While(uint64_t backlog_ns) {
@@ -87,10 +99,12 @@ class LeaseWatch {
   static int64_t Later(int64_t a, int64_t b) { return a < b ? b : a; }
 
   bool started_ = false;
+  bool was_outstanding_ = false;
   bool drained_said_ = false;
   bool idle_said_ = false;
   uint32_t lease_ = 0;
   uint64_t launches_ = 0;
+  int64_t last_look_ns_ = 0;
   int64_t last_work_ns_ = 0;
   int64_t last_waiting_ns_ = std::numeric_limits<int64_t>::min() / 2;
   int64_t changed_at_ns_ = 0;

@@ -20,6 +20,7 @@ class LeasePolicy {
  public:
   using Key = uint64_t;
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  static constexpr int64_t kContendedBacklogNs = 2'000'000;
 
   struct Lease {
     Key share = 0;
@@ -63,6 +64,11 @@ class LeasePolicy {
   virtual ShareState State(Key share) const = 0;
   // Called back, and not known to have drained (passed over or not).
   virtual bool Draining(Key share) const = 0;
+  // The most fenced work that a member of it keeps queued while its lease is contended.
+  virtual int64_t ContendedBacklogNs(Key share) const {
+    static_cast<void>(share);
+    return kContendedBacklogNs;
+  }
   // Its own limit is what keeps it from running now, should it be closed and want to.
   virtual bool AtLimit(Key share) const {
     static_cast<void>(share);

@@ -77,39 +77,54 @@ void TimeSharing::ChargeNoMoreThanPossible(Share& share, double passed_ns) const
   }
 }
 
+std::vector<TimeSharing::Rank> TimeSharing::Ranks() {
+  std::vector<int32_t> priorities;
+  for (const Share& share : shares_) {
+    const int32_t priority = share.terms.priority;
+    if (std::find(priorities.begin(), priorities.end(), priority) == priorities.end()) {
+      priorities.push_back(priority);
+    }
+  }
+  std::vector<Rank> ranks;
+  for (const int32_t priority : priorities) {
+    Rank& rank = ranks.emplace_back();
+    rank.priority = priority;
+    std::vector<const Share*> same;
+    for (Share& share : shares_) {
+      if (share.terms.priority != priority) continue;
+      rank.delivered_ns += share.pending_ns;
+      if (!TakesPart(share)) continue;
+      rank.taking_part.push_back(&share);
+      same.push_back(&share);
+    }
+    rank.entitled = EntitledWhile(same);
+    double sum = 0;
+    for (const double e : rank.entitled) sum += e;
+    for (double& e : rank.entitled) e = sum > 0 ? e / sum : 0;
+  }
+  return ranks;
+}
+
 void TimeSharing::Account(int64_t now_ns) {
   if (!started_) now_ns_ = now_ns;
   started_ = true;
   const auto passed = static_cast<double>(std::max<int64_t>(0, now_ns - now_ns_));
   for (Share& share : shares_) ChargeNoMoreThanPossible(share, passed);
-  std::vector<Share*> taking_part;
-  std::vector<const Share*> same;
-  double delivered = 0;
-  for (Share& share : shares_) {
-    delivered += share.pending_ns;
-    if (!TakesPart(share)) continue;
-    taking_part.push_back(&share);
-    same.push_back(&share);
-  }
+  const std::vector<Rank> ranks = Ranks();
   now_ns_ = std::max(now_ns_, now_ns);
   for (Share& share : shares_) {
     if (now_ns_ - share.watched_since_ns < kWatchedNs) continue;
     share.drained_at_ns = std::min(share.drained_at_ns, now_ns_ + share.backlog_ns);
   }
 
-  std::vector<double> entitled = EntitledWhile(same);
-  double sum = 0;
-  for (const double e : entitled) sum += e;
-  for (double& e : entitled) e = sum > 0 ? e / sum : 0;
-
-  for (size_t i = 0; i < taking_part.size(); ++i) {
-    Share& share = *taking_part[i];
-    if (share.idle && !share.wanting) {
-      if (share.lag_ns < 0) {
-        share.lag_ns = std::min(0.0, share.lag_ns + entitled[i] * std::max(delivered, passed));
-      }
-    } else {
-      share.lag_ns += entitled[i] * delivered;
+  for (const Rank& rank : ranks) {
+    for (size_t i = 0; i < rank.taking_part.size(); ++i) {
+      Share& share = *rank.taking_part[i];
+      const bool asleep = share.idle && !share.wanting;
+      const double earned =
+          rank.entitled[i] * (asleep ? std::max(rank.delivered_ns, passed) : rank.delivered_ns);
+      if (!asleep) share.lag_ns += earned;
+      if (asleep && share.lag_ns < 0) share.lag_ns = std::min(0.0, share.lag_ns + earned);
     }
   }
   for (Share& share : shares_) {
@@ -121,32 +136,33 @@ void TimeSharing::Account(int64_t now_ns) {
     share.turn_charged_ns += share.pending_ns;
     share.pending_ns = 0;
   }
-  CapAndBalance(taking_part, entitled);
+  for (const Rank& rank : ranks) CapAndBalance(rank);
 }
 
-void TimeSharing::CapAndBalance(const std::vector<Share*>& taking_part,
-                                const std::vector<double>& entitled) {
+void TimeSharing::CapAndBalance(const Rank& rank) {
   const auto turn = [this](const Share& share) {
     return std::max(static_cast<double>(options_.quantum_ns),
                     std::min(share.last_turn_ns, kLongestTurnNs));
   };
   // What one owes for a long turn the others are owed, whose own turns are short.
   double longest = 0;
-  for (const Share* share : taking_part) longest = std::max(longest, turn(*share));
+  for (const Share* share : rank.taking_part) longest = std::max(longest, turn(*share));
   for (Share& share : shares_) {
+    if (share.terms.priority != rank.priority) continue;
     share.lag_ns = std::clamp(share.lag_ns, -2 * turn(share), 2 * std::max(turn(share), longest));
   }
   // The lags of those that take part add up to zero, so that a lag says what the others have more
   // of, and not what was long ago. What caps, comings and goings added is shared out again.
   double sum = 0;
   double able = 0;
-  for (size_t i = 0; i < taking_part.size(); ++i) {
-    sum += taking_part[i]->lag_ns;
-    if (!taking_part[i]->idle) able += entitled[i];
+  for (size_t i = 0; i < rank.taking_part.size(); ++i) {
+    sum += rank.taking_part[i]->lag_ns;
+    if (!rank.taking_part[i]->idle) able += rank.entitled[i];
   }
   if (able <= 0) return;
-  for (size_t i = 0; i < taking_part.size(); ++i) {
-    if (!taking_part[i]->idle) taking_part[i]->lag_ns -= sum * entitled[i] / able;
+  for (size_t i = 0; i < rank.taking_part.size(); ++i) {
+    Share& share = *rank.taking_part[i];
+    if (!share.idle) share.lag_ns -= sum * rank.entitled[i] / able;
   }
 }
 

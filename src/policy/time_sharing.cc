@@ -13,6 +13,11 @@ constexpr int64_t kLeastDrainStepNs = 30'000;
 // share's estimates are not to be gone by: for so many turns the next one waits for its word.
 constexpr int64_t kLateDrainNs = 600'000;
 constexpr int kDistrust = 8;
+// What a member keeps queued beyond the bound of what is fenced; and the least such bound.
+constexpr int64_t kUnfencedNs = 1'000'000;
+constexpr int64_t kLeastBacklogNs = 500'000;
+// Above all lags: for whom the last turn was ended.
+constexpr double kPromised = 1e12;
 constexpr int64_t kLimitStepNs = 500'000;  // and a limit near exhaustion this often
 // A limited share is let in again when it has saved this part of a quantum times its limit.
 constexpr double kReopenPart = 0.5;
@@ -82,7 +87,6 @@ void TimeSharing::Idle(Key key, int64_t now_ns) {
   share->wanting = false;
   share->idle = true;
   share->backlog_ns = 0;
-  share->lag_ns = std::min(share->lag_ns, static_cast<double>(options_.quantum_ns) / 2);
 }
 
 void TimeSharing::Drained(Key key, int64_t now_ns) {
@@ -114,6 +118,7 @@ bool TimeSharing::Eligible(const Share& share) const {
 }
 
 void TimeSharing::Open(Share& share) {
+  share.lifted = IsStarved(share) && IsBelowAnother(share);
   share.phase = Phase::kOpen;
   share.idle = share.idle && !share.wanting;
   share.wanting = false;
@@ -125,6 +130,7 @@ void TimeSharing::Open(Share& share) {
 }
 
 void TimeSharing::Close(Share& share, bool occupies) {
+  share.lifted = false;
   share.phase = Phase::kDraining;
   share.occupies = occupies;
   share.closed_ns = now_ns_;
@@ -174,21 +180,53 @@ TimeSharing::Share* TimeSharing::Occupant() {
   return nullptr;
 }
 
-// Who is next: the largest lag, a share that just woke and has a claim going before; the longest
-// wait between equals. What a share launched and was not yet charged for counts as used, here as in
-// TurnIsOver: measured by two measures, a share could be the next and past its turn at once, and be
-// opened and closed for ever while the device idles.
+bool TimeSharing::IsStarved(const Share& share) const {
+  return share.wanting && now_ns_ - share.wanting_since_ns >= options_.starved_ns;
+}
+
+// Whoever has waited too long, or holds the device for that, is above all.
+int64_t TimeSharing::RankOf(const Share& share) const {
+  return share.lifted || IsStarved(share) ? kNever : share.terms.priority;
+}
+
+bool TimeSharing::IsBelowAnother(const Share& share) const {
+  return std::any_of(shares_.begin(), shares_.end(), [&share](const Share& other) {
+    return other.terms.priority > share.terms.priority;
+  });
+}
+
+int64_t TimeSharing::ContendedBacklogNs(Key key) const {
+  const Share* asked = Find(key);
+  int64_t bound_ns = options_.backlog_contended_ns;
+  if (asked == nullptr) return bound_ns;
+  for (const Share& share : shares_) {
+    if (share.terms.priority <= asked->terms.priority) continue;
+    // Beyond what is fenced, a batch may be under way, and another may just have passed the bound.
+    const int64_t fenced_ns = share.terms.yield_within_ns - kUnfencedNs;
+    bound_ns = std::min(bound_ns, std::max(kLeastBacklogNs, fenced_ns));
+  }
+  return bound_ns;
+}
+
+// Who is next: the highest priority, and in it the largest lag, a share that just woke and has a
+// claim going before; the longest wait between equals. What a share launched and was not yet
+// charged for counts as used, here as in TurnIsOver: measured by two measures, a share could be the
+// next and past its turn at once, and be opened and closed for ever while the device idles.
 TimeSharing::Share* TimeSharing::Best() {
   const auto quantum = static_cast<double>(options_.quantum_ns);
   Share* best = nullptr;
   double best_score = 0;
   for (Share& share : shares_) {
     if (!share.wanting || !Eligible(share)) continue;
-    if (share.key == successor_ && have_successor_) return &share;
+    if (best != nullptr && RankOf(share) != RankOf(*best)) {
+      if (RankOf(share) < RankOf(*best)) continue;
+      best = nullptr;
+    }
     const bool claims = share.woke && share.terms.request > Fraction::Zero() &&
                         share.lag_ns >= -kNoDebtQuanta * quantum;
-    const double score =
-        share.lag_ns - static_cast<double>(share.backlog_ns) + (claims ? quantum : 0);
+    const bool promised = have_successor_ && share.key == successor_;
+    const double score = share.lag_ns - static_cast<double>(share.backlog_ns) +
+                         (claims ? quantum : 0) + (promised ? kPromised : 0);
     const bool longer = best != nullptr && share.wanting_since_ns < best->wanting_since_ns;
     if (best == nullptr || score > best_score || (score == best_score && longer)) {
       best = &share;
@@ -201,12 +239,19 @@ TimeSharing::Share* TimeSharing::Best() {
 bool TimeSharing::TurnIsOver(const Share& holder, const Share& next) const {
   const auto quantum = static_cast<double>(options_.quantum_ns);
   if (holder.idle) return true;
+  if (RankOf(next) > RankOf(holder)) return true;
   // What it has launched, or the time it held without using: a holder that does nothing and says
   // nothing (a stopped process) must not keep its turn for ever because nothing is charged.
   const double unused =
       static_cast<double>(now_ns_ - holder.turn_began_ns) - holder.turn_charged_ns;
   const double holder_lag =
       holder.lag_ns - std::max(static_cast<double>(holder.backlog_ns), unused);
+  if (RankOf(next) < RankOf(holder)) {
+    // It may go on for ever; but not one that does nothing and says nothing, nor one that is there
+    // because it had to wait so long.
+    const bool turn_is_over = now_ns_ >= holder.turn_began_ns + options_.quantum_ns;
+    return turn_is_over && (holder.lifted || unused >= quantum);
+  }
   const bool claims =
       next.woke && next.terms.request > Fraction::Zero() && next.lag_ns >= -kNoDebtQuanta * quantum;
   const double next_lag = next.lag_ns - static_cast<double>(next.backlog_ns);
@@ -220,6 +265,7 @@ void TimeSharing::MarkContended(Decisions& decisions) {
   for (Share& share : shares_) {
     share.contended = false;
     if (share.phase != Phase::kOpen) continue;
+    share.contended = IsBelowAnother(share);
     for (const Share& other : shares_) {
       if (&other == &share) continue;
       if (other.wanting || (other.phase != Phase::kClosed && other.phase != Phase::kOpen)) {
@@ -271,6 +317,9 @@ int64_t TimeSharing::NextDeadline() {
       next = std::min(next,
                       now_ns_ + std::max(kLimitStepNs, static_cast<int64_t>(left / (1 - limit))));
     }
+    if (share.wanting && !IsStarved(share) && IsBelowAnother(share)) {
+      next = std::min(next, share.wanting_since_ns + options_.starved_ns);
+    }
     const bool waits = share.wanting || shares_.size() == 1;
     if (share.phase == Phase::kClosed && waits && !Eligible(share) && limit > 0) {
       const double wait = (ReopenTokens(share) - share.tokens_ns) / limit;
@@ -289,6 +338,10 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
     if (share.phase == Phase::kClosed && !share.wanting &&
         now_ns_ - share.active_ns >= options_.linger_ns) {
       share.idle = true;
+    }
+    // What it was owed when it went idle is remembered for a moment only.
+    if (share.idle && now_ns_ - share.active_ns >= options_.contended_linger_ns) {
+      share.lag_ns = std::min(share.lag_ns, static_cast<double>(options_.quantum_ns) / 2);
     }
   }
   PassOverLateDrainers();

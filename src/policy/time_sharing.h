@@ -25,6 +25,12 @@
 //     one that is short by more than a quantum. Others wait for the end of the turn.
 //   - The limit is a token bucket over wall time, at most a quantum deep; its debt is kept, for a
 //     limit is a promise to somebody too.
+//   - Shares of a higher priority come first: while one wants the device, those below it are
+//   closed,
+//     and what a lower one keeps queued is bounded by the smallest `yield_within` of those above
+//     it, whether they are there or asleep. Lags are kept among shares of the same priority: each
+//     of them has its part of what those above leave. Nobody waits for ever: after two seconds of
+//     waiting a lower share gets one turn.
 //   - The next turn begins a moment before the last one has drained, by the backlog that its share
 //     reports: between two turns the device has no time to wait for messages. A share whose drains
 //     took longer than its backlog said is waited for, for the next few turns. For whom a turn was
@@ -49,13 +55,15 @@ namespace prorata::policy {
 struct TimeSharingOptions {
   int64_t quantum_ns = 13'000'000;
   // The most work a contended holder keeps queued: a turn is called back this much before its end.
-  int64_t backlog_contended_ns = 2'000'000;
+  int64_t backlog_contended_ns = LeasePolicy::kContendedBacklogNs;
   // How long a closed, drained share that did not report idle still takes part.
   int64_t linger_ns = 3'000'000;
   // How long the holder's lease stays marked contended after the others went idle.
   int64_t contended_linger_ns = 20'000'000;
   // Beyond its reported backlog, how long a called-back share may take to drain.
   int64_t drain_grace_ns = 10'000'000;
+  // For so long at most a share waits for those of higher priority; then it gets one turn.
+  int64_t starved_ns = 2'000'000'000;
   // The next is let in when what a called-back holder still has to run takes no longer than this:
   // waking a thread and its first launch take about as long.
   int64_t handover_ns = 50'000;
@@ -80,6 +88,7 @@ class TimeSharing final : public LeasePolicy {
   std::vector<Key> Shares() const override;
   ShareState State(Key share) const override;
   bool Draining(Key share) const override;
+  int64_t ContendedBacklogNs(Key share) const override;
   bool AtLimit(Key share) const override;
 
  private:
@@ -93,6 +102,7 @@ class TimeSharing final : public LeasePolicy {
     bool idle = true;  // reported idle, or never wanted anything
     bool woke = true;  // was idle when it last began to want: may be let in at once
     bool contended = false;
+    bool lifted = false;    // holds the device for it waited too long for those above it
     bool occupies = false;  // drains, and the next turn waits for it
     bool issued_open = false;
     bool issued_contended = false;
@@ -126,7 +136,15 @@ class TimeSharing final : public LeasePolicy {
 
   void Account(int64_t now_ns);
   void ChargeNoMoreThanPossible(Share& share, double passed_ns) const;
-  void CapAndBalance(const std::vector<Share*>& taking_part, const std::vector<double>& entitled);
+  // Those of one priority that take part, and what each is entitled to of what that priority gets.
+  struct Rank {
+    int32_t priority = 0;
+    std::vector<Share*> taking_part;
+    std::vector<double> entitled;  // adds up to 1
+    double delivered_ns = 0;
+  };
+  std::vector<Rank> Ranks();
+  void CapAndBalance(const Rank& rank);
   void Open(Share& share);
   void Close(Share& share, bool occupies);
   void EndDrain(Share& share);
@@ -134,6 +152,9 @@ class TimeSharing final : public LeasePolicy {
   void CloseWhatIsPastItsLimit();
   Share* Occupant();
   Share* Best();
+  bool IsStarved(const Share& share) const;
+  int64_t RankOf(const Share& share) const;
+  bool IsBelowAnother(const Share& share) const;
   bool TurnIsOver(const Share& holder, const Share& next) const;
   void MarkContended(Decisions& decisions);
   void Collect(Decisions& decisions);

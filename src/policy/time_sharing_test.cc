@@ -287,6 +287,37 @@ TEST(TimeSharing, TheNextTurnBeginsAsTheLastOneEnds) {
   EXPECT_TRUE(sharing.State(2).open);
 }
 
+// While one of higher priority wants the device the others are closed, and they keep no more queued
+// than it waits for; of what it leaves each has its part.
+TEST(TimeSharing, HigherPriorityGoesFirstAndTheOthersShareTheRest) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    Program first = Gappy(0, 3 * kMs, 7 * kMs);
+    first.terms.priority = 5;
+    Machine machine({first, Busy(0.6), Busy(0.2)}, seed, 100 * kUs);
+    const auto achieved = Achieved(machine, 3, 1 * kS, 6 * kS);
+    EXPECT_GE(achieved[0], 0.2) << seed;
+    EXPECT_NEAR(achieved[1] / (achieved[1] + achieved[2]), 0.7, 0.01) << seed;
+  }
+}
+
+TEST(TimeSharing, ALowerPriorityKeepsLessQueued) {
+  TimeSharing sharing;
+  ComputeTerms above = Busy(0).terms;
+  above.priority = 2;
+  above.yield_within_ns = 1'600 * kUs;
+  sharing.Add(1, above, 0, 0);
+  sharing.Add(2, Busy(0).terms, 0, 0);
+  EXPECT_EQ(sharing.ContendedBacklogNs(1), LeasePolicy::kContendedBacklogNs);
+  EXPECT_EQ(sharing.ContendedBacklogNs(2), 600 * kUs);
+  sharing.Wanted(2, 0);
+  const auto decisions = sharing.Decide(0);
+  ASSERT_EQ(decisions.changes.size(), 1u);
+  EXPECT_TRUE(decisions.changes[0].contended) << "the bound is in force while the other sleeps";
+  sharing.Wanted(1, 1 * kMs);
+  sharing.Decide(1 * kMs);
+  EXPECT_FALSE(sharing.State(2).open);
+}
+
 // Whatever programs come, go, sleep and wait: lags stay within two quanta (or two long turns), and
 // every share that always wants is served in every second.
 TEST(TimeSharing, HoldsInRandomRuns) {
