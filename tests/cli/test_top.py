@@ -230,6 +230,18 @@ class Tables(TopTestCase):
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(timeout=harness.DEADLINE_S), 0)
 
+    def test_who_holds_more_than_it_may_is_told(self):
+        self.machine.start_agent()
+        load = self.machine.start_load(["--name", "big", "--memory", "4GiB"],
+                                       ["--allocate", "2GiB", "--seconds", "600", "--announce"])
+        harness.read_event(load, "allocated")
+        self.machine.call([harness.PRORATA, "update", "big", "--memory", "1GiB"])
+        status, out, _ = self.call("--once", "--json")
+        self.assertEqual(status, 0)
+        on = json.loads(out)["shares"][0]["devices"][0]
+        self.assertIn("over_memory_limit", on["why_slow"])
+        self.assertIn("over its memory limit", self.call("--once")[1])
+
     def test_without_an_agent(self):
         status, out, err = self.call("--once")
         self.assertEqual(status, 0)
