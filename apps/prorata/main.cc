@@ -23,6 +23,7 @@ int RunAgentCommand(const Options& options) {
   agent.log_level = options.agent.log_level;
   agent.dilation = options.agent.dilation;
   agent.overcommit = options.agent.overcommit;
+  agent.elastic_ceilings = options.agent.elastic_ceilings;
   agent.resource_configs = options.agent.resource_configs;
   agent.metrics = options.agent.metrics;
   agent.program_version = prorata::cli::kVersion;

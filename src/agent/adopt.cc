@@ -16,6 +16,7 @@ Status Node::Adopt() {
   auto state = LoadState(runtime_dir_ + "/state.json");
   if (!state) return std::unexpected(state.error());
   if (auto ok = SetOvercommit(*state); !ok) return ok;
+  if (auto ok = SetElasticCeilings(*state); !ok) return ok;
   for (SavedShare& saved : state->shares) {
     const std::string name = saved.config.name;
     if (auto ok = AdoptShare(std::move(saved)); !ok) {
@@ -70,6 +71,49 @@ Status Node::SetOvercommit(const SavedState& saved) {
     }
   }
   return {};
+}
+
+// As this agent was told; else, while there are shares of the device, as the agent before.
+Status Node::SetElasticCeilings(const SavedState& saved) {
+  for (const protocol::ElasticCeiling& told : elastic_ceilings_) {
+    bool known = told.gpu.empty() || devices_.Find(told.gpu).has_value();
+    for (size_t device = 0; device < devices_.count(); ++device) {
+      known |= told.gpu == std::to_string(device);
+    }
+    if (!known) {
+      return Fail("unknown_gpu", "--elastic-ceiling: there is no GPU '" + told.gpu +
+                                     "' here; `prorata gpus` lists them");
+    }
+  }
+  for (size_t device = 0; device < devices_.count(); ++device) {
+    const std::string& uuid = devices_[device].uuid;
+    bool any = false;
+    for (const SavedShare& share : saved.shares) {
+      for (const DeviceOfShare& on : share.config.devices) any |= on.uuid == uuid;
+    }
+    Fraction ceiling = Fraction::One();
+    const auto before = saved.elastic_ceiling_ppm.find(uuid);
+    if (any && before != saved.elastic_ceiling_ppm.end()) ceiling = {before->second};
+    for (const protocol::ElasticCeiling& told : elastic_ceilings_) {
+      const bool here = told.gpu.empty() || told.gpu == uuid || told.gpu == std::to_string(device);
+      if (here) ceiling = told.ceiling;
+    }
+    if (ceiling < Fraction::One()) {
+      spdlog::info("GPU {}: above their requests, shares use up to {} of its time together", device,
+                   FormatFraction(ceiling));
+    }
+    leases_.SetElasticCeiling(device, ceiling);
+  }
+  return {};
+}
+
+std::map<std::string, uint32_t> Node::ElasticCeilings() const {
+  std::map<std::string, uint32_t> ppm;
+  for (size_t device = 0; device < devices_.count(); ++device) {
+    const Fraction ceiling = leases_.elastic_ceiling(device);
+    if (ceiling < Fraction::One()) ppm[devices_[device].uuid] = ceiling.ppm;
+  }
+  return ppm;
 }
 
 Status Node::AdoptShare(SavedShare saved) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "protocol/elastic_ceiling.h"
 #include "protocol/metrics_address.h"
 #include "protocol/overcommit.h"
 #include "protocol/resource_config.h"
@@ -36,6 +37,9 @@ struct AgentOptions {
   // How much more than there is may be promised of a device; a later one wins over an earlier, and
   // all of them over what shares that are taken over were made under. Absent: nothing.
   std::vector<protocol::Overcommit> overcommit = {};
+  // The most of a device's time that shares use together above their requests; a later one wins
+  // over an earlier, and all of them over the agent before.
+  std::vector<protocol::ElasticCeiling> elastic_ceilings = {};
   // Gemini's configuration: shares that are there because a file asks for them, one for each GPU.
   std::vector<protocol::ResourceConfigFile> resource_configs = {};
   // Where metrics are offered over HTTP; absent: nowhere.

@@ -30,10 +30,8 @@ Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) 
   config.guaranteed = spec.guaranteed;
   config.share_memory_with = spec.share_memory_with;
   for (const auto& [device, terms] : valid->devices) {
-    config.devices.push_back({device,
-                              devices[device].uuid,
-                              terms.memory_bytes,
-                              {terms.compute_request, terms.compute_limit, terms.weight}});
+    config.devices.push_back(
+        {device, devices[device].uuid, terms.memory_bytes, ComputeTermsOf(terms)});
   }
   return Make(std::move(config));
 }

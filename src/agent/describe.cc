@@ -35,6 +35,8 @@ protocol::ShareStatus Node::Describe(Share& share) {
     device.compute_request = on.compute.request;
     device.compute_limit = on.compute.limit;
     device.weight = on.compute.weight;
+    device.priority = on.compute.priority;
+    device.yield_within_ns = on.compute.yield_within_ns;
     leases_.Describe(share, i, device);
     memory_.Describe(share, i, device);
     device.why_slow = policy::WhySlow({
@@ -78,6 +80,7 @@ std::vector<protocol::DeviceStatus> Node::DescribeDevices() {
     status.total_bytes = devices_[number].total_bytes;
     status.busy = leases_.Busy(number);
     status.overcommit = memory_.ratio(number);
+    status.elastic_ceiling = leases_.elastic_ceiling(number);
     status.set_aside_bytes = memory_.SetAside(number);
     status.links = devices_[number].links;
     if (const auto memory = devices_.Memory(number)) status.used_bytes = memory->used_bytes;

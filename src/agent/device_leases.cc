@@ -17,6 +17,7 @@ DeviceLeases::Outcome DeviceLeases::Add(Key key, ShareTime& share,
   shares_[key] = &share;
   terms_[key] = terms;
   sharing_->Add(key, terms, share.ReadChargedTime(), now_ns);
+  BoundBacklogs();
   const uint32_t sequence = share.WriteLease(false, false);
   Outcome outcome = Touch(now_ns);
   outcome.changes.insert(outcome.changes.begin(), {key, sequence});
@@ -28,6 +29,7 @@ DeviceLeases::Outcome DeviceLeases::Remove(Key key, int64_t now_ns) {
   shares_.erase(key);
   held_.erase(key);
   terms_.erase(key);
+  BoundBacklogs();
   return Touch(now_ns);
 }
 
@@ -35,7 +37,22 @@ DeviceLeases::Outcome DeviceLeases::SetTerms(Key key, const policy::ComputeTerms
                                              int64_t now_ns) {
   sharing_->SetTerms(key, terms, now_ns);
   terms_[key] = terms;
+  BoundBacklogs();
   return Touch(now_ns);
+}
+
+// Whoever is above a share may want the device at any moment: what the share keeps queued must by
+// then be no more than the shortest of their bounds, whether it is alone or not.
+void DeviceLeases::BoundBacklogs() {
+  for (const auto& [key, share] : shares_) {
+    int64_t bound_ns = kNever;
+    for (const auto& [other, terms] : terms_) {
+      if (terms.priority > terms_.at(key).priority) {
+        bound_ns = std::min(bound_ns, terms.yield_within_ns);
+      }
+    }
+    share->WriteBacklogs(terms_.at(key), bound_ns);
+  }
 }
 
 DeviceLeases::Outcome DeviceLeases::BeginAnew(int64_t now_ns) {

@@ -93,6 +93,7 @@ class DeviceLeases {
     std::map<Key, Counts> shares;
   };
   void TellWhatIsSeen(int64_t now_ns);
+  void BoundBacklogs();
   void NoteWhatIsHeld(int64_t now_ns);
   Held WhatHolds(Key key, const ShareTime& share) const;
   uint64_t ChargedSince(const Moment& moment) const;

@@ -27,8 +27,9 @@ bool SaysNothing(const protocol::ShareSpec& spec) {
   const protocol::ShareSpec none;
   return spec.gpus.empty() && !spec.gpu_count && !spec.memory_bytes && spec.on.empty() &&
          spec.compute_request == none.compute_request && spec.compute_limit == none.compute_limit &&
-         spec.weight == none.weight && spec.on_full == none.on_full && !spec.guaranteed &&
-         spec.share_memory_with.empty();
+         spec.weight == none.weight && spec.priority == none.priority &&
+         spec.yield_within_ns == none.yield_within_ns && spec.on_full == none.on_full &&
+         !spec.guaranteed && spec.share_memory_with.empty();
 }
 
 // Only what grows can be refused, so what shrinks comes first.
@@ -78,10 +79,8 @@ class Node::FileChange {
     config.owner_uid = ::geteuid();
     config.created_unix_s = ::time(nullptr);
     config.resource_config = file_;
-    config.devices.push_back({device_,
-                              node_.devices_[device_].uuid,
-                              client.memory_bytes,
-                              {client.request, client.limit, protocol::kDefaultWeight}});
+    config.devices.push_back({device_, node_.devices_[device_].uuid, client.memory_bytes,
+                              ComputeTermsOf(protocol::TermsOf(client, {}))});
     auto made = node_.Make(std::move(config));
     if (!made) return std::unexpected(made.error());
     undo_.push_back([this, id = (*made)->id()] {

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <climits>
 
+#include "base/check.h"
+
 namespace prorata::agent {
 namespace {
 
@@ -20,6 +22,15 @@ Leases::Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock
                const Heartbeat& heartbeat)
     : clock_(clock), heartbeat_(heartbeat) {
   for (size_t i = 0; i < devices; ++i) devices_.push_back(std::make_unique<Device>(loop));
+}
+
+void Leases::SetElasticCeiling(size_t number, Fraction ceiling) {
+  Device& device = *devices_[number];
+  PRORATA_CHECK(device.leases.empty());
+  device.elastic_ceiling = ceiling;
+  policy::TimeSharingOptions options;
+  options.elastic_ceiling = ceiling;
+  device.leases = DeviceLeases(options);
 }
 
 void Leases::Add(Share& share) {

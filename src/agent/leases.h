@@ -24,6 +24,11 @@ class Leases {
   Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock& clock,
          const Heartbeat& heartbeat);
 
+  // The most of the device's time that its shares may use together above their requests. Before
+  // the first of them is there.
+  void SetElasticCeiling(size_t device, Fraction ceiling);
+  Fraction elastic_ceiling(size_t device) const { return devices_[device]->elastic_ceiling; }
+
   void Add(Share& share);
   void Remove(Share& share);
   // The share's terms on one of its devices are others now.
@@ -45,6 +50,7 @@ class Leases {
   struct Device {
     explicit Device(boost::asio::io_context& loop) : timer(loop) {}
     DeviceLeases leases;
+    Fraction elastic_ceiling = Fraction::One();
     boost::asio::steady_timer timer;
     std::map<uint64_t, Share*> shares;
     uint64_t silences = 0;  // of the heartbeat, when it last began anew

@@ -41,7 +41,8 @@ std::unexpected<Error> NoShare(const std::string& name) {
 }  // namespace
 
 Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml,
-           uint32_t dilation, std::vector<protocol::Overcommit> overcommit)
+           uint32_t dilation, std::vector<protocol::Overcommit> overcommit,
+           std::vector<protocol::ElasticCeiling> elastic_ceilings)
     : loop_(loop),
       runtime_dir_(std::move(runtime_dir)),
       clock_(dilation),
@@ -50,6 +51,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       heartbeat_(clock_),
       leases_(loop, devices_.count(), clock_, heartbeat_),
       overcommit_(std::move(overcommit)),
+      elastic_ceilings_(std::move(elastic_ceilings)),
       memory_(devices_, std::vector<double>(devices_.count(), 1), clock_, events_),
       sharing_([this](uint64_t id) { return Find(id); }),
       tick_(loop),
@@ -167,10 +169,10 @@ Status Node::ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& ter
     events_.Add(ChangedEvent(share, i, terms[i]));
     share.SetTerms(i, terms[i]);
     leases_.SetTerms(share, i);
-    spdlog::info("share '{}' changed: {} of GPU {}, request {}, limit {}, weight {}",
+    spdlog::info("share '{}' changed: {} of GPU {}, request {}, limit {}, weight {}, priority {}",
                  share.config().name, FormatBytes(terms[i].memory_bytes),
                  share.config().devices[i].device, FormatFraction(terms[i].compute_request),
-                 FormatFraction(terms[i].compute_limit), terms[i].weight);
+                 FormatFraction(terms[i].compute_limit), terms[i].weight, terms[i].priority);
   }
   return {};
 }
@@ -283,6 +285,7 @@ Status Node::Save() {
   for (size_t device = 0; device < devices_.count(); ++device) {
     if (memory_.ratio(device) > 1) state.overcommit[devices_[device].uuid] = memory_.ratio(device);
   }
+  state.elastic_ceiling_ppm = ElasticCeilings();
   for (const auto& [id, share] : shares_) {
     SavedShare& saved = state.shares.emplace_back();
     saved.config = share->config();

@@ -24,6 +24,7 @@
 #include "agent/state_file.h"
 #include "base/clock.h"
 #include "protocol/control.h"
+#include "protocol/elastic_ceiling.h"
 #include "protocol/overcommit.h"
 #include "protocol/resource_config.h"
 #include "protocol/wire.h"
@@ -35,7 +36,8 @@ class Node {
   using OnConnection = std::function<void(uint64_t share_id, UniqueFd socket)>;
 
   Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml,
-       uint32_t dilation = 1, std::vector<protocol::Overcommit> overcommit = {});
+       uint32_t dilation = 1, std::vector<protocol::Overcommit> overcommit = {},
+       std::vector<protocol::ElasticCeiling> elastic_ceilings = {});
   ~Node();
 
   // Who serves the member sockets; set before shares are made.
@@ -102,6 +104,8 @@ class Node {
 
  private:
   Status SetOvercommit(const SavedState& saved);
+  Status SetElasticCeilings(const SavedState& saved);
+  std::map<std::string, uint32_t> ElasticCeilings() const;  // as saved
   Status AdoptShare(SavedShare saved);
   Status Begin(Share& share);  // its socket, heartbeat, leases, owner
   Result<Share*> Make(ShareConfig config);
@@ -151,6 +155,7 @@ class Node {
   Heartbeat heartbeat_;
   Leases leases_;
   const std::vector<protocol::Overcommit> overcommit_;  // as this agent was told
+  const std::vector<protocol::ElasticCeiling> elastic_ceilings_;
   MemoryRequests memory_;
   Sharing sharing_;
   std::map<uint64_t, std::unique_ptr<Share>> shares_;

@@ -6,6 +6,11 @@
 #include "base/check.h"
 
 namespace prorata::agent {
+policy::ComputeTerms ComputeTermsOf(const protocol::ShareTerms& terms) {
+  return {terms.compute_request, terms.compute_limit, terms.weight, terms.priority,
+          terms.yield_within_ns};
+}
+
 Share::Share(uint64_t id, ShareConfig config, LimitsMapping limits)
     : id_(id), config_(std::move(config)), limits_(std::move(limits)) {
   for (uint32_t i = 0; i < device_count(); ++i) {
@@ -49,7 +54,7 @@ void Share::WriteTerms(uint32_t device) {
 void Share::SetTerms(uint32_t device, const protocol::ShareTerms& terms) {
   DeviceOfShare& on = config_.devices[device];
   on.memory_bytes = terms.memory_bytes;
-  on.compute = {terms.compute_request, terms.compute_limit, terms.weight};
+  on.compute = ComputeTermsOf(terms);
   WriteTerms(device);
   ApplyLimit(device);
 }
@@ -58,7 +63,7 @@ std::vector<protocol::ShareTerms> Share::Terms() const {
   std::vector<protocol::ShareTerms> terms;
   for (const DeviceOfShare& on : config_.devices) {
     terms.push_back({on.memory_bytes, on.compute.request, on.compute.limit, on.compute.weight,
-                     config_.guaranteed});
+                     config_.guaranteed, on.compute.priority, on.compute.yield_within_ns});
   }
   return terms;
 }

@@ -36,6 +36,8 @@ struct DeviceOfShare {
   policy::ComputeTerms compute;
 };
 
+policy::ComputeTerms ComputeTermsOf(const protocol::ShareTerms& terms);
+
 struct ShareConfig {
   std::string name;
   std::string folder;  // RUNTIME_DIR/shares/…

@@ -1,6 +1,7 @@
 #include "agent/share_events.h"
 
 #include "base/bytes.h"
+#include "base/duration.h"
 
 namespace prorata::agent {
 namespace {
@@ -9,9 +10,16 @@ using protocol::Event;
 using protocol::EventKind;
 using protocol::RefusedReason;
 
-std::string TermsInWords(uint64_t memory_bytes, Fraction request, Fraction limit, uint32_t weight) {
-  return FormatBytes(memory_bytes) + ", compute " + FormatFraction(request) + "-" +
-         FormatFraction(limit) + ", weight " + std::to_string(weight);
+std::string TermsInWords(const DeviceOfShare& on) {
+  const policy::ComputeTerms& compute = on.compute;
+  std::string words = FormatBytes(on.memory_bytes) + ", compute " +
+                      FormatFraction(compute.request) + "-" + FormatFraction(compute.limit) +
+                      ", weight " + std::to_string(compute.weight);
+  if (compute.priority != 0) {
+    words += ", priority " + std::to_string(compute.priority) + ", yield within " +
+             FormatDuration(compute.yield_within_ns);
+  }
+  return words;
 }
 
 std::string WordOf(RefusedReason reason) {
@@ -67,10 +75,8 @@ Event CreatedEvent(const Share& share) {
     event.limit_bytes = share.config().devices[0].memory_bytes;
   }
   for (const DeviceOfShare& on : share.config().devices) {
-    event.detail +=
-        (event.detail.empty() ? "" : "; ") + std::string("GPU ") + std::to_string(on.device) +
-        ", " +
-        TermsInWords(on.memory_bytes, on.compute.request, on.compute.limit, on.compute.weight);
+    event.detail += (event.detail.empty() ? "" : "; ") + std::string("GPU ") +
+                    std::to_string(on.device) + ", " + TermsInWords(on);
   }
   if (!share.config().resource_config.empty()) {
     event.detail += ", by '" + share.config().resource_config + "'";
@@ -91,6 +97,9 @@ Event ChangedEvent(const Share& share, uint32_t device, const protocol::ShareTer
   changed("compute", FormatFraction(on.compute.request), FormatFraction(terms.compute_request));
   changed("compute limit", FormatFraction(on.compute.limit), FormatFraction(terms.compute_limit));
   changed("weight", std::to_string(on.compute.weight), std::to_string(terms.weight));
+  changed("priority", std::to_string(on.compute.priority), std::to_string(terms.priority));
+  changed("yield within", FormatDuration(on.compute.yield_within_ns),
+          FormatDuration(terms.yield_within_ns));
   if (event.detail.empty()) event.detail = "nothing is different";
   return event;
 }

@@ -28,16 +28,30 @@ bool Engaged(const protocol::DeviceUsage& usage) {
 
 uint32_t SequenceOf(uint32_t lease) { return lease >> protocol::kLeaseSequenceShift; }
 
+void WriteBacklogWords(protocol::DeviceLimits& limits, const policy::ComputeTerms& terms,
+                       int64_t bound_ns) {
+  const bool limited = terms.limit < Fraction::One();
+  const auto bound_us = static_cast<uint64_t>(std::max<int64_t>(bound_ns, 1'000) / 1'000);
+  auto bounded = [bound_us](uint32_t us) {
+    return static_cast<uint32_t>(std::min<uint64_t>(us, bound_us));
+  };
+  limits.backlog_alone_us = bounded(limited ? kBacklogLimitedUs : kBacklogAloneUs);
+  limits.backlog_contended_us = bounded(kBacklogContendedUs);
+}
+
 }  // namespace
 
 void WriteComputeLimits(protocol::DeviceLimits& limits, const policy::ComputeTerms& terms) {
-  const bool limited = terms.limit < Fraction::One();
   limits.compute_request_ppm = terms.request.ppm;
   limits.compute_limit_ppm = terms.limit.ppm;
   limits.compute_weight = terms.weight;
-  limits.backlog_alone_us = limited ? kBacklogLimitedUs : kBacklogAloneUs;
-  limits.backlog_contended_us = kBacklogContendedUs;
+  // A bound that stands there stays until DeviceLeases, which knows the other shares, writes anew.
+  if (limits.backlog_alone_us == 0) WriteBacklogWords(limits, terms, kMostBacklogNs);
   limits.idle_report_us = kIdleReportUs;
+}
+
+void ShareTime::WriteBacklogs(const policy::ComputeTerms& terms, int64_t bound_ns) {
+  WriteBacklogWords(*limits_, terms, bound_ns);
 }
 
 ShareTime::Member* ShareTime::Find(uint32_t slot) {

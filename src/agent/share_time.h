@@ -58,6 +58,9 @@ class ShareTime {
   // and writes that down for the time in which no agent speaks (DeviceLimits::active_members).
   void CountActive();
 
+  // What a member may keep queued under these terms, and no more than `bound_ns` of it.
+  void WriteBacklogs(const policy::ComputeTerms& terms, int64_t bound_ns);
+
   // --- The lease -------------------------------------------------------------------------------
   uint32_t lease() const { return limits_->lease.load(); }
   void SetContendedBacklog(int64_t backlog_ns);

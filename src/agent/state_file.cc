@@ -33,7 +33,9 @@ json ToJson(const SavedShare& share) {
                        {"memory_bytes", device.memory_bytes},
                        {"request_ppm", device.compute.request.ppm},
                        {"limit_ppm", device.compute.limit.ppm},
-                       {"weight", device.compute.weight}});
+                       {"weight", device.compute.weight},
+                       {"priority", device.compute.priority},
+                       {"yield_within_ns", device.compute.yield_within_ns}});
   }
   json members = json::array();
   for (const SavedMember& member : share.members) {
@@ -75,6 +77,8 @@ SavedShare ShareOf(const json& object) {
     device.at("request_ppm").get_to(out.compute.request.ppm);
     device.at("limit_ppm").get_to(out.compute.limit.ppm);
     device.at("weight").get_to(out.compute.weight);
+    out.compute.priority = device.value("priority", out.compute.priority);
+    out.compute.yield_within_ns = device.value("yield_within_ns", out.compute.yield_within_ns);
   }
   for (const json& member : object.at("members")) {
     share.members.push_back({member.at("slot").get<uint32_t>(), ProcessOf(member.at("process")),
@@ -90,6 +94,7 @@ std::string EncodeState(const SavedState& state) {
   for (const SavedShare& share : state.shares) shares.push_back(ToJson(share));
   return json{{"version", kStateVersion},
               {"overcommit", state.overcommit},
+              {"elastic_ceiling_ppm", state.elastic_ceiling_ppm},
               {"shares", std::move(shares)}}
              .dump(1) +
          "\n";
@@ -107,6 +112,10 @@ Result<SavedState> DecodeState(const std::string& text) {
       if (!(ratio >= 1 && ratio <= protocol::kMostOvercommit)) {
         return Fail("state", "an overcommit that is none");
       }
+    }
+    state.elastic_ceiling_ppm = object.value("elastic_ceiling_ppm", state.elastic_ceiling_ppm);
+    for (auto& [uuid, ppm] : state.elastic_ceiling_ppm) {
+      if (ppm == 0 || ppm > Fraction::kOne) return Fail("state", "an elastic ceiling that is none");
     }
     for (const json& share : object.at("shares")) {
       SavedShare saved = ShareOf(share);

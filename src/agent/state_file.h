@@ -28,7 +28,8 @@ struct SavedShare {
 
 struct SavedState {
   std::vector<SavedShare> shares;
-  std::map<std::string, double> overcommit = {};  // by UUID; what is not there is 1
+  std::map<std::string, double> overcommit = {};             // by UUID; what is not there is 1
+  std::map<std::string, uint32_t> elastic_ceiling_ppm = {};  // likewise
 };
 
 std::string EncodeState(const SavedState& state);

@@ -8,11 +8,12 @@
 namespace prorata {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, int64_t>, 4> kUnits = {{
+constexpr std::array<std::pair<std::string_view, int64_t>, 5> kUnits = {{
     {"h", 3600 * kNsPerS},
     {"m", 60 * kNsPerS},
     {"s", kNsPerS},
     {"ms", kNsPerMs},
+    {"us", kNsPerUs},
 }};
 constexpr int64_t kMostNs = int64_t{1} << 62;
 
@@ -38,11 +39,11 @@ Result<int64_t> ParseDuration(std::string_view text) {
     return count * unit_ns;
   }
   return BadDuration(
-      text, "the unit '" + std::string(text.substr(i, 80)) + "' is not one of ms, s, m, h");
+      text, "the unit '" + std::string(text.substr(i, 80)) + "' is not one of us, ms, s, m, h");
 }
 
 std::string FormatDuration(int64_t span_ns) {
-  const int64_t whole_ns = span_ns / kNsPerMs * kNsPerMs;
+  const int64_t whole_ns = span_ns / kNsPerUs * kNsPerUs;
   for (const auto& [name, unit_ns] : kUnits) {
     if (whole_ns != 0 && whole_ns % unit_ns == 0) {
       return std::to_string(whole_ns / unit_ns) + std::string(name);

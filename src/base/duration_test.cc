@@ -8,6 +8,7 @@ namespace prorata {
 namespace {
 
 TEST(Duration, Parses) {
+  EXPECT_EQ(ParseDuration("500us"), 500 * kNsPerUs);
   EXPECT_EQ(ParseDuration("500ms"), 500 * kNsPerMs);
   EXPECT_EQ(ParseDuration("30s"), 30 * kNsPerS);
   EXPECT_EQ(ParseDuration("5m"), 300 * kNsPerS);
@@ -22,7 +23,7 @@ TEST(Duration, RefusesWhatIsNone) {
 }
 
 TEST(Duration, FormatsWhatItParses) {
-  for (const char* text : {"1ms", "500ms", "1s", "90s", "5m", "2h", "25h"}) {
+  for (const char* text : {"1us", "2500us", "1ms", "500ms", "1s", "90s", "5m", "2h", "25h"}) {
     EXPECT_EQ(FormatDuration(*ParseDuration(text)), text);
   }
   EXPECT_EQ(FormatDuration(0), "0s");

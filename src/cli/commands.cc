@@ -28,6 +28,8 @@ protocol::ShareSpec SpecOf(const RunOptions& options) {
   spec.compute_request = options.compute_request;
   spec.compute_limit = options.compute_limit;
   spec.weight = options.weight;
+  spec.priority = options.priority;
+  spec.yield_within_ns = options.yield_within_ns;
   spec.on = options.on;
   spec.on_full = options.on_full;
   spec.guaranteed = options.guaranteed;

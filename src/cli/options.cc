@@ -146,6 +146,8 @@ Status FillRun(const CLI::App& app, const RawRun& raw, RunOptions* run) {
   run->compute_request = terms.compute_request.value_or(run->compute_request);
   run->compute_limit = terms.compute_limit.value_or(run->compute_limit);
   run->weight = terms.weight.value_or(run->weight);
+  run->priority = terms.priority.value_or(run->priority);
+  run->yield_within_ns = terms.yield_within_ns.value_or(run->yield_within_ns);
   run->on = terms.on;
   run->on_full = terms.on_full.value_or(run->on_full);
   if (auto ok = FillGpus(app, raw, run); !ok) return ok;
@@ -174,7 +176,7 @@ Status FillUpdate(const CLI::App& app, const RawTerms& raw, UpdateOptions* updat
   if (update->change.Empty()) {
     return Fail("usage",
                 "update: nothing to change; give --memory, --compute, --compute-limit, "
-                "--weight or --on-full");
+                "--weight, --priority, --yield-within or --on-full");
   }
   return {};
 }
@@ -267,8 +269,9 @@ class Parser {
     run_ = app_.add_subcommand("run", "Run a program on a share of a GPU");
     run_->formatter(std::make_shared<RunFormatter>());
     run_->prefix_command();
-    AddTermsOptions(run_, &raw_run_.terms, " (default: all that is free)", " (default: 0)",
-                    " (default: 1)", " (default: 100)", " (default: fail)");
+    AddTermsOptions(run_, &raw_run_.terms,
+                    {" (default: all that is free)", " (default: 0)", " (default: 1)",
+                     " (default: 100)", " (default: 0)", " (default: 2ms)", " (default: fail)"});
     run_->add_flag("--guaranteed", options_.run.guaranteed,
                    "Set the whole memory limit aside, also where the agent overcommits");
     run_->add_option("--gpus", raw_run_.gpus,
@@ -291,7 +294,7 @@ class Parser {
   void AddOthers() {
     update_ = app_.add_subcommand("update", "Change a share while its programs run");
     update_->add_option("name", options_.update.name, "The share")->required()->option_text("NAME");
-    AddTermsOptions(update_, &raw_update_, "", "", "", "", "");
+    AddTermsOptions(update_, &raw_update_, {});
     update_->footer(kUpdateFooter);
     ps_ = app_.add_subcommand("ps", "Show the shares: members, memory and GPU time now");
     ps_->add_flag("--json", options_.json, "Print JSON");
@@ -324,6 +327,13 @@ class Parser {
                      "Promise up to RATIO times the memory that shares may hold, of one GPU or of "
                      "all; may be given again (default: 1)")
         ->option_text("[GPU=]RATIO");
+    agent_
+        ->add_option(
+            "--elastic-ceiling", raw_elastic_ceilings_,
+            "Above their requests, let shares use up to FRACTION of a GPU's time together, "
+            "of one GPU or of all; may be given again (default: 1)")
+        ->option_text("[GPU=]FRACTION")
+        ->allow_extra_args(false);
     agent_
         ->add_option("--resource-config", raw_resource_configs_,
                      "A GPU's clients as Gemini's resource-config.txt has them, each a share that "
@@ -372,6 +382,11 @@ class Parser {
         if (!overcommit) return UsageError("--overcommit: " + overcommit.error().message);
         options_.agent.overcommit.push_back(*overcommit);
       }
+      for (const std::string& text : raw_elastic_ceilings_) {
+        auto ceiling = protocol::ParseElasticCeiling(text);
+        if (!ceiling) return UsageError("--elastic-ceiling: " + ceiling.error().message);
+        options_.agent.elastic_ceilings.push_back(*ceiling);
+      }
       for (const std::string& text : raw_resource_configs_) {
         auto file = protocol::ParseResourceConfigFile(text);
         if (!file) return UsageError("--resource-config: " + file.error().message);
@@ -398,6 +413,7 @@ class Parser {
   RawRun raw_run_;
   RawTerms raw_update_;
   std::vector<std::string> raw_overcommit_;
+  std::vector<std::string> raw_elastic_ceilings_;
   std::vector<std::string> raw_resource_configs_;
   std::optional<std::string> raw_metrics_;
   bool all_events_ = false;

@@ -9,6 +9,7 @@
 #include "base/fraction.h"
 #include "cli/top_view.h"
 #include "protocol/control.h"
+#include "protocol/elastic_ceiling.h"
 #include "protocol/metrics_address.h"
 #include "protocol/overcommit.h"
 #include "protocol/resource_config.h"
@@ -29,6 +30,8 @@ struct RunOptions {
   Fraction compute_request = Fraction::Zero();
   Fraction compute_limit = Fraction::One();
   uint32_t weight = protocol::kDefaultWeight;
+  int32_t priority = 0;
+  int64_t yield_within_ns = protocol::kDefaultYieldWithinNs;
   std::vector<std::string> gpus;      // indices or UUIDs; empty: the agent chooses
   std::optional<uint32_t> gpu_count;  // how many it chooses; nothing: one
   std::vector<protocol::TermsOnGpu> on;
@@ -43,6 +46,7 @@ struct AgentCommandOptions {
   std::string log_level = "info";
   bool exit_when_idle = false;
   std::vector<protocol::Overcommit> overcommit;
+  std::vector<protocol::ElasticCeiling> elastic_ceilings;
   std::vector<protocol::ResourceConfigFile> resource_configs;
   std::optional<protocol::MetricsAddress> metrics;
   uint32_t dilation = 1;  // agent/agent.h

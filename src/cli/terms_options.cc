@@ -2,9 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <optional>
 
 #include "base/bytes.h"
+#include "base/duration.h"
 
 namespace prorata::cli {
 namespace {
@@ -68,6 +70,28 @@ Result<uint32_t> ParseWeight(const std::string& text) {
   return weight;
 }
 
+Result<int32_t> ParsePriority(const std::string& text) {
+  int32_t priority = 0;
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(end - text.size(), end, priority);
+  if (text.empty() || error != std::errc{} || at != end || priority < protocol::kMinPriority ||
+      priority > protocol::kMaxPriority) {
+    return Fail("usage", "'" + text + "' is not a whole number from -100 to 100");
+  }
+  return priority;
+}
+
+Result<int64_t> ParseYieldWithin(const std::string& text) {
+  auto span_ns = ParseDuration(text);
+  if (!span_ns) {
+    return Fail("usage", "'" + text.substr(0, 80) + "' is not a span of time, as 2ms or 500us");
+  }
+  if (*span_ns < protocol::kMinYieldWithinNs || *span_ns > protocol::kMaxYieldWithinNs) {
+    return Fail("usage", "'" + text.substr(0, 80) + "' is not from 500us to 1s");
+  }
+  return span_ns;
+}
+
 Status CheckOrder(const std::optional<Fraction>& request, const std::optional<Fraction>& limit,
                   const std::string& where) {
   if (!request || !limit || !(*limit < *request)) return {};
@@ -78,25 +102,33 @@ Status CheckOrder(const std::optional<Fraction>& request, const std::optional<Fr
 
 }  // namespace
 
-void AddTermsOptions(CLI::App* app, RawTerms* raw, const std::string& memory,
-                     const std::string& compute, const std::string& limit,
-                     const std::string& weight, const std::string& on_full) {
+void AddTermsOptions(CLI::App* app, RawTerms* raw, const RawTerms& without) {
   app->add_option("--memory", raw->memory,
-                  "Device memory the share may hold, e.g. 512MiB or 4GiB" + memory)
+                  "Device memory the share may hold, e.g. 512MiB or 4GiB" + without.memory)
       ->option_text("SIZE");
   app->add_option("--compute", raw->compute,
-                  "Part of the GPU's time it gets whenever it wants it" + compute)
+                  "Part of the GPU's time it gets whenever it wants it" + without.compute)
       ->option_text("FRACTION");
   app->add_option("--compute-limit", raw->compute_limit,
-                  "The most of the GPU's time it may take" + limit)
+                  "The most of the GPU's time it may take" + without.compute_limit)
       ->option_text("FRACTION");
   app->add_option("--weight", raw->weight,
-                  "Its part of the time that no request claims, against others'" + weight)
+                  "Its part of the time that no request claims, against others'" + without.weight)
       ->option_text("N");
+  app->add_option("--priority", raw->priority,
+                  "While it wants the GPU, shares of a lower priority wait; from -100 to 100" +
+                      without.priority)
+      ->option_text("N");
+  app->add_option(
+         "--yield-within", raw->yield_within,
+         "How much work shares of a lower priority may have on the GPU when it comes, from "
+         "500us to 1s" +
+             without.yield_within)
+      ->option_text("DURATION");
   app->add_option("--on-full", raw->on_full,
                   "What an allocation does that the limit allows and the device has no room for: "
                   "fail, wait, or wait=DURATION" +
-                      on_full)
+                      without.on_full)
       ->option_text("fail|wait[=DURATION]");
 }
 
@@ -113,6 +145,9 @@ Status ReadTermsOptions(const CLI::App& app, const RawTerms& raw, ShareChange* t
   read("--compute-limit", raw.compute_limit, ParseLimit, &ShareChange::compute_limit,
        &TermsOnGpu::compute_limit);
   read("--weight", raw.weight, ParseWeight, &ShareChange::weight, &TermsOnGpu::weight);
+  read("--priority", raw.priority, ParsePriority, &ShareChange::priority, &TermsOnGpu::priority);
+  read("--yield-within", raw.yield_within, ParseYieldWithin, &ShareChange::yield_within_ns,
+       &TermsOnGpu::yield_within_ns);
   if (ok && app.count("--on-full") > 0) {
     auto on_full = protocol::ParseOnFull(raw.on_full);
     if (!on_full) return Fail("usage", "--on-full: " + on_full.error().message);

@@ -21,13 +21,13 @@ struct RawTerms {
   std::string compute;
   std::string compute_limit;
   std::string weight;
+  std::string priority;
+  std::string yield_within;
   std::string on_full;
 };
 
-// Adds the options to a command; the five texts say what happens without each.
-void AddTermsOptions(CLI::App* app, RawTerms* raw, const std::string& memory,
-                     const std::string& compute, const std::string& limit,
-                     const std::string& weight, const std::string& on_full);
+// Adds the options to a command; the texts of `without` say what happens without each.
+void AddTermsOptions(CLI::App* app, RawTerms* raw, const RawTerms& without);
 
 // Reads what was typed. The error is what follows "prorata: ".
 Status ReadTermsOptions(const CLI::App& app, const RawTerms& raw, protocol::ShareChange* terms);

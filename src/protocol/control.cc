@@ -61,6 +61,17 @@ Result<uint64_t> CountField(const json& value, std::string_view field, uint64_t 
   return value.get<uint64_t>();
 }
 
+Result<int64_t> NumberField(const json& value, std::string_view field, int64_t least,
+                            int64_t most) {
+  const bool whole = value.is_number_integer() &&
+                     !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{1} << 62);
+  if (!whole || value.get<int64_t>() < least || value.get<int64_t>() > most) {
+    return Malformed("'" + std::string(field) + "' is not a whole number from " +
+                     std::to_string(least) + " to " + std::to_string(most));
+  }
+  return value.get<int64_t>();
+}
+
 Result<Fraction> FractionField(const json& value, std::string_view field) {
   const double number = value.is_number() ? value.get<double>() : -1;
   if (!(number >= 0)) return Malformed("'" + std::string(field) + "' is not a number from 0 to 1");
@@ -94,6 +105,10 @@ Status ReadTerm(const std::string& key, const json& value, Terms& terms) {
   if (key == "compute_request") take(FractionField(value, key), terms.compute_request);
   if (key == "compute_limit") take(FractionField(value, key), terms.compute_limit);
   if (key == "weight") take(CountField(value, key, 1, kMaxWeight), terms.weight);
+  if (key == "priority") take(NumberField(value, key, kMinPriority, kMaxPriority), terms.priority);
+  if (key == "yield_within_ns") {
+    take(NumberField(value, key, kMinYieldWithinNs, kMaxYieldWithinNs), terms.yield_within_ns);
+  }
   if constexpr (requires { terms.on_full; }) {
     if (key == "on_full") take(OnFullField(value, key), terms.on_full);
   }
@@ -139,7 +154,8 @@ Status ReadOn(const json& value, std::vector<TermsOnGpu>& on) {
     }
     TermsOnGpu& terms = on.emplace_back();
     Status ok = OnlyFields(entry, "an entry of 'on'",
-                           {"gpu", "memory_bytes", "compute_request", "compute_limit", "weight"});
+                           {"gpu", "memory_bytes", "compute_request", "compute_limit", "weight",
+                            "priority", "yield_within_ns"});
     for (const auto& [key, field] : entry.items()) {
       if (ok) ok = ReadTerm(key, field, terms);
     }
@@ -154,9 +170,10 @@ Status ReadOn(const json& value, std::vector<TermsOnGpu>& on) {
 
 Status ReadSpec(const json& object, ShareSpec& spec) {
   if (!object.is_object()) return Malformed("'share' is not an object");
-  Status ok = OnlyFields(object, "'share'",
-                         {"name", "gpu", "gpus", "memory_bytes", "compute_request", "compute_limit",
-                          "weight", "on", "on_full", "guaranteed", "share_memory_with"});
+  Status ok = OnlyFields(
+      object, "'share'",
+      {"name", "gpu", "gpus", "memory_bytes", "compute_request", "compute_limit", "weight",
+       "priority", "yield_within_ns", "on", "on_full", "guaranteed", "share_memory_with"});
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, spec);
     if (ok && key == "share_memory_with") ok = ReadSharedWith(value, spec.share_memory_with);
@@ -183,9 +200,9 @@ Status ReadSpec(const json& object, ShareSpec& spec) {
 
 Status ReadChange(const json& object, ShareChange& change) {
   if (!object.is_object()) return Malformed("'change' is not an object");
-  Status ok =
-      OnlyFields(object, "'change'",
-                 {"memory_bytes", "compute_request", "compute_limit", "weight", "on", "on_full"});
+  Status ok = OnlyFields(object, "'change'",
+                         {"memory_bytes", "compute_request", "compute_limit", "weight", "priority",
+                          "yield_within_ns", "on", "on_full"});
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, change);
     if (ok && key == "on") ok = ReadOn(value, change.on);
@@ -239,6 +256,8 @@ json WriteTerms(const Terms& from) {
   if (from.compute_request) to["compute_request"] = from.compute_request->value();
   if (from.compute_limit) to["compute_limit"] = from.compute_limit->value();
   if (from.weight) to["weight"] = *from.weight;
+  if (from.priority) to["priority"] = *from.priority;
+  if (from.yield_within_ns) to["yield_within_ns"] = *from.yield_within_ns;
   return to;
 }
 
@@ -327,6 +346,8 @@ std::string EncodeRequest(const ControlRequest& request) {
     share["compute_request"] = spec.compute_request.value();
     share["compute_limit"] = spec.compute_limit.value();
     share["weight"] = spec.weight;
+    share["priority"] = spec.priority;
+    share["yield_within_ns"] = spec.yield_within_ns;
     if (!spec.on.empty()) share["on"] = WriteOn(spec.on);
     share["on_full"] = FormatOnFull(spec.on_full);
     share["guaranteed"] = spec.guaranteed;

@@ -11,8 +11,9 @@
 //             {"op": "remove_share", "name": NAME}   {"op": "shutdown"}
 //             {"op": "update_share", "name": NAME, "change": {TERMS, "on"?, "on_full"?}}
 //             {"op": "events", "since"?: SEQUENCE, "follow"?: BOOL, "share"?: NAME}
-//   TERMS     "memory_bytes"?, "compute_request"?, "compute_limit"?, "weight"?: of each of the
-//             share's GPUs, less what "on": [{"gpu": GPU, TERMS}, ...] says of single ones
+//   TERMS     "memory_bytes"?, "compute_request"?, "compute_limit"?, "weight"?, "priority"?,
+//             "yield_within_ns"?: of each of the share's GPUs, less what "on": [{"gpu": GPU,
+//             TERMS}, ...] says of single ones
 //   GPU       an index or a UUID, as a text; "gpu" of a share is one or a list of them, "gpus" is
 //             the number of GPUs when the agent is to choose them
 //   reply     an object with what was asked, or {"error": {"code": CODE, "message": TEXT}}
@@ -53,6 +54,11 @@ inline constexpr int kControlVersion = 1;
 inline constexpr uint32_t kMaxShares = 256;
 inline constexpr uint32_t kDefaultWeight = 100;
 inline constexpr uint32_t kMaxWeight = 10'000;
+inline constexpr int32_t kMinPriority = -100;
+inline constexpr int32_t kMaxPriority = 100;
+inline constexpr int64_t kDefaultYieldWithinNs = 2'000'000;
+inline constexpr int64_t kMinYieldWithinNs = 500'000;
+inline constexpr int64_t kMaxYieldWithinNs = 1'000'000'000;
 inline constexpr size_t kMaxShareNameLength = 63;
 inline constexpr uint32_t kMaxGpusOfShare = 16;
 
@@ -74,8 +80,13 @@ struct TermsOnGpu {
   std::optional<Fraction> compute_request = {};
   std::optional<Fraction> compute_limit = {};
   std::optional<uint32_t> weight = {};
+  std::optional<int32_t> priority = {};
+  std::optional<int64_t> yield_within_ns = {};
 
-  bool Empty() const { return !memory_bytes && !compute_request && !compute_limit && !weight; }
+  bool Empty() const {
+    return !memory_bytes && !compute_request && !compute_limit && !weight && !priority &&
+           !yield_within_ns;
+  }
 };
 
 // What a person asks for. What is absent is decided by the agent.
@@ -87,6 +98,10 @@ struct ShareSpec {
   Fraction compute_request = {};
   Fraction compute_limit = Fraction::One();
   uint32_t weight = kDefaultWeight;
+  // While it wants the device, shares of a lower priority are closed, and keep no more work on it
+  // than takes this long.
+  int32_t priority = 0;
+  int64_t yield_within_ns = kDefaultYieldWithinNs;
   std::vector<TermsOnGpu> on = {};  // of GPUs that are named in `gpus`
   OnFull on_full = {};              // when a device is full, the share is not
   // Its whole limits are set aside for it, on devices that more was promised of than they have.
@@ -102,11 +117,14 @@ struct ShareChange {
   std::optional<Fraction> compute_request = {};
   std::optional<Fraction> compute_limit = {};
   std::optional<uint32_t> weight = {};
+  std::optional<int32_t> priority = {};
+  std::optional<int64_t> yield_within_ns = {};
   std::vector<TermsOnGpu> on = {};
   std::optional<OnFull> on_full = {};
 
   bool Empty() const {
-    return !memory_bytes && !compute_request && !compute_limit && !weight && on.empty() && !on_full;
+    return !memory_bytes && !compute_request && !compute_limit && !weight && !priority &&
+           !yield_within_ns && on.empty() && !on_full;
   }
 };
 
@@ -155,6 +173,8 @@ struct ShareDevice {
   Fraction compute_request;
   Fraction compute_limit;
   uint32_t weight = kDefaultWeight;
+  int32_t priority = 0;
+  int64_t yield_within_ns = kDefaultYieldWithinNs;
   double entitled = 0;  // of the device's time, now, among those that want it
   double achieved = 0;  // own device time / all shares' device time over the last second
   // In about the last second, as parts of it: had the device; was held back for others, by its own
@@ -210,6 +230,8 @@ struct DeviceStatus {
   // What may be promised of it, as a multiple of what the shares may hold together (all but what
   // is foreign); 1: no more than there is.
   double overcommit = 1;
+  // The most of its time that shares may use together above their requests.
+  Fraction elastic_ceiling = Fraction::One();
   uint64_t set_aside_bytes = 0;   // the limits of guaranteed shares
   std::vector<DeviceLink> links;  // to each device in their order, itself too; empty: not known
 };
@@ -245,6 +267,8 @@ struct ShareTerms {
   Fraction compute_limit;
   uint32_t weight = kDefaultWeight;
   bool guaranteed = false;  // never changed
+  int32_t priority = 0;
+  int64_t yield_within_ns = kDefaultYieldWithinNs;
 
   bool operator==(const ShareTerms&) const = default;
 };

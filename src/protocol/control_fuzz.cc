@@ -48,6 +48,8 @@ void CheckTerms(const ShareTerms& terms) {
   Must(terms.compute_request.ppm <= terms.compute_limit.ppm);
   Must(terms.compute_limit.ppm > 0 && terms.compute_limit.ppm <= Fraction::kOne);
   Must(terms.weight > 0 && terms.weight <= kMaxWeight);
+  Must(terms.priority >= kMinPriority && terms.priority <= kMaxPriority);
+  Must(terms.yield_within_ns >= kMinYieldWithinNs && terms.yield_within_ns <= kMaxYieldWithinNs);
 }
 
 // What a share was granted on a device fits beside what was promised before.

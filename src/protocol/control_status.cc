@@ -57,6 +57,8 @@ json ToJson(const ShareDevice& device) {
           {"compute_request", device.compute_request.value()},
           {"compute_limit", device.compute_limit.value()},
           {"weight", device.weight},
+          {"priority", device.priority},
+          {"yield_within_ns", device.yield_within_ns},
           {"entitled", device.entitled},
           {"achieved", device.achieved},
           {"busy", device.busy},
@@ -119,6 +121,8 @@ ShareDevice ShareDeviceOf(const json& object) {
   device.compute_request = FractionOf(object.at("compute_request"));
   device.compute_limit = FractionOf(object.at("compute_limit"));
   object.at("weight").get_to(device.weight);
+  object.at("priority").get_to(device.priority);
+  object.at("yield_within_ns").get_to(device.yield_within_ns);
   object.at("entitled").get_to(device.entitled);
   object.at("achieved").get_to(device.achieved);
   object.at("busy").get_to(device.busy);
@@ -196,6 +200,7 @@ json ToJson(const DeviceStatus& device) {
           {"shares", device.shares},
           {"busy", device.busy},
           {"overcommit", device.overcommit},
+          {"elastic_ceiling", device.elastic_ceiling.value()},
           {"set_aside_bytes", device.set_aside_bytes},
           {"links", std::move(links)}};
 }
@@ -258,6 +263,7 @@ Result<DeviceStatus> DeviceFromJson(const json& object) {
     object.at("shares").get_to(device.shares);
     object.at("busy").get_to(device.busy);
     object.at("overcommit").get_to(device.overcommit);
+    device.elastic_ceiling = FractionOf(object.at("elastic_ceiling"));
     object.at("set_aside_bytes").get_to(device.set_aside_bytes);
     for (const json& link : object.at("links")) device.links.push_back(LinkOf(link));
   });

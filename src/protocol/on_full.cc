@@ -16,6 +16,9 @@ Result<OnFull> ParseOnFull(std::string_view text) {
   const auto span_ns = ParseDuration(text.substr(kWait.size() + 1));
   if (!span_ns) return Fail("bad_on_full", span_ns.error().message);
   const int64_t wait_ms = *span_ns / kNsPerMs;
+  if (wait_ms == 0) {
+    return Fail("bad_on_full", "'" + std::string(text.substr(0, 80)) + "' is shorter than 1ms");
+  }
   if (wait_ms >= kWaitForever) {
     return Fail("bad_on_full", "'" + std::string(text.substr(0, 80)) +
                                    "' is longer than 49 days; `wait` alone waits without limit");

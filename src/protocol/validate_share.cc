@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "base/duration.h"
 #include "protocol/choose_devices.h"
 #include "protocol/control.h"
 #include "protocol/overcommit.h"
@@ -21,8 +22,11 @@ template <typename From>
 ShareTerms Changed(const ShareTerms& terms, const From& from) {
   return {from.memory_bytes.value_or(terms.memory_bytes),
           from.compute_request.value_or(terms.compute_request),
-          from.compute_limit.value_or(terms.compute_limit), from.weight.value_or(terms.weight),
-          terms.guaranteed};
+          from.compute_limit.value_or(terms.compute_limit),
+          from.weight.value_or(terms.weight),
+          terms.guaranteed,
+          from.priority.value_or(terms.priority),
+          from.yield_within_ns.value_or(terms.yield_within_ns)};
 }
 
 // What else the arithmetic of an overcommitted device rests on.
@@ -74,6 +78,16 @@ Status CheckTerms(const ShareTerms& terms, const std::string& where) {
   if (terms.weight < 1 || terms.weight > kMaxWeight) {
     return Fail("bad_weight",
                 "the weight" + where + " is not from 1 to " + std::to_string(kMaxWeight));
+  }
+  if (terms.priority < kMinPriority || terms.priority > kMaxPriority) {
+    return Fail("bad_priority", "the priority" + where + ", " + std::to_string(terms.priority) +
+                                    ", is not from " + std::to_string(kMinPriority) + " to " +
+                                    std::to_string(kMaxPriority));
+  }
+  if (terms.yield_within_ns < kMinYieldWithinNs || terms.yield_within_ns > kMaxYieldWithinNs) {
+    return Fail("bad_yield_within", "the time to yield within" + where + " is not from " +
+                                        FormatDuration(kMinYieldWithinNs) + " to " +
+                                        FormatDuration(kMaxYieldWithinNs));
   }
   return {};
 }
@@ -138,7 +152,13 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
     return Fail("too_many_shares", "the agent holds " + std::to_string(names.size()) +
                                        " shares, which is all it can; end one first");
   }
-  const ShareTerms common{0, spec.compute_request, spec.compute_limit, spec.weight};
+  const ShareTerms common{0,
+                          spec.compute_request,
+                          spec.compute_limit,
+                          spec.weight,
+                          spec.guaranteed,
+                          spec.priority,
+                          spec.yield_within_ns};
   if (auto ok = CheckTerms(common, ""); !ok) return std::unexpected(ok.error());
   auto chosen = ChooseDevices(spec, devices, [&](const DeviceStatus& device) {
     Status ok = CheckMemory(spec.memory_bytes, device);
@@ -153,8 +173,8 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
     const TermsOnGpu& own = (*on)[i];
     const std::optional<uint64_t> memory = own.memory_bytes ? own.memory_bytes : spec.memory_bytes;
     const uint64_t all = MemoryLeft(device) / kDefaultGranularity * kDefaultGranularity;
-    const ShareTerms terms =
-        Changed({memory.value_or(all), spec.compute_request, spec.compute_limit, spec.weight}, own);
+    ShareTerms terms = Changed(common, own);
+    terms.memory_bytes = memory.value_or(all);
     Status ok = CheckTerms(terms, Where(device));
     if (ok) ok = CheckMemory(memory, device);
     if (ok) ok = CheckRequest(terms.compute_request, device);

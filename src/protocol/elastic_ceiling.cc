@@ -1,0 +1,29 @@
+#include "protocol/elastic_ceiling.h"
+
+namespace prorata::protocol {
+namespace {
+
+std::unexpected<Error> Bad(std::string_view text, std::string_view why) {
+  return Fail("bad_elastic_ceiling", "'" + std::string(text.substr(0, 120)) + "' " +
+                                         std::string(why) +
+                                         "; write for example 0.9, or 0=0.9 for GPU 0 alone");
+}
+
+}  // namespace
+
+Result<ElasticCeiling> ParseElasticCeiling(std::string_view text) {
+  ElasticCeiling parsed;
+  std::string_view number = text;
+  if (const size_t equals = text.find('='); equals != std::string_view::npos) {
+    parsed.gpu = text.substr(0, equals);
+    number = text.substr(equals + 1);
+    if (parsed.gpu.empty()) return Bad(text, "names no GPU before its '='");
+  }
+  const auto ceiling = ParseFraction(number);
+  if (!ceiling) return Bad(text, "has no fraction of a GPU from 0 to 1, of at most six decimals");
+  if (*ceiling == Fraction::Zero()) return Bad(text, "would leave nothing above the requests");
+  parsed.ceiling = *ceiling;
+  return parsed;
+}
+
+}  // namespace prorata::protocol
