@@ -48,6 +48,10 @@ TEST(ValidateShare, RefusesWhatCannotBeHad) {
   EXPECT_EQ(CodeFor({.gpus = {"GPU-00000000-0000-0000-0000-000000000001"}}), "");
   EXPECT_EQ(CodeFor({.gpus = {"0"}}), "");
   EXPECT_EQ(CodeFor({.weight = 0}), "bad_weight");
+  EXPECT_EQ(CodeFor({.priority = 101}), "bad_priority");
+  EXPECT_EQ(CodeFor({.priority = -101}), "bad_priority");
+  EXPECT_EQ(CodeFor({.yield_within_ns = 499'999}), "bad_yield_within");
+  EXPECT_EQ(CodeFor({.yield_within_ns = 1'000'000'001}), "bad_yield_within");
 }
 
 TEST(ValidateShare, AnUnknownGpuListsTheKnownOnes) {

@@ -82,6 +82,49 @@ class Memory(UpdateCase):
         self.assertEqual(self.ask(program, "total")["bytes"], 3 * GIB)
 
 
+class Priority(UpdateCase):
+    def terms(self):
+        device = self.device()
+        return device["priority"], device["yield_within_ns"]
+
+    def test_it_is_told_changed_and_kept(self):
+        self.start("--memory", "2GiB", "--priority", "50", "--yield-within", "1ms")
+        self.assertEqual(self.terms(), (50, 1_000_000))
+        self.update_well("--priority", "-3")
+        self.assertEqual(self.terms(), (-3, 1_000_000))
+        self.update_well("--yield-within", "500us")
+        out = self.machine.call([harness.PRORATA, "events", "--all", "--no-follow"])[1]
+        self.assertIn("priority 50 to -3", out)
+        self.assertIn("yield within 1ms to 500us", out)
+        self.machine.kill_agent()
+        self.machine.start_agent()
+        self.assertEqual(self.terms(), (-3, 500_000))
+
+    def test_what_is_out_of_range_changes_nothing(self):
+        self.start("--memory", "2GiB", "--priority", "7")
+        for option in (["--priority", "101"], ["--priority", "-101"], ["--priority", "x"],
+                       ["--yield-within", "499us"], ["--yield-within", "2s"],
+                       ["--yield-within", "2"], ["--priority", "1=5,0=200"]):
+            status, out, err = self.update(*option)
+            self.assertEqual((status, out, err.count("\n")), (2, "", 1), option)
+            self.assertIn(option[0], err)
+        self.assertEqual(self.terms(), (7, 2_000_000))
+
+    def test_an_elastic_ceiling_is_told_and_kept_while_shares_are_there(self):
+        self.machine.kill_agent()
+        status, _, err = self.machine.call([harness.PRORATA, "agent", "--elastic-ceiling", "0"])
+        self.assertEqual((status, err.count("\n")), (2, 1))
+        status, _, err = self.machine.call([harness.PRORATA, "agent", "--elastic-ceiling", "9=0.5"])
+        self.assertNotEqual(status, 0)
+        self.assertIn("there is no GPU '9'", err)
+        self.machine.start_agent("--elastic-ceiling", "0=0.9")
+        self.start("--memory", "2GiB")
+        self.assertEqual(self.machine.gpus()[0]["elastic_ceiling"], 0.9)
+        self.machine.kill_agent()
+        self.machine.start_agent()
+        self.assertEqual(self.machine.gpus()[0]["elastic_ceiling"], 0.9)
+
+
 class Compute(UpdateCase):
     def test_terms_are_shown_and_what_is_not_named_stays(self):
         self.start("--memory", "2GiB", "--compute", "0.2", "--weight", "50")
