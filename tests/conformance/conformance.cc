@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string_view>
 #include <thread>
 
@@ -154,6 +156,25 @@ bool InFreshProcess() {
     _exit(127);
   }
   EXPECT_TRUE(child > 0 && EndsWell(child)) << "the test failed in a process of its own";
+  return false;
+}
+
+bool InFreshProcessOn(const char* machine) {
+  if (OnRealGpu() || getenv(kFreshProcess) != nullptr) return true;
+  // Broken rules come in the machine's file, too.
+  std::ostringstream text;
+  const char* given = getenv("PRORATA_SIM_MACHINE");
+  if (given != nullptr) text << std::ifstream(given).rdbuf();
+  text << machine;
+  char path[] = "/tmp/prorata-machine-XXXXXX";
+  close(mkstemp(path));
+  std::ofstream(path) << text.str();
+  const std::string before = given != nullptr ? given : "";
+  setenv("PRORATA_SIM_MACHINE", path, 1);
+  InFreshProcess();
+  unlink(path);
+  given != nullptr ? setenv("PRORATA_SIM_MACHINE", before.c_str(), 1)
+                   : unsetenv("PRORATA_SIM_MACHINE");
   return false;
 }
 

@@ -72,6 +72,9 @@ std::string KernelImage();
 //
 // runs the current test again in a new process, where it is true; a failure there is one here.
 bool InFreshProcess();
+// The same on a simulated machine with more in its file (as TOML) than that of the other tests;
+// true also on a GPU, which is as it is.
+bool InFreshProcessOn(const char* machine);
 
 // How long something may take that must happen: far more than it takes.
 std::chrono::seconds Patience();

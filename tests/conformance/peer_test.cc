@@ -1,12 +1,6 @@
 // Several devices and the links between them.
 
-#include <unistd.h>
-
-#include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <vector>
 
 #include "conformance.h"
@@ -52,22 +46,7 @@ class PeerTest : public DriverTest {
       if (count > 1) CUDA(cuDeviceCanAccessPeer)(&reached, 0, 1);
       return reached == 0;
     }
-    if (getenv("PRORATA_CONFORMANCE_FRESH_PROCESS") != nullptr) return false;
-    // Broken rules come in the machine's file, too.
-    std::ostringstream machine;
-    const char* given = getenv("PRORATA_SIM_MACHINE");
-    if (given != nullptr) machine << std::ifstream(given).rdbuf();
-    machine << kMachine;
-    char path[] = "/tmp/prorata-peers-XXXXXX";
-    const int fd = mkstemp(path);
-    const std::string text = machine.str();
-    EXPECT_EQ(write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
-    close(fd);
-    setenv("PRORATA_SIM_MACHINE", path, 1);
-    InFreshProcess();
-    unlink(path);
-    given != nullptr ? setenv("PRORATA_SIM_MACHINE", given, 1) : unsetenv("PRORATA_SIM_MACHINE");
-    return true;
+    return !InFreshProcessOn(kMachine);
   }
   // Current afterwards; destroyed with the process.
   CUcontext OnDevice(int device) {

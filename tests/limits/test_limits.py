@@ -10,7 +10,7 @@ TIMEOUT_S = 240
 
 class Limits(harness.MachineTestCase):
     # Code has a size, so that its charge can be judged.
-    MACHINE_TOML = "[[devices]]\nmodule_memory = \"6MiB\"\n"
+    MACHINE_TOML = "[[devices]]\nmodule_memory = \"6MiB\"\nmulticast = true\n"
 
     def run_suite(self, suite):
         self.machine.start_agent()
@@ -58,6 +58,9 @@ class Limits(harness.MachineTestCase):
 
     def test_pool_limits(self):
         self.run_suite("PoolLimits")
+
+    def test_multicast_limits(self):
+        self.run_suite("MulticastLimits")
 
     def test_sparse_limits(self):
         self.run_suite("SparseLimits")

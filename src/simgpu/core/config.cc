@@ -26,6 +26,7 @@ std::string ReadDevice(const toml::table& table, const std::string& where, Devic
   reader.Bytes("module_memory", &device->module_bytes);
   reader.Bytes("slab", &device->slab_bytes);
   reader.Bytes("pool_chunk", &device->pool_chunk_bytes);
+  reader.Flag("multicast", &device->multicast);
   reader.Integer("sm_count", &device->sm_count, 1, 4096);
   std::string capability;
   reader.String("compute_capability", &capability, 7);
@@ -225,6 +226,7 @@ std::string CanonicalText(const MachineConfig& config) {
         << "." << device.compute_minor << "\ncontext_memory = " << device.context_bytes
         << "\nmodule_memory = " << device.module_bytes << "\nslab = " << device.slab_bytes
         << "\npool_chunk = " << device.pool_chunk_bytes
+        << "\nmulticast = " << (device.multicast ? "true" : "false")
         << "\ntime_slice_ns = " << device.time_slice_ns
         << "\nswitch_cost_ns = " << device.switch_cost_ns
         << "\nlaunch_latency_ns = " << device.launch_latency_ns

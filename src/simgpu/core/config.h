@@ -29,6 +29,7 @@ struct DeviceConfig {
   int compute_minor = 0;
   uint64_t context_bytes = 512 * kMiB;    // DESIGN §4: about half a GiB on an H200
   uint64_t module_bytes = 0;              // not measured: what the code of a module takes
+  bool multicast = false;                 // H100/H200 (SXM) with NVSwitch: true
   uint64_t slab_bytes = 2 * kMiB;         // granularity that cuMemGetAllocationGranularity reports
   uint64_t pool_chunk_bytes = 32 * kMiB;  // assumed: what a memory pool grows by
 

@@ -40,6 +40,13 @@ class Reader {
     }
     *value = static_cast<Int>(*number);
   }
+  void Flag(const char* key, bool* value) {
+    const toml::node* node = Take(key);
+    if (node == nullptr) return;
+    const auto flag = node->value_exact<bool>();
+    if (!flag) return Complain(key, "true or false");
+    *value = *flag;
+  }
   void Bytes(const char* key, uint64_t* value) {
     const toml::node* node = Take(key);
     if (node == nullptr) return;

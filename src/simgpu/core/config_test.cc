@@ -24,6 +24,7 @@ TEST(ConfigTest, ReadsEverySetting) {
     context_memory = "100MiB"
     slab = "1MiB"
     pool_chunk = "16MiB"
+    multicast = true
     time_slice_us = 1500.5
     switch_cost_us = 0
     launch_latency_us = 2.5
@@ -42,6 +43,8 @@ TEST(ConfigTest, ReadsEverySetting) {
   EXPECT_EQ(one.memory_bytes, 4 * kGiB);
   EXPECT_EQ(one.compute_major, 8);
   EXPECT_EQ(one.compute_minor, 6);
+  EXPECT_TRUE(one.multicast);
+  EXPECT_FALSE(config->devices[1].multicast);
   EXPECT_EQ(one.time_slice_ns, 1'500'500);
   EXPECT_EQ(one.switch_cost_ns, 0);
   EXPECT_EQ(one.launch_latency_ns, 2500);
@@ -66,6 +69,8 @@ TEST(ConfigTest, ErrorsNameFileAndKey) {
   EXPECT_NE(ErrorOf("[[devices]]\ncompute_capability = \"nine\"").find("compute_capability"),
             std::string::npos);
   EXPECT_NE(ErrorOf("[[devices]]\nuuid=\"A\"\n[[devices]]\nuuid=\"A\"").find("also devices[0]"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf("[[devices]]\nmulticast = 1").find("multicast: expected true or false"),
             std::string::npos);
   EXPECT_NE(ErrorOf("devices = []").find("devices: "), std::string::npos);
   EXPECT_NE(ErrorOf("a = ").find("m.toml: line 1"), std::string::npos);

@@ -81,49 +81,51 @@ namespace prorata::simgpu {
   X(kSetReplacesDependencies, "set-replaces-dependencies")         \
   X(kToGraphDependsOnItsNodes, "to-graph-depends-on-its-nodes")
 
-#define PRORATA_SIM_MEMORY_RULES(X)                           \
-  X(kAllocatesNothing, "allocates-nothing")                   \
-  X(kFreesOnce, "frees-once")                                 \
-  X(kFreeWaits, "free-waits")                                 \
-  X(kMemInfoFollows, "mem-info-follows")                      \
-  X(kPageableIsTaken, "pageable-is-taken")                    \
-  X(kPinnedIsReadLate, "pinned-is-read-late")                 \
-  X(kPageableCopyIsDone, "pageable-copy-is-done")             \
-  X(kSyncCopyWaits, "sync-copy-waits")                        \
-  X(kDeviceCopyDoesNotWait, "device-copy-does-not-wait")      \
-  X(kFillOfDeviceDoesNotWait, "fill-of-device-does-not-wait") \
-  X(kFillOfHostWaits, "fill-of-host-waits")                   \
-  X(kFillAlignment, "fill-alignment")                         \
-  X(kPitchHoldsRow, "pitch-holds-row")                        \
-  X(kCubesAreCubes, "cubes-are-cubes")                        \
-  X(kRegistersOnce, "registers-once")                         \
-  X(kBufferIdsAreUnique, "buffer-ids-are-unique")             \
-  X(kPoolsKeepThreshold, "pools-keep-threshold")              \
-  X(kPoolsRelease, "pools-release")                           \
-  X(kTrimKeeps, "trim-keeps")                                 \
-  X(kDefaultPoolStays, "default-pool-stays")                  \
-  X(kReuseIsOrdered, "reuse-is-ordered")                      \
-  X(kEventReuseIsAsked, "event-reuse-is-asked")               \
-  X(kOpportunismIsAsked, "opportunism-is-asked")              \
-  X(kMappingsAreClosed, "mappings-are-closed")                \
-  X(kUnmapsWhole, "unmaps-whole")                             \
-  X(kMappedStaysReserved, "mapped-stays-reserved")            \
-  X(kSparseHasNoMemory, "sparse-has-no-memory")               \
-  X(kTilesAreOfAPool, "tiles-are-of-a-pool")                  \
-  X(kTilesInStreamOrder, "tiles-in-stream-order")             \
-  X(kNewContextIsCurrent, "new-context-is-current")           \
-  X(kDestroyPops, "destroy-pops")                             \
-  X(kPrimaryIsCounted, "primary-is-counted")                  \
-  X(kLimitsStay, "limits-stay")                               \
-  X(kParametersAreCopied, "parameters-are-copied")            \
-  X(kParametersComeOneWay, "parameters-come-one-way")         \
-  X(kBlocksHaveLimits, "blocks-have-limits")                  \
-  X(kSharedMemoryHasLimits, "shared-memory-has-limits")       \
-  X(kCooperativeFits, "cooperative-fits")                     \
-  X(kGlobalsHaveOneAddress, "globals-have-one-address")       \
-  X(kUnknownNamesAreNotFound, "unknown-names-are-not-found")  \
-  X(kAttributesAreKept, "attributes-are-kept")                \
-  X(kVersionsDecide, "versions-decide")                       \
+#define PRORATA_SIM_MEMORY_RULES(X)                            \
+  X(kAllocatesNothing, "allocates-nothing")                    \
+  X(kFreesOnce, "frees-once")                                  \
+  X(kFreeWaits, "free-waits")                                  \
+  X(kMemInfoFollows, "mem-info-follows")                       \
+  X(kPageableIsTaken, "pageable-is-taken")                     \
+  X(kPinnedIsReadLate, "pinned-is-read-late")                  \
+  X(kPageableCopyIsDone, "pageable-copy-is-done")              \
+  X(kSyncCopyWaits, "sync-copy-waits")                         \
+  X(kDeviceCopyDoesNotWait, "device-copy-does-not-wait")       \
+  X(kFillOfDeviceDoesNotWait, "fill-of-device-does-not-wait")  \
+  X(kFillOfHostWaits, "fill-of-host-waits")                    \
+  X(kFillAlignment, "fill-alignment")                          \
+  X(kPitchHoldsRow, "pitch-holds-row")                         \
+  X(kCubesAreCubes, "cubes-are-cubes")                         \
+  X(kRegistersOnce, "registers-once")                          \
+  X(kBufferIdsAreUnique, "buffer-ids-are-unique")              \
+  X(kPoolsKeepThreshold, "pools-keep-threshold")               \
+  X(kPoolsRelease, "pools-release")                            \
+  X(kTrimKeeps, "trim-keeps")                                  \
+  X(kDefaultPoolStays, "default-pool-stays")                   \
+  X(kReuseIsOrdered, "reuse-is-ordered")                       \
+  X(kEventReuseIsAsked, "event-reuse-is-asked")                \
+  X(kOpportunismIsAsked, "opportunism-is-asked")               \
+  X(kMappingsAreClosed, "mappings-are-closed")                 \
+  X(kUnmapsWhole, "unmaps-whole")                              \
+  X(kMappedStaysReserved, "mapped-stays-reserved")             \
+  X(kMulticastKeepsMemory, "multicast-keeps-memory")           \
+  X(kMulticastWaitsForItsTeam, "multicast-waits-for-its-team") \
+  X(kSparseHasNoMemory, "sparse-has-no-memory")                \
+  X(kTilesAreOfAPool, "tiles-are-of-a-pool")                   \
+  X(kTilesInStreamOrder, "tiles-in-stream-order")              \
+  X(kNewContextIsCurrent, "new-context-is-current")            \
+  X(kDestroyPops, "destroy-pops")                              \
+  X(kPrimaryIsCounted, "primary-is-counted")                   \
+  X(kLimitsStay, "limits-stay")                                \
+  X(kParametersAreCopied, "parameters-are-copied")             \
+  X(kParametersComeOneWay, "parameters-come-one-way")          \
+  X(kBlocksHaveLimits, "blocks-have-limits")                   \
+  X(kSharedMemoryHasLimits, "shared-memory-has-limits")        \
+  X(kCooperativeFits, "cooperative-fits")                      \
+  X(kGlobalsHaveOneAddress, "globals-have-one-address")        \
+  X(kUnknownNamesAreNotFound, "unknown-names-are-not-found")   \
+  X(kAttributesAreKept, "attributes-are-kept")                 \
+  X(kVersionsDecide, "versions-decide")                        \
   X(kUnknownErrorsHaveNoName, "unknown-errors-have-no-name")
 
 #define PRORATA_SIM_GRAPH_RULES(X)                         \

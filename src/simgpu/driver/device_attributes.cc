@@ -154,6 +154,9 @@ PRORATA_ENUMS_FROM_C bool DeviceAttribute(const Device& device, const DeviceConf
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
       *value = device.pci_device;
       return true;
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+      *value = config.multicast ? 1 : 0;
+      return true;
     case CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID:
       *value = device.index;
       return true;

@@ -8,6 +8,17 @@
 
 namespace prorata::simgpu::driver {
 
+// A team of devices, and what is bound to it (multicast_abi.cc).
+struct Multicast {
+  struct Binding {
+    uint64_t memory = 0;  // handle
+    uint64_t bytes = 0;
+  };
+  CUmulticastObjectProp prop{};
+  std::vector<int> devices;
+  std::map<std::pair<int, uint64_t>, Binding> bindings;  // by device and offset
+};
+
 // Memory of a device without addresses. What is the process's own is a context's of its device and
 // goes with it; what was imported is held by the process.
 struct Physical {
@@ -19,8 +30,9 @@ struct Physical {
   Handle share = 0;  // not 0: other processes may hold it, too
   Handle block = 0;
   int handles = 1;
-  int mappings = 0;  // and tiles of arrays
+  int mappings = 0;  // and tiles of arrays, and bindings
   uint64_t view = 0;
+  std::unique_ptr<Multicast> multicast;  // then it has no memory and no holder
 
   Physical() = default;
   Physical(const Physical&) = delete;
@@ -46,7 +58,11 @@ Vmm& V();
 // The memory of a handle that the program still has.
 CUresult FindPhysical(uint64_t handle, Physical** out);
 
-// One mapping or tile less; it goes with the last, when the program has no handle of it.
+// The same; of a multicast object when its team is complete, waiting for that.
+CUresult FindWithTeam(uint64_t handle, std::unique_lock<std::mutex>* lock, Physical** out);
+// The multicast object goes: nothing is bound to it any more.
+void DropBindings(Multicast* multicast);
+// One mapping, tile or binding less; it goes with the last, when the program has no handle of it.
 void LetGo(Physical* physical);
 // All of it mapped at once, for what has no addresses of the program (tiles of arrays); null when
 // there are no addresses left for that.

@@ -22,7 +22,9 @@ namespace {
 
 void DropIfUnused(Physical* physical) {
   if (physical->handles > 0 || physical->mappings > 0) return;
-  if (physical->share != 0) {
+  if (physical->multicast) {
+    DropBindings(physical->multicast.get());
+  } else if (physical->share != 0) {
     D().machine->DropShare(physical->share);
   } else if (physical->holder->alive) {
     D().machine->FreeSlabs(physical->holder->handle, physical->extents);
@@ -241,6 +243,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
   std::lock_guard lock(D().mutex);
   Physical* physical;
   if (CUresult result = FindPhysical(handle, &physical)) return result;
+  if (physical->multicast) return CUDA_ERROR_INVALID_VALUE;
   *prop = physical->prop;
   return CUDA_SUCCESS;
 }
@@ -279,9 +282,9 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
                   unsigned long long flags) {
   if (CUresult result = EnterCall()) return result;
   if (offset != 0 || flags != 0 || size == 0) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(D().mutex);
+  std::unique_lock lock(D().mutex);
   Physical* physical;
-  if (CUresult result = FindPhysical(handle, &physical)) return result;
+  if (CUresult result = FindWithTeam(handle, &lock, &physical)) return result;
   const int device = physical->device;
   const uint64_t slab = D().config(device).slab_bytes;
   if (size > physical->bytes || size % slab != 0 || ptr % slab != 0) {
@@ -289,14 +292,15 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
   }
   if (!IsReserved(ptr, size) || OverlapsMapping(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
   const int fd = D().machine->memory_fd(D().machine_index[device]);
+  const bool open = Broken(Rule::kMappingsAreClosed) && !physical->multicast;
   // Not accessible until cuMemSetAccess.
-  if (!MapExtents(fd, ptr, FirstBytes(physical->extents, size),
-                  Broken(Rule::kMappingsAreClosed) ? PROT_READ | PROT_WRITE : PROT_NONE)) {
+  if (!physical->multicast && !MapExtents(fd, ptr, FirstBytes(physical->extents, size),
+                                          open ? PROT_READ | PROT_WRITE : PROT_NONE)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   ++physical->mappings;
   V().mappings[ptr] = {physical, size, {}};
-  if (Broken(Rule::kMappingsAreClosed)) {
+  if (open) {
     V().mappings[ptr].access[device] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   }
   Memory memory;
@@ -305,7 +309,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
   memory.bytes = size;
   memory.ctx = physical->holder;
   memory.device = device;
-  memory.readable = Broken(Rule::kMappingsAreClosed);
+  memory.readable = open;
   AddMemory(memory);
   return CUDA_SUCCESS;
 }
@@ -347,6 +351,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* des
         return CUDA_ERROR_INVALID_DEVICE;
       }
       mapping.access[desc[i].location.id] = flags;
+      if (mapping.physical->multicast) continue;  // there is nothing to reach
       // The process has one set of pages for all devices: what any of them may do.
       int protection = PROT_NONE;
       for (const auto& [unused, each] : mapping.access) {

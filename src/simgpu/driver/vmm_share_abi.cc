@@ -31,6 +31,7 @@ CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocat
   std::lock_guard lock(D().mutex);
   Physical* physical;
   if (CUresult result = FindPhysical(handle, &physical)) return result;
+  if (physical->multicast) return CUDA_ERROR_NOT_SUPPORTED;
   // "must match at least one of the types in requestedHandleTypes"
   const bool asked = (physical->prop.requestedHandleTypes & handleType) != 0;
   if (!asked && !Broken(Rule::kShareableMustBeAsked)) return CUDA_ERROR_INVALID_VALUE;
