@@ -18,7 +18,7 @@ using namespace prorata::bench;
 
 thread_local CUcontext t_current;
 thread_local CUdeviceptr t_freed;  // one address is given out again, as a real driver would
-std::atomic<uint64_t> g_next{0x7'0000'0000'0000};
+std::atomic<uint64_t> g_next{0x7000'0000'0000};  // where x86-64 has room: below 2^47
 std::atomic<uint64_t> g_handles{0x1000};
 std::atomic<int> g_retained;
 int g_context;

@@ -110,6 +110,25 @@ TEST(Allocations, EqualHandlesOfDifferentKindsAreDifferent) {
   EXPECT_NE(KeyOf(Space::kMipmap, 5), KeyOf(Space::kPointer, 5));
 }
 
+// Real addresses have 47 bits, and a GPU's 49. Others are not counted together, and cost more.
+TEST(Slabs, AnAddressBeyondAllIsChargedASlabOfItsOwn) {
+  static Slabs slabs;
+  bool first = false;
+  for (const uint64_t address : {uint64_t{1} << 49, uint64_t{0x7} << 48, ~uint64_t{0}}) {
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(slabs.Add(address >> kSlabShift, &first));
+      EXPECT_TRUE(first);
+    }
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(slabs.Drop(address >> kSlabShift));
+  }
+  const uint64_t last = ((uint64_t{1} << 49) - 1) >> kSlabShift;
+  ASSERT_TRUE(slabs.Add(last, &first));
+  ASSERT_TRUE(slabs.Add(last, &first));
+  EXPECT_FALSE(first);
+  EXPECT_FALSE(slabs.Drop(last));
+  EXPECT_TRUE(slabs.Drop(last));
+}
+
 // Threads share slabs of a model driver; the charge must never be below what the driver holds, and
 // must end at zero. The interleavings A, B and C of allocations.h all happen here.
 TEST(Slabs, ChargeCoversTheDriverAtEveryMoment) {
