@@ -10,8 +10,6 @@ namespace {
 
 // However long a kernel was, its share is not made to pay for more than this at once.
 constexpr double kLongestTurnNs = 1e9;
-// A limit's debt is kept, but not for ever: ten seconds of it is somebody's measuring error.
-constexpr double kLimitDebtNs = 10e9;
 // Members with a lease that nobody else wants report their backlog now and then only: what is seen
 // of it is believed so long after they were told to look often.
 constexpr int64_t kWatchedNs = 500'000;
@@ -127,11 +125,8 @@ void TimeSharing::Account(int64_t now_ns) {
       if (asleep && share.lag_ns < 0) share.lag_ns = std::min(0.0, share.lag_ns + earned);
     }
   }
+  FillBuckets(passed);
   for (Share& share : shares_) {
-    const double limit = share.terms.limit.value();
-    share.tokens_ns =
-        std::min(share.tokens_ns + limit * passed, static_cast<double>(options_.quantum_ns));
-    share.tokens_ns = std::max(share.tokens_ns - share.pending_ns, -kLimitDebtNs);
     share.lag_ns -= share.pending_ns;
     share.turn_charged_ns += share.pending_ns;
     share.pending_ns = 0;

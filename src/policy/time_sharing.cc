@@ -19,9 +19,6 @@ constexpr int64_t kLeastBacklogNs = 500'000;
 // Above all lags: for whom the last turn was ended.
 constexpr double kPromised = 1e12;
 constexpr int64_t kLimitStepNs = 500'000;  // and a limit near exhaustion this often
-// A limited share is let in again when it has saved this part of a quantum times its limit.
-constexpr double kReopenPart = 0.5;
-constexpr double kLeastReopenNs = 500'000;
 // A share short by this many quanta is let in before the holder's turn is over.
 constexpr double kShortQuanta = 1.25;
 // In debt by no more than this many quanta counts as not in debt.
@@ -53,7 +50,7 @@ void TimeSharing::Add(Key key, const ComputeTerms& terms, uint64_t charged_total
   share.key = key;
   share.terms = terms;
   share.charged_total_ns = charged_total_ns;
-  share.tokens_ns = ReopenTokens(share);
+  share.tokens_ns = ReopenTokens(share.terms.limit.value());
   shares_.push_back(share);
 }
 
@@ -102,21 +99,6 @@ bool TimeSharing::Draining(Key key) const {
          (share->phase == Phase::kDraining || share->phase == Phase::kPassedOver);
 }
 
-bool TimeSharing::AtLimit(Key key) const {
-  const Share* share = Find(key);
-  return share != nullptr && Limited(*share) && share->tokens_ns < ReopenTokens(*share) - 1;
-}
-
-double TimeSharing::ReopenTokens(const Share& share) const {
-  return std::max(kLeastReopenNs, kReopenPart * share.terms.limit.value() *
-                                      static_cast<double>(options_.quantum_ns));
-}
-
-bool TimeSharing::Eligible(const Share& share) const {
-  return share.phase == Phase::kClosed &&
-         (!Limited(share) || share.tokens_ns >= ReopenTokens(share) - 1);
-}
-
 void TimeSharing::Open(Share& share) {
   share.lifted = IsStarved(share) && IsBelowAnother(share);
   share.phase = Phase::kOpen;
@@ -161,13 +143,6 @@ void TimeSharing::PassOverLateDrainers() {
     }
     share.phase = Phase::kPassedOver;
     share.occupies = false;
-  }
-}
-
-void TimeSharing::CloseWhatIsPastItsLimit() {
-  for (Share& share : shares_) {
-    if (share.phase != Phase::kOpen || !Limited(share)) continue;
-    if (share.tokens_ns - static_cast<double>(share.backlog_ns) <= 0) Close(share, true);
   }
 }
 
@@ -311,19 +286,15 @@ int64_t TimeSharing::NextDeadline() {
       next = std::min(
           next, early > now_ns_ ? early : std::max(now_ns_ + kStepNs, end - share.backlog_ns));
     }
-    const double limit = share.terms.limit.value();
     if (share.phase == Phase::kOpen && Limited(share)) {
-      const double left = share.tokens_ns - static_cast<double>(share.backlog_ns);
-      next = std::min(next,
-                      now_ns_ + std::max(kLimitStepNs, static_cast<int64_t>(left / (1 - limit))));
+      next = std::min(next, now_ns_ + std::max(kLimitStepNs, LeftNs(share)));
     }
     if (share.wanting && !IsStarved(share) && IsBelowAnother(share)) {
       next = std::min(next, share.wanting_since_ns + options_.starved_ns);
     }
     const bool waits = share.wanting || shares_.size() == 1;
-    if (share.phase == Phase::kClosed && waits && !Eligible(share) && limit > 0) {
-      const double wait = (ReopenTokens(share) - share.tokens_ns) / limit;
-      next = std::min(next, now_ns_ + 1 + static_cast<int64_t>(std::min(wait, 1e15)));
+    if (share.phase == Phase::kClosed && waits && !Eligible(share)) {
+      next = std::min(next, now_ns_ + 1 + SavedAfterNs(share));
     }
     if (share.phase == Phase::kClosed && !share.idle && !share.wanting) {
       next = std::min(next, share.active_ns + options_.linger_ns);

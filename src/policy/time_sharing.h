@@ -67,8 +67,8 @@ struct TimeSharingOptions {
   // The next is let in when what a called-back holder still has to run takes no longer than this:
   // waking a thread and its first launch take about as long.
   int64_t handover_ns = 50'000;
-  // The most of the device's time that shares may use together above their requests (GaiaGPU's
-  // maximum utilization).
+  // GaiaGPU's maximum utilization: shares grow above their requests only as long as all of them
+  // together use less of the device's time than this. A request is kept above it, too.
   Fraction elastic_ceiling = Fraction::One();
 };
 
@@ -111,7 +111,8 @@ class TimeSharing final : public LeasePolicy {
     double provisional_ns = 0;  // charged in advance when passed over
     int64_t backlog_ns = 0;
     double lag_ns = 0;
-    double tokens_ns = 0;
+    double tokens_ns = 0;     // of its limit
+    double requested_ns = 0;  // of its request, where there is an elastic ceiling
     double turn_charged_ns = 0;
     double last_turn_ns = 0;
     int64_t opened_ns = 0;  // its present quantum; one that stays furthest behind gets another
@@ -129,9 +130,14 @@ class TimeSharing final : public LeasePolicy {
   Share* Find(Key key);
   const Share* Find(Key key) const;
   bool TakesPart(const Share& share) const;
-  bool Limited(const Share& share) const { return share.terms.limit < Fraction::One(); }
-  double ReopenTokens(const Share& share) const;
+  bool HasCeiling() const { return options_.elastic_ceiling < Fraction::One(); }
+  bool Limited(const Share& share) const;
+  double ReopenTokens(double rate) const;
+  bool HasSaved(const Share& share) const;
   bool Eligible(const Share& share) const;
+  int64_t LeftNs(const Share& share) const;
+  int64_t SavedAfterNs(const Share& share) const;
+  void FillBuckets(double passed_ns);
   std::vector<double> EntitledWhile(const std::vector<const Share*>& taking_part) const;
 
   void Account(int64_t now_ns);
@@ -166,6 +172,7 @@ class TimeSharing final : public LeasePolicy {
   // holder would be called back, drain, and be the next itself.
   Key successor_ = 0;
   bool have_successor_ = false;
+  double elastic_ns_ = 0;  // what may still be taken under the elastic ceiling
   int64_t now_ns_ = 0;
   bool started_ = false;
 };
