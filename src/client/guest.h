@@ -36,7 +36,7 @@ bool AwaitReadable(int fd, int64_t timeout_ns);
 //
 // What it guards takes nanoseconds, so it is found held for longer only when its holder was
 // preempted. Those who wait then sleep for a time of their own and are not woken: that makes the
-// release a plain store, and an allocation passes four of them.
+// release a plain store, and an allocation and its free pass two of them.
 class Lock {
  public:
   void Acquire() {

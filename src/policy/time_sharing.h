@@ -17,27 +17,26 @@
 //     hoards. Where a recent turn was longer, two of that: a debt by the share's own, a claim by
 //     the longest of those that take part; so long kernels are paid for, to each of the others.
 //   - A share is charged no more than the time for which it was let in: its members, when they run
-//   at
-//     once, each measure the others' time too.
+//     at once, each measure the others' time too.
 //   - A share that reported idle earns nothing, and its debt is forgiven at the rate of its
 //     entitlement: using less than one's entitlement never counts against one.
 //   - A share that wakes from idleness, has a request and is not in debt is let in at once; so is
 //     one that is short by more than a quantum. Others wait for the end of the turn.
 //   - The limit is a token bucket over wall time, at most a quantum deep; its debt is kept, for a
 //     limit is a promise to somebody too.
-//   - Shares of a higher priority come first: while one wants the device, those below it are
-//   closed,
-//     and what a lower one keeps queued is bounded by the smallest `yield_within` of those above
-//     it, whether they are there or asleep. Lags are kept among shares of the same priority: each
-//     of them has its part of what those above leave. Nobody waits for ever: after two seconds of
+//   - The elastic ceiling is one such bucket for all shares: when it is empty, a share goes on only
+//     within a bucket of its own request (time_limits.cc).
+//   - Shares of a higher priority come first: while one wants the device, no lower one has it.
+//     What a lower one keeps queued is bounded by the smallest `yield_within` of those above it,
+//     whether they are there or asleep. Lags are kept among shares of the same priority: each of
+//     them has its part of what those above leave. Nobody waits for ever: after two seconds of
 //     waiting a lower share gets one turn.
 //   - The next turn begins a moment before the last one has drained, by the backlog that its share
 //     reports: between two turns the device has no time to wait for messages. A share whose drains
 //     took longer than its backlog said is waited for, for the next few turns. For whom a turn was
 //     ended, that share is next, whatever the drain changed.
 //   - A called-back share that does not drain by its reported backlog and a grace is charged the
-//   time
-//     it held the device up, and passed over until it drains; the next turn begins without it.
+//     time it held the device up, and passed over until it drains; the next turn begins without it.
 //
 // A share *takes part* while it holds, drains, waits, or did so a moment ago without saying that it
 // is idle (a program that waits for its last kernel before it launches again takes part).
@@ -121,8 +120,8 @@ class TimeSharing final : public LeasePolicy {
     int64_t drain_by_ns = 0;
     int distrust = 0;              // so many of its drains are not anticipated
     int64_t watched_since_ns = 0;  // its members report their backlog often since then
-    int64_t drained_at_ns =
-        0;  // is expected to have drained, by all it reported since it was closed
+    // Is expected to have drained, by all it reported since it was closed.
+    int64_t drained_at_ns = 0;
     int64_t active_ns = std::numeric_limits<int64_t>::min() / 2;  // last known to take part
     int64_t wanting_since_ns = 0;
   };

@@ -1,5 +1,7 @@
 #include "protocol/elastic_ceiling.h"
 
+#include "protocol/of_gpu.h"
+
 namespace prorata::protocol {
 namespace {
 
@@ -12,18 +14,12 @@ std::unexpected<Error> Bad(std::string_view text, std::string_view why) {
 }  // namespace
 
 Result<ElasticCeiling> ParseElasticCeiling(std::string_view text) {
-  ElasticCeiling parsed;
-  std::string_view number = text;
-  if (const size_t equals = text.find('='); equals != std::string_view::npos) {
-    parsed.gpu = text.substr(0, equals);
-    number = text.substr(equals + 1);
-    if (parsed.gpu.empty()) return Bad(text, "names no GPU before its '='");
-  }
-  const auto ceiling = ParseFraction(number);
+  const auto split = SplitOfGpu(text);
+  if (!split) return Bad(text, "names no GPU before its '='");
+  const auto ceiling = ParseFraction(split->value);
   if (!ceiling) return Bad(text, "has no fraction of a GPU from 0 to 1, of at most six decimals");
   if (*ceiling == Fraction::Zero()) return Bad(text, "would leave nothing above the requests");
-  parsed.ceiling = *ceiling;
-  return parsed;
+  return ElasticCeiling{split->gpu, *ceiling};
 }
 
 }  // namespace prorata::protocol

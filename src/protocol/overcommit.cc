@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "protocol/of_gpu.h"
+
 namespace prorata::protocol {
 namespace {
 
@@ -15,13 +17,11 @@ std::unexpected<Error> Bad(std::string_view text, std::string_view why) {
 }  // namespace
 
 Result<Overcommit> ParseOvercommit(std::string_view text) {
+  const auto split = SplitOfGpu(text);
+  if (!split) return Bad(text, "names no GPU before its '='");
   Overcommit overcommit;
-  std::string_view number = text;
-  if (const size_t equals = text.find('='); equals != std::string_view::npos) {
-    overcommit.gpu = text.substr(0, equals);
-    number = text.substr(equals + 1);
-    if (overcommit.gpu.empty()) return Bad(text, "names no GPU before its '='");
-  }
+  overcommit.gpu = split->gpu;
+  const std::string_view number = split->value;
   const char* const end = text.data() + text.size();  // the number's, too
   const auto [at, error] =
       std::from_chars(end - number.size(), end, overcommit.ratio, std::chars_format::fixed);

@@ -44,13 +44,18 @@ class Contention(harness.MachineTestCase):
         barrier = self.machine.folder / "begin"
         load = [harness.GPULOAD, "--kernel-us", kernel_us, "--seconds", 3600, "--wait-for", barrier,
                 "--announce"]
-        running = [self.machine.start(self.machine.command(["--compute", str(1 / programs), "--memory", "1GiB"], load))
-                   for _ in range(programs)]
+        share = ["--compute", str(1 / programs), "--memory", "1GiB"]
+        running = [self.machine.start(self.machine.command(share, load)) for _ in range(programs)]
         for process in running:
             harness.read_event(process, "ready")
         barrier.touch()
-        time.sleep(1)  # the joins, the first turns: not what is measured
         pids = [process.pid for process in running]
+
+        def all_had_a_turn():
+            shares = self.machine.ps()
+            return len(shares) == programs and all(
+                device["device_time_ns"] > 0 for one in shares for device in one["devices"])
+        harness.wait_until(all_had_a_turn, what="the first turns: not what is measured")
         with quiet.Watch([agent.pid, *pids]) as watch:
             began = time.monotonic()
             agent_before, helpers_before, helpers = ours(agent.pid, pids)
