@@ -5,12 +5,31 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <map>
+#include <string>
+#include <string_view>
 
 #include "agent/node.h"
 #include "agent/share_events.h"
 #include "base/clock.h"
 
 namespace prorata::agent {
+namespace {
+
+// f(device) for the one that is named, or for each where none is.
+template <typename F>
+Status ForEachNamed(const Devices& devices, const std::string& gpu, std::string_view option, F f) {
+  if (!gpu.empty()) {
+    const auto device = devices.Named(gpu, option);
+    if (!device) return std::unexpected(device.error());
+    f(*device);
+    return {};
+  }
+  for (size_t device = 0; device < devices.count(); ++device) f(device);
+  return {};
+}
+
+}  // namespace
 
 Status Node::Adopt() {
   auto state = LoadState(runtime_dir_ + "/state.json");
@@ -28,6 +47,14 @@ Status Node::Adopt() {
 
 // As this agent was told; else, while there are shares that were made so, as the agent before.
 Status Node::SetOvercommit(const SavedState& saved) {
+  std::map<size_t, double> told;
+  for (const protocol::Overcommit& over : overcommit_) {
+    if (auto ok = ForEachNamed(devices_, over.gpu, "--overcommit",
+                               [&](size_t device) { told[device] = over.ratio; });
+        !ok) {
+      return ok;
+    }
+  }
   for (size_t device = 0; device < devices_.count(); ++device) {
     const auto before = saved.overcommit.find(devices_[device].uuid);
     const double former = before != saved.overcommit.end() ? before->second : 1;
@@ -40,16 +67,9 @@ Status Node::SetOvercommit(const SavedState& saved) {
         promised += on.memory_bytes;
       }
     }
-    double ratio = any ? former : 1;
-    bool told = false;
-    for (const protocol::Overcommit& over : overcommit_) {
-      const bool here = over.gpu.empty() || over.gpu == devices_[device].uuid ||
-                        over.gpu == std::to_string(device);
-      if (!here) continue;
-      ratio = over.ratio;
-      told = true;
-    }
-    if (told && ratio < former && promised > devices_[device].total_bytes) {
+    const bool is_told = told.contains(device);
+    double ratio = is_told ? told[device] : any ? former : 1;
+    if (is_told && ratio < former && promised > devices_[device].total_bytes) {
       ratio = former;
       spdlog::warn("GPU {} stays overcommitted {} times: its shares were promised more than it has",
                    device, protocol::FormatRatio(ratio));
@@ -60,29 +80,17 @@ Status Node::SetOvercommit(const SavedState& saved) {
     }
     memory_.SetRatio(device, ratio);
   }
-  for (const protocol::Overcommit& over : overcommit_) {
-    bool known = over.gpu.empty() || devices_.Find(over.gpu).has_value();
-    for (size_t device = 0; device < devices_.count(); ++device) {
-      known |= over.gpu == std::to_string(device);
-    }
-    if (!known) {
-      return Fail("unknown_gpu", "--overcommit: there is no GPU '" + over.gpu +
-                                     "' here; `prorata gpus` lists them");
-    }
-  }
   return {};
 }
 
 // As this agent was told; else, while there are shares of the device, as the agent before.
 Status Node::SetElasticCeilings(const SavedState& saved) {
-  for (const protocol::ElasticCeiling& told : elastic_ceilings_) {
-    bool known = told.gpu.empty() || devices_.Find(told.gpu).has_value();
-    for (size_t device = 0; device < devices_.count(); ++device) {
-      known |= told.gpu == std::to_string(device);
-    }
-    if (!known) {
-      return Fail("unknown_gpu", "--elastic-ceiling: there is no GPU '" + told.gpu +
-                                     "' here; `prorata gpus` lists them");
+  std::map<size_t, Fraction> told;
+  for (const protocol::ElasticCeiling& ceiling : elastic_ceilings_) {
+    if (auto ok = ForEachNamed(devices_, ceiling.gpu, "--elastic-ceiling",
+                               [&](size_t device) { told[device] = ceiling.ceiling; });
+        !ok) {
+      return ok;
     }
   }
   for (size_t device = 0; device < devices_.count(); ++device) {
@@ -94,10 +102,7 @@ Status Node::SetElasticCeilings(const SavedState& saved) {
     Fraction ceiling = Fraction::One();
     const auto before = saved.elastic_ceiling_ppm.find(uuid);
     if (any && before != saved.elastic_ceiling_ppm.end()) ceiling = {before->second};
-    for (const protocol::ElasticCeiling& told : elastic_ceilings_) {
-      const bool here = told.gpu.empty() || told.gpu == uuid || told.gpu == std::to_string(device);
-      if (here) ceiling = told.ceiling;
-    }
+    if (told.contains(device)) ceiling = told[device];
     if (ceiling < Fraction::One()) {
       spdlog::info("GPU {}: above their requests, shares use up to {} of its time together", device,
                    FormatFraction(ceiling));

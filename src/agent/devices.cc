@@ -1,6 +1,7 @@
 #include "agent/devices.h"
 
 #include <algorithm>
+#include <string>
 
 #include "base/bytes.h"
 
@@ -18,6 +19,16 @@ std::optional<size_t> Devices::Find(std::string_view uuid) const {
     if ((*this)[i].uuid == uuid) return i;
   }
   return std::nullopt;
+}
+
+Result<size_t> Devices::Named(std::string_view gpu, std::string_view option) const {
+  if (const auto device = Find(gpu)) return *device;
+  for (size_t i = 0; i < count(); ++i) {
+    if (std::to_string(i) == gpu) return i;
+  }
+  // No agent runs that `prorata gpus` could ask.
+  return Fail("unknown_gpu", std::string(option) + ": there is no GPU '" + std::string(gpu) +
+                                 "' here; `nvidia-smi -L` lists them");
 }
 
 Result<Devices::ByProcess> Devices::Processes(size_t device) {

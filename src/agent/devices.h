@@ -22,6 +22,8 @@ class Devices {
   size_t count() const { return nvml_.Devices().size(); }
   const driver::NvmlDevice& operator[](size_t device) const { return nvml_.Devices()[device]; }
   std::optional<size_t> Find(std::string_view uuid) const;
+  // As a person names it to an option of the agent, by index or UUID. "unknown_gpu".
+  Result<size_t> Named(std::string_view gpu, std::string_view option) const;
 
   Result<driver::NvmlMemory> Memory(size_t device) { return nvml_.Memory(device); }
 

@@ -4,8 +4,10 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <functional>
+#include <utility>
 
 #include "agent/node.h"
 #include "agent/share_events.h"

@@ -2,20 +2,17 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <string>
+
 #include "protocol/control.h"
 
 namespace prorata::agent {
 
 Status ResourceConfigs::Name(const std::vector<protocol::ResourceConfigFile>& files) {
   for (const protocol::ResourceConfigFile& named : files) {
-    auto device = node_.devices().Find(named.gpu);
-    for (size_t i = 0; i < node_.devices().count(); ++i) {
-      if (named.gpu == std::to_string(i)) device = i;
-    }
-    if (!device) {
-      return Fail("unknown_gpu", "--resource-config: there is no GPU '" + named.gpu +
-                                     "' here; `nvidia-smi -L` lists them");
-    }
+    const auto device = node_.devices().Named(named.gpu, "--resource-config");
+    if (!device) return std::unexpected(device.error());
     for (const auto& other : files_) {
       if (other->device != *device) continue;
       return Fail("bad_resource_config", "--resource-config: '" + other->watch->path() + "' and '" +

@@ -29,7 +29,7 @@ bool EndOnDevice(const CUmemcpy3DOperand& end) {
 }  // namespace
 
 uint32_t DeviceOfAddress(uint64_t address) {
-  const uint64_t slab = address >> 21;
+  const uint64_t slab = address >> kSlabShift;
   KnownAddress& known = t_known[slab % kKnownAddresses];
   const uint32_t generation = g_stream_generation.load(std::memory_order_acquire);
   if (known.slab_plus_1 == slab + 1 && known.generation == generation) return known.device;
