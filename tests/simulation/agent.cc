@@ -13,9 +13,15 @@ using protocol::MessageType;
 
 // What an agent has only in its own memory.
 struct Agent::Life {
-  explicit Life(const std::string& policy) : leases(MakePolicy(policy)) {}
-  DeviceLeases leases;
-  std::map<uint64_t, std::unique_ptr<ShareTime>> times;  // by share
+  Life(const std::string& policy, size_t count) {
+    for (size_t i = 0; i < count; ++i) devices.emplace_back(MakePolicy(policy));
+  }
+  struct Device {
+    explicit Device(std::unique_ptr<policy::LeasePolicy> policy) : leases(std::move(policy)) {}
+    DeviceLeases leases;
+    std::map<uint64_t, std::unique_ptr<ShareTime>> times;  // by share
+  };
+  std::deque<Device> devices;
 };
 
 Agent::Agent(World& world) : Thread(world.loop()), world_(world), random_(world.random().Next()) {
@@ -23,7 +29,10 @@ Agent::Agent(World& world) : Thread(world.loop()), world_(world), random_(world.
     auto share = std::make_unique<SimulatedShare>();
     share->spec = spec;
     share->key = shares_.size() + 1;
-    agent::WriteComputeLimits(share->limits, spec.compute);
+    for (size_t i = 0; i < world.scenario().machine.devices.size(); ++i) {
+      share->limits.push_back(std::make_unique<protocol::DeviceLimits>());
+      agent::WriteComputeLimits(*share->limits.back(), spec.compute);
+    }
     shares_.push_back(std::move(share));
   }
   Begin();
@@ -45,7 +54,9 @@ void Agent::Begin() {
   alive_ = true;
   restart_ns_ = Thread::kNever;
   troubled_until_ns_ = now_ns + 200'000'000;  // until members have joined again
-  life_ = std::make_unique<Life>(world_.policy());
+  const size_t devices = world_.scenario().machine.devices.size();
+  life_ = std::make_unique<Life>(world_.policy(), devices);
+  deadline_ns_.assign(devices, Thread::kNever);
   world_.Trace("agent", 0);
   for (const auto& share : shares_) {
     if (share->begun) BeginShare(*share);
@@ -61,7 +72,7 @@ void Agent::Kill(int64_t restart_ns) {
   alive_ = false;
   life_.reset();
   inbox_.clear();
-  deadline_ns_ = Thread::kNever;
+  deadline_ns_.assign(deadline_ns_.size(), Thread::kNever);
   restart_ns_ = restart_ns;
   for (const auto& process : world_.processes()) process->ConnectionClosed();
   WakeAt(restart_ns);
@@ -69,16 +80,27 @@ void Agent::Kill(int64_t restart_ns) {
 
 void Agent::BeginShare(SimulatedShare& share) {
   share.begun = true;
-  auto& time = life_->times[share.key];
-  time = std::make_unique<ShareTime>(&share.limits);
-  for (Process* member : share.members) {
-    time->Admit(member->id());
-    if (!member->alive()) {
-      time->Depart(member->id());
-      PostDeath(*member);  // its memory is looked for again
+  for (const int number : share.spec.devices) {
+    Life::Device& device = life_->devices[static_cast<size_t>(number)];
+    auto& time = device.times[share.key];
+    time = std::make_unique<ShareTime>(share.limits[static_cast<size_t>(number)].get());
+    for (Process* member : share.members) {
+      if (member->device() != number) continue;
+      time->Admit(member->id());
+      if (!member->alive()) {
+        time->Depart(member->id());
+        PostDeath(*member);  // its memory is looked for again
+      }
     }
+    CarryOut(number, device.leases.Add(share.key, *time, share.spec.compute, world_.now_ns()));
   }
-  CarryOut(life_->leases.Add(share.key, *time, share.spec.compute, world_.now_ns()));
+}
+
+// The share of a member on the member's own device; null: it is not there any more, or not yet.
+ShareTime* Agent::TimeOf(const Process& member) {
+  auto& times = life_->devices[static_cast<size_t>(member.device())].times;
+  const auto time = times.find(member.share()->key);
+  return time == times.end() ? nullptr : time->second.get();
 }
 
 void Agent::Run() {
@@ -95,7 +117,9 @@ void Agent::Run() {
     const bool silent =
         now_ns - last_beat_ns_ >= static_cast<int64_t>(protocol::kAgentSilentAfterNs);
     last_beat_ns_ = now_ns;
-    if (silent) CarryOut(life_->leases.BeginAnew(now_ns));
+    for (size_t i = 0; silent && i < life_->devices.size(); ++i) {
+      CarryOut(static_cast<int>(i), life_->devices[i].leases.BeginAnew(now_ns));
+    }
     for (const auto& share : shares_) share->header.heartbeat.fetch_add(1);
     next_beat_ns_ = now_ns + static_cast<int64_t>(protocol::kHeartbeatPeriodNs);
   }
@@ -106,16 +130,21 @@ void Agent::Run() {
   }
   ForgetDead();
   if (now_ns >= next_tick_ns_) {
-    life_->leases.Sample(now_ns);
     next_tick_ns_ = now_ns + kTickNs;
-    Touch();
+    for (size_t i = 0; i < life_->devices.size(); ++i) {
+      life_->devices[i].leases.Sample(now_ns);
+      Touch(static_cast<int>(i));
+    }
   }
-  if (now_ns >= deadline_ns_) Touch();
+  for (size_t i = 0; i < deadline_ns_.size(); ++i) {
+    if (now_ns >= deadline_ns_[i]) Touch(static_cast<int>(i));
+  }
   Arm();
 }
 
 void Agent::Arm() {
-  int64_t next_ns = std::min({next_beat_ns_, next_tick_ns_, deadline_ns_});
+  int64_t next_ns = std::min(next_beat_ns_, next_tick_ns_);
+  for (const int64_t deadline_ns : deadline_ns_) next_ns = std::min(next_ns, deadline_ns);
   for (const auto& [gone_ns, member] : dying_) next_ns = std::min(next_ns, gone_ns);
   // A timer of the loop is exact (timerfd), but its thread must wake.
   next_ns = std::max(next_ns, world_.now_ns() + 1) + world_.delays().Wake(random_);
@@ -147,24 +176,23 @@ void Agent::PostDeath(Process& member) {
 
 void Agent::Handle(const Message& message) {
   Process& from = *message.from;
-  SimulatedShare& share = *from.share();
   if (message.death) return Depart(from);
   if (message.type == MessageType::kJoin) return Join(from);
-  const auto time = life_->times.find(share.key);
-  if (time == life_->times.end() || !from.connected()) return;
+  ShareTime* time = TimeOf(from);
+  if (time == nullptr || !from.connected()) return;
   if (message.type == MessageType::kLeaseIdle) {
-    time->second->SaidIdle(from.id(), message.sequence);
+    time->SaidIdle(from.id(), message.sequence);
   } else if (message.type == MessageType::kLeaseDrained) {
-    time->second->SaidDrained(from.id(), message.sequence);
+    time->SaidDrained(from.id(), message.sequence);
   }
-  Touch();
+  Touch(from.device());
 }
 
 void Agent::Join(Process& member) {
   if (!member.alive()) return;  // its death is on the way
   SimulatedShare& share = *member.share();
   if (!share.begun) BeginShare(share);
-  ShareTime& time = *life_->times.at(share.key);
+  ShareTime& time = *TimeOf(member);
   if (std::find(share.members.begin(), share.members.end(), &member) == share.members.end()) {
     share.members.push_back(&member);
     time.Admit(member.id());
@@ -172,15 +200,14 @@ void Agent::Join(Process& member) {
   time.SetUsage(member.id(), &member.usage());
   time.SetConnected(member.id(), true);
   member.Welcomed();
-  Touch();
+  Touch(member.device());
 }
 
 void Agent::Depart(Process& member) {
-  const auto time = life_->times.find(member.share()->key);
-  if (time != life_->times.end()) time->second->Depart(member.id());
+  if (ShareTime* time = TimeOf(member)) time->Depart(member.id());
   // The device shows its memory gone a little later; the agent looks now and then.
   dying_.emplace_back(world_.now_ns() + random_.Between(1'000'000, 100'000'000), &member);
-  Touch();
+  Touch(member.device());
 }
 
 void Agent::ForgetDead() {
@@ -189,30 +216,36 @@ void Agent::ForgetDead() {
     if (gone_ns > now_ns) continue;
     SimulatedShare& share = *member->share();
     std::erase(share.members, member);
-    const auto time = life_->times.find(share.key);
-    if (time == life_->times.end()) continue;
-    time->second->Forget(member->id());
+    ShareTime* time = TimeOf(*member);
+    if (time == nullptr) continue;
+    time->Forget(member->id());
     if (!share.members.empty() || share.to_start > 0) continue;
     // Its last member is gone, and nobody will come: the share ends.
     share.begun = false;
-    const std::unique_ptr<ShareTime> ended = std::move(time->second);
-    life_->times.erase(time);
-    CarryOut(life_->leases.Remove(share.key, now_ns));
+    for (const int number : share.spec.devices) {
+      Life::Device& device = life_->devices[static_cast<size_t>(number)];
+      const std::unique_ptr<ShareTime> ended = std::move(device.times.at(share.key));
+      device.times.erase(share.key);
+      CarryOut(number, device.leases.Remove(share.key, now_ns));
+    }
   }
   std::erase_if(dying_, [now_ns](const auto& entry) { return entry.first <= now_ns; });
 }
 
 // --- Decisions ----------------------------------------------------------------------------------
 
-void Agent::Touch() { CarryOut(life_->leases.Touch(world_.now_ns())); }
+void Agent::Touch(int device) {
+  CarryOut(device, life_->devices[static_cast<size_t>(device)].leases.Touch(world_.now_ns()));
+}
 
-void Agent::CarryOut(const DeviceLeases::Outcome& outcome) {
-  deadline_ns_ = outcome.next_ns;
+void Agent::CarryOut(int device, const DeviceLeases::Outcome& outcome) {
+  deadline_ns_[static_cast<size_t>(device)] = outcome.next_ns;
   for (const DeviceLeases::Change& change : outcome.changes) {
     const SimulatedShare& share = *shares_[change.share - 1];
     world_.Trace("lease", static_cast<uint32_t>(change.share),
-                 share.limits.lease.load(std::memory_order_relaxed));
+                 share.limits[static_cast<size_t>(device)]->lease.load(std::memory_order_relaxed));
     for (Process* member : share.members) {
+      if (member->device() != device) continue;
       member->LeaseWordChanged();
       if (member->connected()) member->LeaseMessage();
     }
@@ -220,23 +253,25 @@ void Agent::CarryOut(const DeviceLeases::Outcome& outcome) {
   if (const std::string wrong = CheckLeases(); !wrong.empty()) world_.Fail(wrong);
 }
 
-bool Agent::StateOpen(const SimulatedShare& share) const {
-  return life_->leases.State(share.key).open;
+bool Agent::StateOpen(const SimulatedShare& share, int device) const {
+  return life_->devices[static_cast<size_t>(device)].leases.State(share.key).open;
 }
 
 std::string Agent::CheckLeases() const {
   if (life_ == nullptr) return "";
-  int open = 0;
-  for (const auto& [key, time] : life_->times) {
-    const bool word = (time->lease() & protocol::kLeaseOpen) != 0;
-    // A share that is just being made has a closed word and no state yet.
-    if (word != life_->leases.State(key).open) {
-      return "the lease word of share " + shares_[key - 1]->spec.name +
-             " is not what the policy decided";
+  for (const Life::Device& device : life_->devices) {
+    int open = 0;
+    for (const auto& [key, time] : device.times) {
+      const bool word = (time->lease() & protocol::kLeaseOpen) != 0;
+      // A share that is just being made has a closed word and no state yet.
+      if (word != device.leases.State(key).open) {
+        return "the lease word of share " + shares_[key - 1]->spec.name +
+               " is not what the policy decided";
+      }
+      open += word;
     }
-    open += word;
+    if (open > 1) return std::to_string(open) + " shares hold the device's lease at once";
   }
-  if (open > 1) return std::to_string(open) + " shares hold the device's lease at once";
   return "";
 }
 

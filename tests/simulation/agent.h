@@ -22,7 +22,7 @@ struct SimulatedShare {
   ShareSpec spec;
   uint64_t key = 0;
   protocol::LimitsHeader header = {};
-  protocol::DeviceLimits limits = {};
+  std::vector<std::unique_ptr<protocol::DeviceLimits>> limits;  // by device of the machine
   std::vector<Process*> members;  // by the state file: admitted and not forgotten
   bool begun = false;
   int to_start = 0;  // programs that will still come
@@ -46,7 +46,7 @@ class Agent final : public Thread {
 
   // Empty, or how the lease words contradict the policy.
   std::string CheckLeases() const;
-  bool StateOpen(const SimulatedShare& share) const;
+  bool StateOpen(const SimulatedShare& share, int device) const;
   // Since when it has been answering as it should; for judging waits.
   int64_t troubled_until_ns() const { return troubled_until_ns_; }
 
@@ -67,8 +67,9 @@ class Agent final : public Thread {
   void Depart(Process& member);
   void BeginShare(SimulatedShare& share);
   void ForgetDead();
-  void CarryOut(const agent::DeviceLeases::Outcome& outcome);
-  void Touch();
+  void CarryOut(int device, const agent::DeviceLeases::Outcome& outcome);
+  agent::ShareTime* TimeOf(const Process& member);
+  void Touch(int device);
   void Arm();
 
   static constexpr int64_t kTickNs = 100'000'000;
@@ -82,7 +83,7 @@ class Agent final : public Thread {
   bool alive_ = false;
   int64_t stopped_until_ns_ = 0;
   int64_t restart_ns_ = Thread::kNever;
-  int64_t deadline_ns_ = Thread::kNever;
+  std::vector<int64_t> deadline_ns_;  // by device
   int64_t next_tick_ns_ = 0;
   int64_t next_beat_ns_ = 0;
   int64_t last_beat_ns_ = 0;

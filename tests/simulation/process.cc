@@ -15,11 +15,13 @@ simgpu::Handle HandleOf(CUstream stream) { return reinterpret_cast<simgpu::Handl
 
 }  // namespace
 
-Process::Process(World& world, const ProgramSpec& spec, SimulatedShare* share, uint32_t id)
+Process::Process(World& world, const ProgramSpec& spec, SimulatedShare* share, uint32_t id,
+                 Rank rank)
     : world_(world),
       spec_(spec),
       share_(share),
       id_(id),
+      rank_(rank),
       random_(world.random().Next()),
       host_(std::make_unique<Host>(world.loop(), *this)),
       helper_(std::make_unique<Helper>(world.loop(), *this)) {}
@@ -42,14 +44,14 @@ bool Process::Join() {
 }
 
 void Process::MakeContext() {
-  context_ = world_.machine().CreateContext(process_, 0).value();
+  context_ = world_.machine().CreateContext(process_, rank_.device).value();
   for (int i = 0; i < spec_.streams; ++i) {
     streams_.push_back(
         world_.machine().CreateStream(context_, simgpu::StreamKind::kNonBlocking).value());
   }
   spent_ns_ += world_.delays().create_context_ns;
   if (share_ == nullptr) return;
-  usage_.overhead_bytes.store(world_.machine().device(0).context_bytes);
+  usage_.overhead_bytes.store(world_.machine().device(rank_.device).context_bytes);
   ring_ = std::make_unique<client::Ring>();
   client::ClearRing(ring_.get());
   ring_->context.store(reinterpret_cast<CUcontext>(context_));
@@ -141,7 +143,10 @@ int64_t Process::AgentSilentNs() {
   return silence_.Observe(share_->header.heartbeat.load(std::memory_order_relaxed), NowNs());
 }
 
-const protocol::DeviceLimits& Process::Limits(uint32_t) { return share_->limits; }
+// It knows its own device only, as a process of a distributed program does.
+const protocol::DeviceLimits& Process::Limits(uint32_t) {
+  return *share_->limits[static_cast<size_t>(rank_.device)];
+}
 
 bool Process::Send(protocol::MessageType type, const protocol::LeaseEvent& event) {
   if (!connected_) return false;

@@ -21,10 +21,17 @@ struct SimulatedShare;
 
 class Process {
  public:
-  Process(World& world, const ProgramSpec& spec, SimulatedShare* share, uint32_t id);
+  // One of a program that has one for each of its devices; `group` is a number for all of them.
+  struct Rank {
+    int device = 0;
+    uint32_t group = 0;
+  };
+  Process(World& world, const ProgramSpec& spec, SimulatedShare* share, uint32_t id, Rank rank);
   ~Process();
 
   uint32_t id() const { return id_; }
+  int device() const { return rank_.device; }
+  uint32_t group() const { return rank_.group; }
   const ProgramSpec& spec() const { return spec_; }
   SimulatedShare* share() const { return share_; }
   simgpu::Handle context() const { return context_; }
@@ -102,6 +109,7 @@ class Process {
   const ProgramSpec& spec_;
   SimulatedShare* const share_;  // null: without prorata
   const uint32_t id_;
+  const Rank rank_;
   Random random_;
 
   bool alive_ = false;

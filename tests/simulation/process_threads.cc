@@ -193,6 +193,12 @@ bool Process::Host::StepSubmit() {
   std::array<simgpu::Work, simgpu::Machine::kMaxBatch> nodes;
   const auto count = static_cast<size_t>(std::max(1, spec.graph));
   std::fill_n(nodes.begin(), count, kernel);
+  if (spec.collective_every > 0 &&
+      (process_.launches_ + 1) % static_cast<uint64_t>(spec.collective_every) == 0) {
+    const uint64_t meeting = (uint64_t{process_.group()} + 1) << 40 | (process_.launches_ + 1);
+    nodes[count - 1] = simgpu::Work::Collective(kernel_ns_, spec.sm_ppm, meeting,
+                                                static_cast<uint32_t>(spec.devices.size()));
+  }
   const auto submitted = world.machine().Submit(stream, {nodes.data(), count});
   if (!submitted) {
     world.AwaitRoom(this, stream);  // the queue of the stream is full

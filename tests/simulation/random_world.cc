@@ -107,9 +107,11 @@ std::string CheckLimits(const World& world) {
 }
 
 std::string CheckEmpty(World& world) {
-  const auto usage = world.machine().Usage(0);
-  if (!usage->processes.empty()) return "a process is left on the device";
-  if (usage->used_bytes != 0) return std::to_string(usage->used_bytes) + " bytes are left";
+  for (int device = 0; device < world.machine().device_count(); ++device) {
+    const auto usage = world.machine().Usage(device);
+    if (!usage->processes.empty()) return "a process is left on a device";
+    if (usage->used_bytes != 0) return std::to_string(usage->used_bytes) + " bytes are left";
+  }
   const std::string broken = world.machine().CheckInvariants();
   return broken.empty() ? "" : "the core: " + broken;
 }

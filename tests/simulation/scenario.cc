@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "simulation/toml_reader.h"
@@ -55,6 +56,23 @@ void ReadKernel(TomlReader& reader, KernelTime* kernel) {
   }
   read(*node, &kernel->low_ns);
   kernel->high_ns = kernel->low_ns;
+}
+
+void ReadDevices(TomlReader& reader, std::vector<int>* devices) {
+  constexpr const char* kKey = "devices";
+  const toml::node* node = reader.Take(kKey);
+  if (node == nullptr) return;
+  const toml::array* array = node->as_array();
+  if (array == nullptr || array->empty()) return reader.Complain(kKey, "[0, 1, ...]");
+  devices->clear();
+  for (const toml::node& part : *array) {
+    const auto device = part.value_exact<int64_t>();
+    if (!device || *device < 0 || *device >= simgpu::kMaxDevices ||
+        std::find(devices->begin(), devices->end(), *device) != devices->end()) {
+      return reader.Complain(kKey, "different numbers of devices, from 0 on");
+    }
+    devices->push_back(static_cast<int>(*device));
+  }
 }
 
 // The terms as one [[programs]] table gives them; what it leaves out is empty.
@@ -139,6 +157,13 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
     reader.Complain("every_us", "per_sync above 0 and no gap_us: requests come by themselves");
   }
   reader.Integer("graph", &program.graph, 0, 256);
+  ReadDevices(reader, &program.devices);
+  reader.Integer("collective_every", &program.collective_every, 0, 1'000'000);
+  if (program.collective_every > 0 &&
+      (program.devices.size() < 2 || program.stop_ns < duration_ns)) {
+    reader.Complain("collective_every",
+                    "several devices, and no stop_ms: who ends first is missed");
+  }
   return program;
 }
 
@@ -164,7 +189,13 @@ std::string Inconsistency(const Scenario& scenario) {
   int count = 0;
   for (const ProgramSpec& program : scenario.programs) {
     if (++programs[program.name] > 1) return "programs: two are named \"" + program.name + "\"";
-    count += program.count;
+    count += program.count * static_cast<int>(program.devices.size());
+    for (const int device : program.devices) {
+      if (device >= static_cast<int>(scenario.machine.devices.size())) {
+        return "programs: \"" + program.name + "\" is on device " + std::to_string(device) +
+               ", which the machine has not";
+      }
+    }
   }
   if (count < 1 || count > 64) return "programs: expected 1 to 64 in all";
   if (scenario.warmup_ns >= scenario.duration_ns) {
@@ -231,6 +262,17 @@ void ReadMachine(TomlReader& reader, const std::string& file, simgpu::MachineCon
 
 }  // namespace
 
+void FindDevices(Scenario* scenario) {
+  for (ShareSpec& share : scenario->shares) {
+    std::set<int> devices;
+    for (const ProgramSpec& program : scenario->programs) {
+      if (program.share == share.name)
+        devices.insert(program.devices.begin(), program.devices.end());
+    }
+    if (!devices.empty()) share.devices.assign(devices.begin(), devices.end());
+  }
+}
+
 Result<Scenario> ParseScenario(std::string_view text, std::string_view origin) {
   const std::string file = std::string(origin) + ": ";
   const toml::parse_result parsed = toml::parse(text, origin);
@@ -262,6 +304,7 @@ Result<Scenario> ParseScenario(std::string_view text, std::string_view origin) {
   std::string error = reader.Finish();
   if (!error.empty()) return Fail("scenario", error);
   scenario.shares = SharesOf(terms, &error);
+  FindDevices(&scenario);
   if (error.empty()) error = Inconsistency(scenario);
   if (!error.empty()) return Fail("scenario", file + error);
   return scenario;

@@ -34,6 +34,10 @@
 //                                         # is done or not; its latency is counted from then
 //     poisson = false                     # with every_us: at random, so often in the mean
 //     graph = 0                           # kernels in a captured graph; one launch is one replay
+//     devices = [0]                       # several: a process for each of them, all of one share
+//     collective_every = 0                # not 0: every so manieth launch of such a process ends
+//                                         # together with that of the others, and holds its device
+//                                         # until then
 //
 //     [[expect]]                          # over the judged window
 //     program = "a"                       # all of the table's `count`; or share = "a"; or
@@ -44,7 +48,8 @@
 //
 // Device time is the device's own account: time in which a kernel of the program ran. Times in the
 // file are simulated time. Without prorata the terms mean nothing, and are allowed, so that two
-// files may differ in one line. An unknown key is an error.
+// files may differ in one line. An unknown key is an error. `devices` and `collective_every` are of
+// the one-process simulation only.
 
 #include <cstdint>
 #include <optional>
@@ -79,12 +84,15 @@ struct ProgramSpec {
   int64_t every_ns = 0;  // 0: no open loop
   bool poisson = false;
   int graph = 0;
+  std::vector<int> devices = {0};
+  int collective_every = 0;
 };
 
 struct ShareSpec {
   std::string name;
   policy::ComputeTerms compute;
   uint64_t memory_bytes = 0;
+  std::vector<int> devices = {0};  // of its programs, lowest first
 };
 
 struct Expectation {
@@ -104,6 +112,9 @@ struct Scenario {
   std::vector<ShareSpec> shares;
   std::vector<Expectation> expect;
 };
+
+// Gives every share the devices of its programs; for scenarios that are not read from a file.
+void FindDevices(Scenario* scenario);
 
 // `origin` names the text in errors ("FILE: programs[1].kernel_us: expected ...").
 Result<Scenario> ParseScenario(std::string_view text, std::string_view origin);

@@ -48,7 +48,10 @@ class World::Mischief final : public Thread {
     }
     if (random_.Chance(mishaps.kills_per_s * seconds)) {
       if (Process* process = Anyone()) {
-        process->Kill();
+        // Those of one program go together, as their launcher sees to it.
+        for (const auto& other : world_.processes_) {
+          if (other->group() == process->group()) other->Kill();
+        }
         world_.StartProgram(world_.spec_of_[process->id()]);
       }
     }
@@ -81,7 +84,9 @@ World::World(const Scenario& scenario, const WorldOptions& options)
   for (size_t spec = 0; spec < scenario.programs.size(); ++spec) {
     const ProgramSpec& program = scenario.programs[spec];
     for (int i = 0; i < program.count; ++i) {
-      if (agent_ != nullptr) ++agent_->ShareOf(program.share)->to_start;
+      if (agent_ != nullptr) {
+        agent_->ShareOf(program.share)->to_start += static_cast<int>(program.devices.size());
+      }
       others_.push_back(std::make_unique<Launcher>(*this, spec));
       others_.back()->WakeAt(program.start_ns);
     }
@@ -94,11 +99,15 @@ World::~World() = default;
 void World::StartProgram(size_t spec) {
   const ProgramSpec& program = scenario_.programs[spec];
   SimulatedShare* share = agent_ != nullptr ? agent_->ShareOf(program.share) : nullptr;
-  if (share != nullptr && share->to_start > 0) --share->to_start;
-  spec_of_.push_back(spec);
-  processes_.push_back(
-      std::make_unique<Process>(*this, program, share, static_cast<uint32_t>(processes_.size())));
-  processes_.back()->Start();
+  const uint32_t group = groups_++;
+  for (const int device : program.devices) {
+    if (share != nullptr && share->to_start > 0) --share->to_start;
+    spec_of_.push_back(spec);
+    const auto id = static_cast<uint32_t>(processes_.size());
+    processes_.push_back(
+        std::make_unique<Process>(*this, program, share, id, Process::Rank{device, group}));
+    processes_.back()->Start();
+  }
 }
 
 // --- The loop -----------------------------------------------------------------------------------
@@ -186,8 +195,26 @@ int64_t World::ProgramBusyNs(size_t spec) const {
   return sum;
 }
 
-int64_t World::DeviceBusyNs() { return machine_->Usage(0)->busy_ns; }
-int64_t World::DeviceSwitchingNs() { return machine_->Usage(0)->switching_ns; }
+int64_t World::DeviceBusyNs() {
+  int64_t sum = 0;
+  for (int device = 0; device < machine_->device_count(); ++device) {
+    sum += machine_->Usage(device)->busy_ns;
+  }
+  return sum / machine_->device_count();
+}
+
+int64_t World::DeviceSwitchingNs() {
+  int64_t sum = 0;
+  for (int device = 0; device < machine_->device_count(); ++device) {
+    sum += machine_->Usage(device)->switching_ns;
+  }
+  return sum / machine_->device_count();
+}
+
+int64_t World::DeviceUsedNs(int device) {
+  const auto usage = machine_->Usage(device);
+  return usage->busy_ns + usage->switching_ns;
+}
 
 // Who is held by its own limit does not count.
 void World::WatchGaps() {
@@ -203,10 +230,10 @@ void World::WatchGaps() {
 // count, nor does the time in which the agent is stopped or dead.
 void World::WatchWaiting() {
   if (agent_ == nullptr) return;
-  const int64_t idle_ns = now_ns() - DeviceBusyNs() - DeviceSwitchingNs();
   const bool trouble = !agent_->alive() || agent_->troubled_until_ns() > now_ns();
   for (size_t i = 0; i < processes_.size(); ++i) {
     Process& process = *processes_[i];
+    const int64_t idle_ns = now_ns() - DeviceUsedNs(process.device());
     const bool limited =
         process.share() != nullptr && process.share()->spec.compute.limit < Fraction::One();
     const bool counts = process.alive() && process.waits_for_lease() && !limited && !trouble &&

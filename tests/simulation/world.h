@@ -66,8 +66,10 @@ class World {
 
   // Device time of program `spec` of the scenario, by the core's own account; all instances.
   int64_t ProgramBusyNs(size_t spec) const;
+  // The mean of all devices; and of one.
   int64_t DeviceBusyNs();
   int64_t DeviceSwitchingNs();
+  int64_t DeviceUsedNs(int device);  // busy or switching
   const std::vector<GapWatch::Gap>& gaps() const { return gaps_.gaps(); }
   // The first property that failed, in words.
   const std::string& failure() const { return failure_; }
@@ -98,6 +100,7 @@ class World {
   std::unique_ptr<Agent> agent_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::vector<size_t> spec_of_;  // by process
+  uint32_t groups_ = 0;
   std::vector<std::unique_ptr<Thread>> others_;
   std::vector<Wait> waits_;
   int64_t core_next_ns_ = -1;  // -1: to be asked

@@ -173,6 +173,7 @@ class Model {
   void MoveTime(int64_t to_ns);
   void ProcessDue();
   bool ProcessKernels(int device);
+  bool Met(Index stream);
   bool ProcessCopies(int device);
   void Schedule(int device);
   void PutOnEngine(int device);

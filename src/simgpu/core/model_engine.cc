@@ -56,7 +56,9 @@ int64_t Model::NextDeviceEventNs(int index) const {
   } else if (device.phase == EnginePhase::kRunning) {
     const ContextRecord& context = state().contexts[device.current];
     if (context.running.head != 0) {
-      next = now() + state().streams[context.running.head].finish_ns - context.engine_ns;
+      const int64_t finish_ns = state().streams[context.running.head].finish_ns;
+      // Who waits for others ends when they do.
+      if (finish_ns != kNotYetNs) next = now() + finish_ns - context.engine_ns;
     }
     if (device.ring_size > 1) next = std::min(next, device.slice_end_ns);
   }
@@ -154,8 +156,45 @@ bool Model::ProcessKernels(int index) {
   const ContextRecord& context = state().contexts[device.current];
   const Index stream = context.running.head;
   if (stream == 0 || state().streams[stream].finish_ns > context.engine_ns) return false;
+  if (state().items[state().streams[stream].items.head].meeting != 0 && !Met(stream)) return true;
   Unplace(stream);
   FinishEngine(stream);
+  return true;
+}
+
+// The kernel of this stream has run its time. If all whom it meets have, they end with it; those
+// whose context has not its device at the moment, when it has. Else it goes on and waits.
+bool Model::Met(Index index) {
+  const ItemRecord& item = state().items[state().streams[index].items.head];
+  std::vector<Index> others;
+  for (size_t device = 0; device < config_->devices.size(); ++device) {
+    for (Index in_ring = state().devices[device].ring.head; in_ring != 0;
+         in_ring = Ring::Next(state(), in_ring)) {
+      for (Index other = state().contexts[in_ring].running.head; other != 0;
+           other = PlaceList::Next(state(), other)) {
+        const StreamRecord& stream = state().streams[other];
+        if (other != index && stream.finish_ns == kNotYetNs &&
+            state().items[stream.items.head].meeting == item.meeting) {
+          others.push_back(other);
+        }
+      }
+    }
+  }
+  const auto run_on = [this](Index stream, int64_t finish_ns) {
+    const List& running = state().contexts[state().streams[stream].context].running;
+    PlaceList::Remove(tx_, running, stream);
+    PlaceList::InsertBefore(tx_, running, finish_ns == kNotYetNs ? 0 : running.head, stream);
+    tx_.Mut(state().streams[stream].finish_ns) = finish_ns;
+  };
+  if (others.size() + 1 < item.meeting_size) {
+    run_on(index, kNotYetNs);
+    return false;
+  }
+  // They have met: what they still wait for is their turn on their device.
+  for (const Index other : others) {
+    tx_.Mut(state().items[state().streams[other].items.head].meeting) = 0;
+    run_on(other, state().contexts[state().streams[other].context].engine_ns);
+  }
   return true;
 }
 

@@ -98,6 +98,8 @@ int64_t Model::RemainingNs(Index index) const {
     case Place::kActionTaken:
       return 0;
     case Place::kRunning:
+      // Those it waits for may be done at any moment.
+      if (stream.finish_ns == kNotYetNs) return 0;
       return std::max<int64_t>(stream.finish_ns - context.engine_ns, 0);
     case Place::kCopying: {
       const CopyEngine& engine = state().devices[stream.copy_device].copy[stream.copy_engine];

@@ -24,7 +24,7 @@ namespace prorata::simgpu {
 using Index = uint32_t;
 
 inline constexpr uint64_t kStateMagic = 0x75706773'7472706dULL;
-inline constexpr uint32_t kStateLayout = 6;  // raise with every change of the structs below
+inline constexpr uint32_t kStateLayout = 7;  // raise with every change of the structs below
 inline constexpr uint32_t kMaxProcesses = 256;
 inline constexpr uint32_t kMaxContexts = 1024;
 inline constexpr uint32_t kMaxStreams = 16384;
@@ -56,6 +56,9 @@ enum class Life : uint8_t {
   kLive,
   kEnding,  // streams: destroyed, still draining; contexts: being taken apart
 };
+
+// `finish_ns` of a kernel that has run its time and waits for those that it meets.
+inline constexpr int64_t kNotYetNs = int64_t{1} << 61;
 
 // What every table's record begins with.
 struct Slot {
@@ -167,6 +170,8 @@ struct ItemRecord {
   Index after_process = 0;
   uint32_t after_process_generation = 0;
   uint64_t after_ticket = 0;
+  uint64_t meeting = 0;  // kKernel: ends together with meeting_size - 1 others
+  uint32_t meeting_size = 0;
   uint64_t record = 0;  // kEventRecord: which record of the event this is
   int64_t duration_ns = 0;
   int64_t not_before_ns = 0;
