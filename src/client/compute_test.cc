@@ -258,6 +258,21 @@ TEST_F(LeaseWatchTest, LooksComeCloserAsTheWorkEnds) {
   EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, LeaseWatch::kOftenNs);
 }
 
+// Seen in the simulation: looks half an idle report apart, each up to a time-out's slack late, let
+// a device stand still for more than a millisecond after its holder's last kernel.
+TEST_F(LeaseWatchTest, IdlenessIsLookedForWhenItIsDue) {
+  const uint32_t contended = Word(1, protocol::kLeaseOpen | protocol::kLeaseContended);
+  ++launches_;
+  EXPECT_EQ(Step(contended, false, 250 * kUs).look_again_ns, 450 * kUs);
+  now_ns_ += 430 * kUs;
+  EXPECT_EQ(Step(contended, false, 250 * kUs).look_again_ns, 20 * kUs);
+  now_ns_ += 20 * kUs;
+  EXPECT_TRUE(Step(contended, false, 250 * kUs).idle);
+  // Nor is what is launched meanwhile reported too late.
+  ++launches_;
+  EXPECT_EQ(Step(contended, false, 900 * kUs).look_again_ns, LeaseWatch::kWhileBusyNs);
+}
+
 // Who waits for the lease to open again must not keep it from being drained.
 TEST_F(LeaseWatchTest, AWaitingThreadDoesNotHoldUpTheDraining) {
   Step(Word(1, protocol::kLeaseOpen));

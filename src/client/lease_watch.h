@@ -74,6 +74,12 @@ class LeaseWatch {
       idle_said_ |= act.idle;
       act.look_again_ns = idle_said_ ? kSeldomNs : While(seen.backlog_ns);
       if (!idle_said_ && report_ns / 2 > act.look_again_ns) act.look_again_ns = report_ns / 2;
+      if (!idle_said_ && !seen.outstanding && !seen.waiting) {
+        // Nothing but a launch keeps it from saying so then.
+        const int64_t due_ns =
+            Later(last_work_ns_, last_waiting_ns_) + report_ns + unfenced_ns - seen.now_ns;
+        act.look_again_ns = due_ns > kWhileBusyNs ? kWhileBusyNs : due_ns;
+      }
     } else {
       act.look_again_ns = seen.outstanding ? kSometimesNs : kSeldomNs;
     }

@@ -13,8 +13,8 @@ using protocol::MessageType;
 
 // What an agent has only in its own memory.
 struct Agent::Life {
-  Life(const std::string& policy, size_t count) {
-    for (size_t i = 0; i < count; ++i) devices.emplace_back(MakePolicy(policy));
+  Life(const std::string& policy, Fraction elastic_ceiling, size_t count) {
+    for (size_t i = 0; i < count; ++i) devices.emplace_back(MakePolicy(policy, elastic_ceiling));
   }
   struct Device {
     explicit Device(std::unique_ptr<policy::LeasePolicy> policy) : leases(std::move(policy)) {}
@@ -55,7 +55,7 @@ void Agent::Begin() {
   restart_ns_ = Thread::kNever;
   troubled_until_ns_ = now_ns + 200'000'000;  // until members have joined again
   const size_t devices = world_.scenario().machine.devices.size();
-  life_ = std::make_unique<Life>(world_.policy(), devices);
+  life_ = std::make_unique<Life>(world_.policy(), world_.scenario().elastic_ceiling, devices);
   deadline_ns_.assign(devices, Thread::kNever);
   world_.Trace("agent", 0);
   for (const auto& share : shares_) {
@@ -201,6 +201,21 @@ void Agent::Join(Process& member) {
   time.SetConnected(member.id(), true);
   member.Welcomed();
   Touch(member.device());
+}
+
+bool Agent::Update(const UpdateSpec& update) {
+  if (!alive_ || stopped_until_ns_ > world_.now_ns()) return false;
+  SimulatedShare& share = *ShareOf(update.share);
+  world_.Trace("update", static_cast<uint32_t>(share.key));
+  share.spec.compute = update.compute;
+  for (const auto& limits : share.limits) agent::WriteComputeLimits(*limits, update.compute);
+  for (const int device : share.spec.devices) {
+    if (!share.begun) break;
+    agent::DeviceLeases& leases = life_->devices[static_cast<size_t>(device)].leases;
+    CarryOut(device, leases.SetTerms(share.key, update.compute, world_.now_ns()));
+  }
+  if (share.begun) Arm();
+  return true;
 }
 
 void Agent::Depart(Process& member) {

@@ -39,6 +39,8 @@ class Agent final : public Thread {
   // Messages arrive after their latency, in order.
   void Post(Process& from, protocol::MessageType type, uint32_t sequence);
   void PostDeath(Process& member);
+  // `prorata update`. False: nobody answers now.
+  bool Update(const UpdateSpec& update);
 
   // --- What goes wrong -------------------------------------------------------------------------
   void Kill(int64_t restart_ns);

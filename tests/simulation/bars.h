@@ -27,6 +27,15 @@ inline ProgramSpec& AddProgram(Scenario& scenario, double request, double limit 
   return scenario.programs.back();
 }
 
+// A change of a program's own share while it runs; what it had else stays.
+inline void AddUpdate(Scenario& scenario, int64_t at_ns, size_t program, double request,
+                      double limit) {
+  policy::ComputeTerms terms = scenario.shares[program].compute;
+  terms.request.ppm = static_cast<uint32_t>(std::lround(request * 1e6));
+  terms.limit.ppm = static_cast<uint32_t>(std::lround(limit * 1e6));
+  scenario.updates.push_back({at_ns, scenario.shares[program].name, terms});
+}
+
 struct Windows {
   int64_t window_ns = 0;
   std::vector<std::vector<int64_t>> busy;  // of a program, at the end of each window; [0] is 0

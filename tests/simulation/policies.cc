@@ -10,8 +10,12 @@ std::vector<std::string_view> PolicyNames() {
   return {"default", "gemini", "gemini-least", "round-robin"};
 }
 
-std::unique_ptr<policy::LeasePolicy> MakePolicy(std::string_view name) {
-  if (name == "default") return std::make_unique<policy::TimeSharing>();
+std::unique_ptr<policy::LeasePolicy> MakePolicy(std::string_view name, Fraction elastic_ceiling) {
+  if (name == "default") {
+    policy::TimeSharingOptions options;
+    options.elastic_ceiling = elastic_ceiling;
+    return std::make_unique<policy::TimeSharing>(options);
+  }
   if (name == "round-robin") return std::make_unique<policy::RoundRobin>();
   if (name == "gemini" || name == "gemini-least") {
     policy::GeminiOptions options;

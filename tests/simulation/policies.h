@@ -14,7 +14,8 @@ namespace prorata::simulation {
 // least, the shortest turns it can make. round-robin: equal turns.
 std::vector<std::string_view> PolicyNames();
 
-// Null: there is none of this name.
-std::unique_ptr<policy::LeasePolicy> MakePolicy(std::string_view name);
+// Null: there is none of this name. Only prorata's knows an elastic ceiling.
+std::unique_ptr<policy::LeasePolicy> MakePolicy(std::string_view name,
+                                                Fraction elastic_ceiling = Fraction::One());
 
 }  // namespace prorata::simulation

@@ -124,6 +124,24 @@ Terms ReadTerms(TomlReader& reader) {
   return terms;
 }
 
+struct Update {
+  int64_t at_ns = -1;
+  std::string share;
+  Terms terms;
+};
+
+Update ReadUpdate(TomlReader& reader, int64_t duration_ns) {
+  Update update;
+  ReadMs(reader, "at_ms", &update.at_ns);
+  if (update.at_ns < 0 || update.at_ns > duration_ns) {
+    reader.Complain("at_ms", "a time from 0 to duration_ms");
+  }
+  if (!reader.Text("share", &update.share)) reader.Complain("share", "the share's name");
+  if (reader.Has("memory")) reader.Complain("memory", "nothing: the simulation has no memory");
+  update.terms = ReadTerms(reader);
+  return update;
+}
+
 ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
   ProgramSpec program;
   if (!reader.Text("name", &program.name)) reader.Complain("name", "the program's name");
@@ -217,6 +235,15 @@ std::string Inconsistency(const Scenario& scenario) {
   return "";
 }
 
+policy::ComputeTerms Changed(policy::ComputeTerms compute, const Terms& terms) {
+  compute.request = terms.compute.value_or(compute.request);
+  compute.limit = terms.limit.value_or(compute.limit);
+  if (terms.weight) compute.weight = static_cast<uint32_t>(*terms.weight);
+  compute.priority = terms.priority.value_or(compute.priority);
+  compute.yield_within_ns = terms.yield_within_ns.value_or(compute.yield_within_ns);
+  return compute;
+}
+
 std::vector<ShareSpec> SharesOf(const std::vector<std::pair<std::string, Terms>>& given,
                                 std::string* error) {
   std::vector<std::pair<std::string, Terms>> merged;
@@ -236,15 +263,35 @@ std::vector<ShareSpec> SharesOf(const std::vector<std::pair<std::string, Terms>>
   for (const auto& [name, terms] : merged) {
     ShareSpec share;
     share.name = name;
-    share.compute.request = terms.compute.value_or(Fraction::Zero());
-    share.compute.limit = terms.limit.value_or(Fraction::One());
-    share.compute.weight = static_cast<uint32_t>(terms.weight.value_or(1));
-    share.compute.priority = terms.priority.value_or(share.compute.priority);
-    share.compute.yield_within_ns = terms.yield_within_ns.value_or(share.compute.yield_within_ns);
+    share.compute.weight = 1;
+    share.compute = Changed(share.compute, terms);
     share.memory_bytes = terms.memory_bytes.value_or(kGiB);
     shares.push_back(share);
   }
   return shares;
+}
+
+// Each leaves the share with terms that the next one starts from.
+std::vector<UpdateSpec> UpdatesOf(std::vector<Update> given, const std::vector<ShareSpec>& shares,
+                                  std::string* error) {
+  std::stable_sort(given.begin(), given.end(),
+                   [](const Update& a, const Update& b) { return a.at_ns < b.at_ns; });
+  std::map<std::string, policy::ComputeTerms> now;
+  for (const ShareSpec& share : shares) now[share.name] = share.compute;
+  std::vector<UpdateSpec> updates;
+  for (const Update& update : given) {
+    const auto share = now.find(update.share);
+    if (share == now.end()) {
+      *error = "updates: there is no share \"" + update.share + "\"";
+      return {};
+    }
+    share->second = Changed(share->second, update.terms);
+    if (share->second.limit < share->second.request) {
+      *error = "updates: share \"" + update.share + "\": compute_limit is below compute";
+    }
+    updates.push_back({update.at_ns, update.share, share->second});
+  }
+  return updates;
 }
 
 void ReadMachine(TomlReader& reader, const std::string& file, simgpu::MachineConfig* machine) {
@@ -288,12 +335,22 @@ Result<Scenario> ParseScenario(std::string_view text, std::string_view origin) {
   ReadMs(reader, "duration_ms", &scenario.duration_ns);
   ReadMs(reader, "warmup_ms", &scenario.warmup_ns);
   reader.Bool("prorata", &scenario.prorata);
+  std::optional<Fraction> ceiling;
+  ReadFraction(reader, "elastic_ceiling", &ceiling);
+  if (ceiling == Fraction::Zero()) reader.Complain("elastic_ceiling", "more than 0");
+  scenario.elastic_ceiling = ceiling.value_or(Fraction::One());
   ReadMachine(reader, file, &scenario.machine);
   std::vector<std::pair<std::string, Terms>> terms;
   reader.Tables("programs", [&](const toml::table& table, const std::string& where) {
     TomlReader part(table, where);
     scenario.programs.push_back(ReadProgram(part, scenario.duration_ns));
     terms.emplace_back(scenario.programs.back().share, ReadTerms(part));
+    reader.Adopt(part.Finish());
+  });
+  std::vector<Update> updates;
+  reader.Tables("updates", [&](const toml::table& table, const std::string& where) {
+    TomlReader part(table, where);
+    updates.push_back(ReadUpdate(part, scenario.duration_ns));
     reader.Adopt(part.Finish());
   });
   reader.Tables("expect", [&](const toml::table& table, const std::string& where) {
@@ -305,6 +362,7 @@ Result<Scenario> ParseScenario(std::string_view text, std::string_view origin) {
   if (!error.empty()) return Fail("scenario", error);
   scenario.shares = SharesOf(terms, &error);
   FindDevices(&scenario);
+  scenario.updates = UpdatesOf(std::move(updates), scenario.shares, &error);
   if (error.empty()) error = Inconsistency(scenario);
   if (!error.empty()) return Fail("scenario", file + error);
   return scenario;

@@ -7,6 +7,7 @@
 //     duration_ms = 5000                  # programs run from 0 to here
 //     warmup_ms = 500                     # judged window: [warmup_ms, duration_ms]
 //     prorata = true                      # false: no agent, no client library
+//     elastic_ceiling = "1.0"             # as `prorata agent --elastic-ceiling` sets it
 //     machine = { devices = [{ time_slice_us = 2000 }] }   # optional; keys of the machine's file
 //
 //     [[programs]]
@@ -38,6 +39,12 @@
 //     collective_every = 0                # not 0: every so manieth launch of such a process ends
 //                                         # together with that of the others, and holds its device
 //                                         # until then
+//
+//     [[updates]]                         # optional: `prorata update` while programs run; changes
+//     at_ms = 2500                        # the terms that it names, of
+//     share = "a"
+//     compute_limit = "0.6"               # compute, compute_limit, weight, priority,
+//     yield_within_ms
 //
 //     [[expect]]                          # over the judged window
 //     program = "a"                       # all of the table's `count`; or share = "a"; or
@@ -95,6 +102,13 @@ struct ShareSpec {
   std::vector<int> devices = {0};  // of its programs, lowest first
 };
 
+// From then on the share has these terms: those it had, and what the update names.
+struct UpdateSpec {
+  int64_t at_ns = 0;
+  std::string share;
+  policy::ComputeTerms compute;
+};
+
 struct Expectation {
   enum class Of : uint8_t { kProgram, kShare, kDeviceUse } of = Of::kProgram;
   std::string name;
@@ -107,9 +121,11 @@ struct Scenario {
   int64_t duration_ns = 0;
   int64_t warmup_ns = 0;
   bool prorata = true;
+  Fraction elastic_ceiling = Fraction::One();
   simgpu::MachineConfig machine = simgpu::DefaultMachineConfig();
   std::vector<ProgramSpec> programs;
   std::vector<ShareSpec> shares;
+  std::vector<UpdateSpec> updates;  // in the order of their times
   std::vector<Expectation> expect;
 };
 

@@ -53,6 +53,28 @@ TEST(Scenario, OpenLoopsAndPriorities) {
   EXPECT_NE(ErrorOf(With("yield_within_ms = -1")), "");
 }
 
+TEST(Scenario, UpdatesChangeWhatTheyNameInTheOrderOfTheirTimes) {
+  const auto scenario = ParseScenario(
+      "elastic_ceiling = \"0.9\"\n" +
+          With("compute = \"0.2\"\ncompute_limit = \"0.3\"\nweight = 7\n"
+               "[[updates]]\nat_ms = 800\nshare = \"a\"\ncompute = \"0.5\"\npriority = 2\n"
+               "[[updates]]\nat_ms = 500\nshare = \"a\"\ncompute_limit = \"0.6\"\n"),
+      "FILE");
+  ASSERT_TRUE(scenario) << scenario.error().message;
+  EXPECT_EQ(scenario->elastic_ceiling.ppm, 900'000u);
+  ASSERT_EQ(scenario->updates.size(), 2u);
+  const UpdateSpec& first = scenario->updates[0];
+  EXPECT_EQ(first.at_ns, 500'000'000);
+  EXPECT_EQ(first.compute.request.ppm, 200'000u);
+  EXPECT_EQ(first.compute.limit.ppm, 600'000u);
+  EXPECT_EQ(first.compute.weight, 7u);
+  const UpdateSpec& second = scenario->updates[1];
+  EXPECT_EQ(second.share, "a");
+  EXPECT_EQ(second.compute.request.ppm, 500'000u);
+  EXPECT_EQ(second.compute.limit.ppm, 600'000u);
+  EXPECT_EQ(second.compute.priority, 2);
+}
+
 TEST(Scenario, KernelTimesInTheirThreeForms) {
   EXPECT_EQ(ParseScenario(With("kernel_us = 1.5"), "FILE")->programs[0].kernel.high_ns, 1500);
   const auto range = ParseScenario(With("kernel_us = [20, 5000]"), "FILE");
@@ -101,6 +123,13 @@ TEST(Scenario, MistakesAreNamedWithTheirPlace) {
       {"collective_every = 1", "programs[0].collective_every: expected"},
       {"[[programs]]\nname = \"a\"", "two are named"},
       {"[[expect]]\nprogram = \"b\"\ngpu_time = 1", "there is no \"b\""},
+      {"[[updates]]\nshare = \"a\"", "updates[0].at_ms: expected"},
+      {"[[updates]]\nat_ms = 1001\nshare = \"a\"", "updates[0].at_ms: expected"},
+      {"[[updates]]\nat_ms = 5", "updates[0].share: expected"},
+      {"[[updates]]\nat_ms = 5\nshare = \"b\"", "no share \"b\""},
+      {"[[updates]]\nat_ms = 5\nshare = \"a\"\nmemory = \"1GiB\"", "updates[0].memory"},
+      {"compute = \"0.5\"\n[[updates]]\nat_ms = 5\nshare = \"a\"\ncompute_limit = \"0.4\"",
+       "below compute"},
       {"[[expect]]\ngpu_time = 1", "one of program"},
       {"[[expect]]\nprogram = \"a\"", "expect[0].gpu_time: expected"},
       {"[[expect]]\nprogram = \"a\"\nshare = \"a\"\ngpu_time = 1", "one of program"},
@@ -110,6 +139,8 @@ TEST(Scenario, MistakesAreNamedWithTheirPlace) {
         << text << "\ngave: " << ErrorOf(With(text));
     EXPECT_EQ(ErrorOf(With(text)).find("FILE: "), 0u) << text;
   }
+  EXPECT_NE(ErrorOf("elastic_ceiling = \"0\"\n" + With("")).find("elastic_ceiling: expected"),
+            std::string::npos);
   EXPECT_NE(ErrorOf("x = ").find("FILE: line 1"), std::string::npos);
   EXPECT_NE(ErrorOf("name = \"x\"\nduration_ms = 5\nwarmup_ms = 5\n[[programs]]\nname = \"a\"\n")
                 .find("warmup_ms"),

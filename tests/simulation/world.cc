@@ -23,6 +23,27 @@ class World::Launcher final : public Thread {
   size_t spec_;
 };
 
+// `prorata update` at its time; again a moment later while no agent answers.
+class World::Updater final : public Thread {
+ public:
+  Updater(World& world, const UpdateSpec& update)
+      : Thread(world.loop()), world_(world), update_(update) {}
+
+ private:
+  static constexpr int64_t kAgainNs = 10'000'000;
+  void Run() override {
+    const Delays& delays = world_.delays();
+    if (!sent_) {
+      sent_ = true;
+      return WakeAt(world_.now_ns() + delays.message_ns + delays.Wake(world_.random_));
+    }
+    if (!world_.agent_->Update(update_)) WakeAt(world_.now_ns() + kAgainNs);
+  }
+  World& world_;
+  const UpdateSpec& update_;
+  bool sent_ = false;
+};
+
 // What goes wrong, at random; and the watch over those who wait.
 class World::Mischief final : public Thread {
  public:
@@ -90,6 +111,11 @@ World::World(const Scenario& scenario, const WorldOptions& options)
       others_.push_back(std::make_unique<Launcher>(*this, spec));
       others_.back()->WakeAt(program.start_ns);
     }
+  }
+  for (const UpdateSpec& update : scenario.updates) {
+    if (agent_ == nullptr) break;
+    others_.push_back(std::make_unique<Updater>(*this, update));
+    others_.back()->WakeAt(update.at_ns);
   }
   others_.push_back(std::make_unique<Mischief>(*this));
 }

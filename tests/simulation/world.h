@@ -82,6 +82,7 @@ class World {
     simgpu::Handle handle;
   };
   class Launcher;
+  class Updater;
   class Mischief;
 
   void Await(Thread* thread, simgpu::Handle handle, Wait::Kind kind);
