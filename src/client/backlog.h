@@ -19,6 +19,9 @@ inline constexpr uint64_t kUnknownNs = 2'000'000;
 // The most that a handover adds to the first batch of a turn.
 inline constexpr uint64_t kHandoverNs = 500'000;
 
+// A launch that is fenced within this was fenced at once.
+inline constexpr int64_t kPromptNs = 100'000;
+
 inline constexpr uint32_t kCountShift = 40;
 inline constexpr uint64_t kOneLaunch = uint64_t{1} << kCountShift;
 inline constexpr uint64_t kNsMask = kOneLaunch - 1;
@@ -49,7 +52,8 @@ struct BatchCharge {
 //
 // Between launches that come slowly the device idles, and that is inside `elapsed`. When the host
 // was as slow as the device, the estimate bounds the charge; where the device was the slower one,
-// or the batch is a single launch, the measurement is the truth. But a host that synchronises
+// or the batch is a single launch that was fenced at once, the measurement is the truth (a single
+// launch whose fence came later may have a night's sleep behind it). But a host that synchronises
 // between launches is as slow as the device however long they take: so estimates that cover less
 // than half of a batch are doubted, and the next launch is measured alone. Else a function that was
 // learned to be short, and is long since, would go on being charged as short.
@@ -59,8 +63,9 @@ struct BatchCharge {
 // what was expected, it took what was expected.
 inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t beyond_ns) {
   BatchCharge charge;
+  const bool alone = batch.launches <= 1 && (batch.unknown || batch.host_ns < kPromptNs);
   const bool truth =
-      batch.launches <= 1 || batch.pressed || static_cast<uint64_t>(batch.host_ns) * 2 < elapsed_ns;
+      alone || batch.pressed || static_cast<uint64_t>(batch.host_ns) * 2 < elapsed_ns;
   const uint64_t roomy_ns = batch.estimate_ns + batch.estimate_ns / 4;
   uint64_t busy_ns = elapsed_ns;
   if (!truth && !batch.unknown && busy_ns > batch.estimate_ns) busy_ns = batch.estimate_ns;

@@ -134,6 +134,19 @@ TEST(Charge, AHostThatSynchronisesDoesNotHideThatKernelsGrew) {
   EXPECT_FALSE(ChargeOf(batch, 900 * kUs, INT64_MAX).doubtful);
 }
 
+// Seen in the one-process simulation: a program that slept after a launch which no fence was behind
+// was charged 312 ms for 200 us, and its function was learned to take as long.
+TEST(Charge, ALaunchThatIsFencedLateIsNotChargedWithTheSleepBehindIt) {
+  Batch batch = Known(1, 200 * kUs);
+  batch.host_ns = 312 * kMs;
+  const BatchCharge late = ChargeOf(batch, 312 * kMs, INT64_MAX);
+  EXPECT_EQ(late.busy_ns, 200u * kUs);
+  EXPECT_EQ(late.learned_ns, 0u);
+  EXPECT_TRUE(late.doubtful) << "or it has grown: to be measured";
+  batch.host_ns = 5 * kUs;
+  EXPECT_EQ(ChargeOf(batch, 20 * kMs, INT64_MAX).busy_ns, 20u * kMs) << "fenced at once: it grew";
+}
+
 TEST(Charge, TheFirstBatchOfATurnDoesNotPayForTheHandover) {
   Batch batch = Known(5, 500 * kUs);
   batch.first = true;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "simulation/report.h"
@@ -129,6 +130,53 @@ TEST(Changes, AfterAHolderGoesIdleTheNextRunsWithinAMillisecond) {
       EXPECT_GT(spread.count, 200u);
       EXPECT_GE(part, calm ? 1 : 0.95) << kind.name;
     }
+  }
+}
+
+// A program of `request` that now and then wakes and wants more than that, beside `others` that
+// always want the device. Answers how far it was behind its request of what the device gave since
+// it woke, at worst, from 50 ms after waking on; in milliseconds.
+double BehindAfterWaking(const Kind& kind, double request, int others) {
+  double worst_ms = -INFINITY;
+  size_t wakings = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    Scenario scenario;
+    scenario.duration_ns = 5 * kS;
+    ProgramSpec& sleepy = AddProgram(scenario, request);
+    kind.Make(sleepy);
+    sleepy.every_ns = 730 * kMs;
+    sleepy.per_sync = static_cast<int>(request * 400 * kMs / static_cast<double>(kind.launch_ns()));
+    for (int i = 0; i < others; ++i) kind.Make(AddProgram(scenario, (1 - request) / others));
+    const Series seen = RunSeries(scenario, WithSeed(seed), 1 * kMs);
+    EXPECT_EQ(seen.failure, "");
+    for (const Process::Request& work : seen.requests[0]) {
+      const int64_t woke_ns = work.done_ns - work.latency_ns;
+      if (woke_ns < 500 * kMs) continue;  // it learns its kernels
+      ++wakings;
+      const size_t woke = seen.At(woke_ns) + 1;
+      for (size_t at = woke + 50; at <= seen.At(work.done_ns); ++at) {
+        const auto given_ns = static_cast<double>(seen.device[at] - seen.device[woke]);
+        const auto had_ns = static_cast<double>(seen.Busy(0, woke, at));
+        worst_ms = std::max(worst_ms, (request * given_ns - had_ns) / kMs);
+      }
+    }
+  }
+  std::printf("woken, %-7s request %.1f beside %d: %zu times, at most %.2f ms behind\n", kind.name,
+              request, others, wakings, worst_ms);
+  EXPECT_GT(wakings, 12u);
+  return worst_ms;
+}
+
+// Seen: a launch that was alone in its batch was charged, and its function learned, with all the
+// sleep behind it, so that a program woke in debt.
+TEST(Changes, AWokenNeighbourHasItsRequestFrom50MsOnButForOneLease) {
+  constexpr double kLeaseMs = 13;
+  for (const Kind& kind : kKinds) {
+    EXPECT_LE(BehindAfterWaking(kind, 0.5, 1), kLeaseMs) << kind.name;
+    EXPECT_LE(BehindAfterWaking(kind, 0.1, 3), kLeaseMs) << kind.name;
+    // The bar is not met where two of many others have their turns one after the other
+    // (docs/SIMULATION.md).
+    EXPECT_LE(BehindAfterWaking(kind, 0.8, 7), 20) << kind.name;
   }
 }
 
