@@ -43,14 +43,22 @@ bool Process::Join() {
   return true;
 }
 
-void Process::MakeContext() {
-  context_ = world_.machine().CreateContext(process_, rank_.device).value();
+bool Process::MakeContext() {
+  const auto context = world_.machine().CreateContext(process_, rank_.device);
+  if (!context) {
+    world_.Fail("program " + std::to_string(id_) +
+                " has no context: the device's memory is full (machine = { devices = [{ memory = " +
+                "..., context_memory = ... }] })");
+    End();
+    return false;
+  }
+  context_ = *context;
   for (int i = 0; i < spec_.streams; ++i) {
     streams_.push_back(
         world_.machine().CreateStream(context_, simgpu::StreamKind::kNonBlocking).value());
   }
   spent_ns_ += world_.delays().create_context_ns;
-  if (share_ == nullptr) return;
+  if (share_ == nullptr) return true;
   usage_.overhead_bytes.store(world_.machine().device(rank_.device).context_bytes);
   ring_ = std::make_unique<client::Ring>();
   client::ClearRing(ring_.get());
@@ -65,6 +73,7 @@ void Process::MakeContext() {
     record.open_slot = record.last_slot = -1;
   }
   helper_->WakeAt(NowNs());
+  return true;
 }
 
 void Process::Kill() {

@@ -98,8 +98,8 @@ class Process {
   friend class Host;
   friend class Helper;
 
-  bool Join();  // false: no agent
-  void MakeContext();
+  bool Join();         // false: no agent
+  bool MakeContext();  // false: the device has no room for it, and the program has ended
   void End();
   client::FenceMachine<Process> Fences() { return client::FenceMachine<Process>(*this); }
   int64_t TakeSpent() { return std::exchange(spent_ns_, 0); }

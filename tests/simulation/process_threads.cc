@@ -70,7 +70,7 @@ bool Process::Host::Step() {
       WakeAt(process_.NowNs() + kJoinAgainNs);
       return false;
     case At::kContext:
-      process_.MakeContext();
+      if (!process_.MakeContext()) return false;
       PayAndGoOn(At::kLaunch);
       return false;
     case At::kLaunch:
