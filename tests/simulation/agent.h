@@ -44,7 +44,11 @@ class Agent final : public Thread {
 
   // --- What goes wrong -------------------------------------------------------------------------
   void Kill(int64_t restart_ns);
-  void Stop(int64_t until_ns) { stopped_until_ns_ = until_ns; }
+  void Stop(int64_t until_ns) {
+    stopped_until_ns_ = until_ns;
+    ++silences_;
+  }
+  int silences() const { return silences_; }  // stops and kills so far
 
   // Empty, or how the lease words contradict the policy.
   std::string CheckLeases() const;
@@ -90,6 +94,7 @@ class Agent final : public Thread {
   int64_t next_beat_ns_ = 0;
   int64_t last_beat_ns_ = 0;
   int64_t troubled_until_ns_ = 0;
+  int silences_ = 0;
 };
 
 }  // namespace prorata::simulation
