@@ -74,6 +74,8 @@ class DeviceLeases {
 
   policy::LeasePolicy::ShareState State(Key key) const { return sharing_->State(key); }
   bool empty() const { return shares_.empty(); }
+  // For GangLeases: what it is told takes effect with the next Touch.
+  policy::LeasePolicy& sharing() { return *sharing_; }
 
  private:
   // What keeps a share from running, between two looks at it.

@@ -69,6 +69,35 @@ class LeasePolicy {
     static_cast<void>(share);
     return kContendedBacklogNs;
   }
+  // --- Gangs (gangs.h): shares that run on several devices at the same time. A policy that knows
+  // nothing of them gives such a share its turns as to everybody.
+  enum class GangTurn : uint8_t {
+    kNone,  // no gang
+    kAway,  // is not let in, and is called back if it is; says that it has drained in SeeGang only
+    kOn,    // is next before all others whenever it wants to run; called back, it is let in again
+  };
+  virtual void SetGang(Key share, GangTurn turn, int64_t now_ns) {
+    static_cast<void>(share), static_cast<void>(turn), static_cast<void>(now_ns);
+  }
+  // Who has drained gives up the device.
+  virtual void EndGangDrain(Key share, int64_t now_ns) {
+    static_cast<void>(share), static_cast<void>(now_ns);
+  }
+  struct GangSeen {
+    bool wanting = false;
+    bool open = false;
+    bool idle = false;
+    bool draining = false;  // called back, and keeps the device from the next one
+    bool drained = false;   // that, but it has nothing there any more
+    bool passed_over = false;
+    bool ready = false;  // it would be let in now, if it were for this device alone
+    bool may = false;    // no limit and no priority is against letting it in now
+    int64_t backlog_ns = 0;
+  };
+  virtual GangSeen SeeGang(Key share, int64_t now_ns) {
+    static_cast<void>(share), static_cast<void>(now_ns);
+    return {};
+  }
   // Its own limit is what keeps it from running now, should it be closed and want to.
   virtual bool AtLimit(Key share) const {
     static_cast<void>(share);

@@ -90,6 +90,10 @@ void TimeSharing::Drained(Key key, int64_t now_ns) {
   Account(now_ns);
   Share* share = Find(key);
   if (share == nullptr) return;
+  if (share->gang != GangTurn::kNone && share->phase == Phase::kDraining && share->occupies) {
+    share->drained = true;
+    return;
+  }
   if (share->phase == Phase::kDraining || share->phase == Phase::kPassedOver) EndDrain(*share);
 }
 
@@ -115,6 +119,7 @@ void TimeSharing::Close(Share& share, bool occupies) {
   share.lifted = false;
   share.phase = Phase::kDraining;
   share.occupies = occupies;
+  share.drained = false;
   share.closed_ns = now_ns_;
   share.active_ns = now_ns_;
   share.drained_at_ns = kNever;
@@ -128,7 +133,7 @@ void TimeSharing::EndDrain(Share& share) {
     share.distrust = late ? kDistrust : std::max(0, share.distrust - 1);
   }
   share.phase = Phase::kClosed;
-  share.occupies = false;
+  share.occupies = share.drained = false;
   share.active_ns = now_ns_;
   share.last_turn_ns = static_cast<double>(options_.quantum_ns) + share.turn_charged_ns;
 }
@@ -136,6 +141,10 @@ void TimeSharing::EndDrain(Share& share) {
 void TimeSharing::PassOverLateDrainers() {
   for (Share& share : shares_) {
     if (share.phase != Phase::kDraining || now_ns_ < share.drain_by_ns) continue;
+    if (share.drained) {
+      EndDrain(share);  // the rest of its gang has not, on its devices
+      continue;
+    }
     const double held = static_cast<double>(now_ns_ - share.closed_ns) - share.turn_charged_ns;
     if (share.occupies && held > 0) {
       share.pending_ns += held;
@@ -187,12 +196,14 @@ int64_t TimeSharing::ContendedBacklogNs(Key key) const {
 // claim going before; the longest wait between equals. What a share launched and was not yet
 // charged for counts as used, here as in TurnIsOver: measured by two measures, a share could be the
 // next and past its turn at once, and be opened and closed for ever while the device idles.
-TimeSharing::Share* TimeSharing::Best() {
+TimeSharing::Share* TimeSharing::Best(bool gangs_too) {
   const auto quantum = static_cast<double>(options_.quantum_ns);
   Share* best = nullptr;
   double best_score = 0;
   for (Share& share : shares_) {
     if (!share.wanting || !Eligible(share)) continue;
+    if (share.gang == GangTurn::kOn) return &share;
+    if (share.gang == GangTurn::kAway && !gangs_too) continue;
     if (best != nullptr && RankOf(share) != RankOf(*best)) {
       if (RankOf(share) < RankOf(*best)) continue;
       best = nullptr;
@@ -213,7 +224,7 @@ TimeSharing::Share* TimeSharing::Best() {
 
 bool TimeSharing::TurnIsOver(const Share& holder, const Share& next) const {
   const auto quantum = static_cast<double>(options_.quantum_ns);
-  if (holder.idle) return true;
+  if (holder.idle || next.gang == GangTurn::kOn) return true;
   if (RankOf(next) > RankOf(holder)) return true;
   // What it has launched, or the time it held without using: a holder that does nothing and says
   // nothing (a stopped process) must not keep its turn for ever because nothing is charged.
@@ -272,7 +283,7 @@ void TimeSharing::Collect(Decisions& decisions) {
 
 int64_t TimeSharing::NextDeadline() {
   int64_t next = kNever;
-  const Share* best = Best();
+  const Share* best = Best(/*gangs_too=*/true);
   for (const Share& share : shares_) {
     if (share.phase == Phase::kDraining) next = std::min(next, share.drain_by_ns);
     if (share.phase == Phase::kDraining && share.occupies && best != nullptr) {
@@ -320,7 +331,7 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
 
   for (Share& share : shares_) {
     // The next one's first launch arrives about when the last kernel of this one ends.
-    if (share.occupies && share.distrust == 0 &&
+    if (share.occupies && share.distrust == 0 && share.gang == GangTurn::kNone &&
         share.drained_at_ns <= now_ns_ + options_.handover_ns) {
       share.occupies = false;
     }
@@ -345,7 +356,8 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
     Open(*best);
     have_successor_ = false;
   }
-  if (occupant == nullptr && best == nullptr && shares_.size() == 1 && Eligible(shares_[0])) {
+  if (occupant == nullptr && best == nullptr && shares_.size() == 1 && Eligible(shares_[0]) &&
+      shares_[0].gang != GangTurn::kAway) {
     Open(shares_[0]);
   }
 

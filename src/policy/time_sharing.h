@@ -89,6 +89,9 @@ class TimeSharing final : public LeasePolicy {
   bool Draining(Key share) const override;
   int64_t ContendedBacklogNs(Key share) const override;
   bool AtLimit(Key share) const override;
+  void SetGang(Key share, GangTurn turn, int64_t now_ns) override;
+  void EndGangDrain(Key share, int64_t now_ns) override;
+  GangSeen SeeGang(Key share, int64_t now_ns) override;
 
  private:
   enum class Phase : uint8_t { kClosed, kOpen, kDraining, kPassedOver };
@@ -103,6 +106,8 @@ class TimeSharing final : public LeasePolicy {
     bool contended = false;
     bool lifted = false;    // holds the device for it waited too long for those above it
     bool occupies = false;  // drains, and the next turn waits for it
+    GangTurn gang = GangTurn::kNone;
+    bool drained = false;  // of a gang: it keeps the device until it has on all of its devices
     bool issued_open = false;
     bool issued_contended = false;
     uint64_t charged_total_ns = 0;
@@ -156,7 +161,7 @@ class TimeSharing final : public LeasePolicy {
   void PassOverLateDrainers();
   void CloseWhatIsPastItsLimit();
   Share* Occupant();
-  Share* Best();
+  Share* Best(bool gangs_too = false);
   bool IsStarved(const Share& share) const;
   int64_t RankOf(const Share& share) const;
   bool IsBelowAnother(const Share& share) const;

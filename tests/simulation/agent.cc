@@ -15,6 +15,9 @@ using protocol::MessageType;
 struct Agent::Life {
   Life(const std::string& policy, Fraction elastic_ceiling, size_t count) {
     for (size_t i = 0; i < count; ++i) devices.emplace_back(MakePolicy(policy, elastic_ceiling));
+    std::vector<DeviceLeases*> all;
+    for (Device& device : devices) all.push_back(&device.leases);
+    gangs = agent::GangLeases(all);
   }
   struct Device {
     explicit Device(std::unique_ptr<policy::LeasePolicy> policy) : leases(std::move(policy)) {}
@@ -22,6 +25,7 @@ struct Agent::Life {
     std::map<uint64_t, std::unique_ptr<ShareTime>> times;  // by share
   };
   std::deque<Device> devices;
+  agent::GangLeases gangs{{}};
 };
 
 Agent::Agent(World& world) : Thread(world.loop()), world_(world), random_(world.random().Next()) {
@@ -95,6 +99,10 @@ void Agent::BeginShare(SimulatedShare& share) {
     }
     CarryOut(number, device.leases.Add(share.key, *time, share.spec.compute, world_.now_ns()));
   }
+  const bool plain = share.spec.gang == ShareSpec::Gang::kNever;
+  if (plain || share.spec.devices.size() < 2) return;
+  life_->gangs.Add(share.key, {share.spec.devices.begin(), share.spec.devices.end()},
+                   share.spec.gang == ShareSpec::Gang::kAlways);
 }
 
 // The share of a member on the member's own device; null: it is not there any more, or not yet.
@@ -238,6 +246,7 @@ void Agent::ForgetDead() {
     if (!share.members.empty() || share.to_start > 0) continue;
     // Its last member is gone, and nobody will come: the share ends.
     share.begun = false;
+    life_->gangs.Remove(share.key);
     for (const int number : share.spec.devices) {
       Life::Device& device = life_->devices[static_cast<size_t>(number)];
       const std::unique_ptr<ShareTime> ended = std::move(device.times.at(share.key));
@@ -255,18 +264,26 @@ void Agent::Touch(int device) {
 }
 
 void Agent::CarryOut(int device, const DeviceLeases::Outcome& outcome) {
-  deadline_ns_[static_cast<size_t>(device)] = outcome.next_ns;
+  const auto number = static_cast<size_t>(device);
+  WriteOut(number, outcome);
+  const agent::GangLeases::Outcome gangs = life_->gangs.Step(world_.now_ns());
+  for (const auto& [told, decided] : gangs.devices) WriteOut(told, decided);
+  deadline_ns_[number] = std::min(deadline_ns_[number], gangs.next_ns);
+  if (const std::string wrong = CheckLeases(); !wrong.empty()) world_.Fail(wrong);
+}
+
+void Agent::WriteOut(size_t device, const DeviceLeases::Outcome& outcome) {
+  deadline_ns_[device] = outcome.next_ns;
   for (const DeviceLeases::Change& change : outcome.changes) {
     const SimulatedShare& share = *shares_[change.share - 1];
     world_.Trace("lease", static_cast<uint32_t>(change.share),
-                 share.limits[static_cast<size_t>(device)]->lease.load(std::memory_order_relaxed));
+                 share.limits[device]->lease.load(std::memory_order_relaxed));
     for (Process* member : share.members) {
-      if (member->device() != device) continue;
+      if (static_cast<size_t>(member->device()) != device) continue;
       member->LeaseWordChanged();
       if (member->connected()) member->LeaseMessage();
     }
   }
-  if (const std::string wrong = CheckLeases(); !wrong.empty()) world_.Fail(wrong);
 }
 
 bool Agent::StateOpen(const SimulatedShare& share, int device) const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "agent/device_leases.h"
+#include "agent/gang_leases.h"
 #include "simulation/delays.h"
 #include "simulation/event_loop.h"
 #include "simulation/process.h"
@@ -74,6 +75,7 @@ class Agent final : public Thread {
   void BeginShare(SimulatedShare& share);
   void ForgetDead();
   void CarryOut(int device, const agent::DeviceLeases::Outcome& outcome);
+  void WriteOut(size_t device, const agent::DeviceLeases::Outcome& outcome);
   agent::ShareTime* TimeOf(const Process& member);
   void Touch(int device);
   void Arm();

@@ -83,6 +83,7 @@ struct Terms {
   std::optional<int> priority;
   std::optional<int64_t> yield_within_ns;
   std::optional<uint64_t> memory_bytes;
+  std::optional<bool> gang;
 };
 
 template <typename T>
@@ -115,6 +116,8 @@ Terms ReadTerms(TomlReader& reader) {
   int64_t yield_within_ns = -1;
   ReadMs(reader, "yield_within_ms", &yield_within_ns);
   if (yield_within_ns >= 0) terms.yield_within_ns = yield_within_ns;
+  bool gang = false;
+  if (reader.Bool("gang", &gang)) terms.gang = gang;
   std::string memory;
   if (reader.Text("memory", &memory)) {
     const auto bytes = ParseBytes(memory);
@@ -255,7 +258,7 @@ std::vector<ShareSpec> SharesOf(const std::vector<std::pair<std::string, Terms>>
     if (!Merge(into.compute, terms.compute) || !Merge(into.limit, terms.limit) ||
         !Merge(into.weight, terms.weight) || !Merge(into.priority, terms.priority) ||
         !Merge(into.yield_within_ns, terms.yield_within_ns) ||
-        !Merge(into.memory_bytes, terms.memory_bytes)) {
+        !Merge(into.memory_bytes, terms.memory_bytes) || !Merge(into.gang, terms.gang)) {
       *error = "share \"" + name + "\": its programs give it different terms";
     }
   }
@@ -266,6 +269,7 @@ std::vector<ShareSpec> SharesOf(const std::vector<std::pair<std::string, Terms>>
     share.compute.weight = 1;
     share.compute = Changed(share.compute, terms);
     share.memory_bytes = terms.memory_bytes.value_or(kGiB);
+    if (terms.gang.value_or(false)) share.gang = ShareSpec::Gang::kAlways;
     shares.push_back(share);
   }
   return shares;

@@ -22,6 +22,7 @@
 //     priority = 0                        # as in `prorata run --priority`
 //     yield_within_ms = 2
 //     memory = "1GiB"
+//     gang = false                        # runs on all its devices at once (policy/gangs.h)
 //     start_ms = 0
 //     stop_ms = 5000                      # default: duration
 //     kernel_us = 1000                    # or [20, 5000]: uniform; or { choice = [20, 200, 5000] }
@@ -103,6 +104,8 @@ struct ShareSpec {
   policy::ComputeTerms compute;
   uint64_t memory_bytes = 0;
   std::vector<int> devices = {0};  // of its programs, lowest first
+  // Not in the file but for `gang = true`; kNever is to compare with.
+  enum class Gang : uint8_t { kNever, kIfItStalls, kAlways } gang = Gang::kIfItStalls;
 };
 
 // From then on the share has these terms: those it had, and what the update names.
