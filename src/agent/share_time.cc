@@ -206,6 +206,11 @@ void ShareTime::SetContendedBacklog(int64_t backlog_ns) {
   }
 }
 
+void ShareTime::SetTogether(bool together) {
+  const uint32_t word = together ? 1 : 0;
+  if (limits_->together.load() != word) limits_->together.store(word);
+}
+
 uint32_t ShareTime::WriteLease(bool open, bool contended) {
   const uint32_t sequence = SequenceOf(lease()) + 1;
   limits_->lease.store((sequence << protocol::kLeaseSequenceShift) |

@@ -64,6 +64,7 @@ class ShareTime {
   // --- The lease -------------------------------------------------------------------------------
   uint32_t lease() const { return limits_->lease.load(); }
   void SetContendedBacklog(int64_t backlog_ns);
+  void SetTogether(bool together);
   // The next word; answers its sequence.
   uint32_t WriteLease(bool open, bool contended);
 

@@ -56,7 +56,8 @@ struct BatchCharge {
 // launch whose fence came later may have a night's sleep behind it). But a host that synchronises
 // between launches is as slow as the device however long they take: so estimates that cover less
 // than half of a batch are doubted, and the next launch is measured alone. Else a function that was
-// learned to be short, and is long since, would go on being charged as short.
+// learned to be short, and is long since, would go on being charged as short. And a batch that took
+// less in all, gaps and all, than its launches are estimated to take shows an estimate too long.
 //
 // The first batch of a turn is measured with the end of the turn before it, which overlaps a
 // little, and with the device's switch: neither is its own. Where no more than that was added to
@@ -77,6 +78,7 @@ inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t bey
     charge.doubtful = elapsed_ns > roomy_ns || elapsed_ns < batch.estimate_ns / 2;
   }
   if (!truth && !batch.unknown && elapsed_ns > 2 * roomy_ns) charge.doubtful = true;
+  if (!truth && !batch.unknown && elapsed_ns < batch.estimate_ns) charge.doubtful = true;
   if (batch.first && !batch.unknown && elapsed_ns > batch.estimate_ns &&
       elapsed_ns < batch.estimate_ns + kHandoverNs) {
     charge = {.doubtful = elapsed_ns > 2 * batch.estimate_ns};
@@ -92,7 +94,7 @@ inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t bey
 // of its launches from better times, if that is less.
 inline BatchCharge ChargeInCrowd(const Batch& batch, const BatchCharge& charge) {
   const bool less = !batch.unknown && batch.estimate_ns < charge.busy_ns;
-  return {.busy_ns = less ? batch.estimate_ns : charge.busy_ns, .learned_ns = 0, .doubtful = false};
+  return {.busy_ns = less ? batch.estimate_ns : charge.busy_ns};
 }
 
 // Fenced work outstanding on a device.

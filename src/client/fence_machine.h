@@ -213,6 +213,12 @@ class FenceMachine {
     AppendToQueue(ring, index);
   }
 
+  // Others run beside this member's work, and are in its elapsed times.
+  bool Crowded(uint32_t device) {
+    return world_.Compute(device).crowded.load(std::memory_order_relaxed) != 0 ||
+           world_.Limits(device).together.load(std::memory_order_relaxed) != 0;
+  }
+
   // Charges and learns from a slot that is done. By the harvesting thread, which alone moves the
   // frontier.
   void Measure(Ring* ring, int32_t index) {
@@ -232,9 +238,7 @@ class FenceMachine {
       ChargeDevice(world_, ring->device, slot.batch.estimate_ns);
     } else {
       BatchCharge charge = ChargeOf(slot.batch, static_cast<uint64_t>(elapsed_ns), beyond_ns);
-      if (world_.Compute(ring->device).crowded.load(std::memory_order_relaxed) != 0) {
-        charge = ChargeInCrowd(slot.batch, charge);
-      }
+      if (Crowded(ring->device)) charge = ChargeInCrowd(slot.batch, charge);
       ChargeDevice(world_, ring->device, charge.busy_ns);
       if (charge.learned_ns != 0) world_.estimates().Learn(slot.batch.key, charge.learned_ns);
       if (charge.doubtful) slot.stream->probe.store(1, std::memory_order_relaxed);

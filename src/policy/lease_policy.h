@@ -37,6 +37,7 @@ class LeasePolicy {
     bool passed_over = false;
     double entitled = 0;  // now, among those that take part (as if it did)
     double lag_ns = 0;
+    bool together = false;  // open beside others, all of which are so, too
   };
 
   LeasePolicy() = default;

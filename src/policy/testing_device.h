@@ -87,6 +87,7 @@ class Machine {
     bool drain_due = false;
     bool stuck = false;
     uint64_t sequence = 0;
+    uint64_t launches = 0;
     int64_t queued_ns = 0;  // launched, not done
     int64_t charged_ns = 0;
     int64_t burst_left_ns = 0;
@@ -148,8 +149,10 @@ class Machine {
     if (HasWork(c) || c.queued_ns > 0 || !c.open) return;
     const uint64_t sequence = c.sequence;
     const int64_t idle_since = now_;
-    At(now_ + 100 * kUs + Delay(), [this, i, sequence, idle_since] {
+    const uint64_t launches = c.launches;
+    At(now_ + 100 * kUs + Delay(), [this, i, sequence, idle_since, launches] {
       Client& client = clients_[i];
+      if (client.launches != launches) return;  // a gap too short to be told of
       const bool still = client.sequence == sequence && client.queued_ns == 0 && !HasWork(client) &&
                          client.contended && client.quiet_until_ns >= idle_since;
       if (!still && client.program.stop_ns > now_) return;
@@ -169,6 +172,7 @@ class Machine {
       longest_wait_ns_ = std::max(longest_wait_ns_, now_ - c.waiting_since_ns);
       c.waiting_since_ns = -1;
     }
+    ++c.launches;
     queue_.push_back({i, duration});
     if (c.program.burst_ns > 0) {
       if (c.burst_left_ns <= 0) c.burst_left_ns = c.program.burst_ns;

@@ -107,6 +107,7 @@ void TimeSharing::Account(int64_t now_ns) {
   if (!started_) now_ns_ = now_ns;
   started_ = true;
   const auto passed = static_cast<double>(std::max<int64_t>(0, now_ns - now_ns_));
+  ChargeCompanyOnce(passed);
   for (Share& share : shares_) ChargeNoMoreThanPossible(share, passed);
   const std::vector<Rank> ranks = Ranks();
   now_ns_ = std::max(now_ns_, now_ns);
@@ -168,8 +169,8 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
   for (const Share& share : shares_) {
     if (&share != asked && TakesPart(share)) taking_part.push_back(&share);
   }
-  return {asked->phase == Phase::kOpen, asked->wanting, asked->phase == Phase::kPassedOver,
-          EntitledWhile(taking_part).front(), asked->lag_ns};
+  return {asked->phase == Phase::kOpen,       asked->wanting, asked->phase == Phase::kPassedOver,
+          EntitledWhile(taking_part).front(), asked->lag_ns,  asked->together};
 }
 
 }  // namespace prorata::policy

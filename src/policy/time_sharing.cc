@@ -116,7 +116,7 @@ void TimeSharing::Open(Share& share) {
 }
 
 void TimeSharing::Close(Share& share, bool occupies) {
-  share.lifted = false;
+  share.lifted = share.together = false;
   share.phase = Phase::kDraining;
   share.occupies = occupies;
   share.drained = false;
@@ -183,6 +183,7 @@ int64_t TimeSharing::ContendedBacklogNs(Key key) const {
   const Share* asked = Find(key);
   int64_t bound_ns = options_.backlog_contended_ns;
   if (asked == nullptr) return bound_ns;
+  if (asked->together) bound_ns = kLeastBacklogNs;
   for (const Share& share : shares_) {
     if (share.terms.priority <= asked->terms.priority) continue;
     // Beyond what is fenced, a batch may be under way, and another may just have passed the bound.
@@ -251,7 +252,7 @@ void TimeSharing::MarkContended(Decisions& decisions) {
   for (Share& share : shares_) {
     share.contended = false;
     if (share.phase != Phase::kOpen) continue;
-    share.contended = IsBelowAnother(share);
+    share.contended = share.together || IsBelowAnother(share);
     for (const Share& other : shares_) {
       if (&other == &share) continue;
       if (other.wanting || (other.phase != Phase::kClosed && other.phase != Phase::kOpen)) {
@@ -282,7 +283,7 @@ void TimeSharing::Collect(Decisions& decisions) {
 }
 
 int64_t TimeSharing::NextDeadline() {
-  int64_t next = kNever;
+  int64_t next = CompanyDeadline();
   const Share* best = Best(/*gangs_too=*/true);
   for (const Share& share : shares_) {
     if (share.phase == Phase::kDraining) next = std::min(next, share.drain_by_ns);
@@ -328,6 +329,7 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
   }
   PassOverLateDrainers();
   CloseWhatIsPastItsLimit();
+  EndCompany();
 
   for (Share& share : shares_) {
     // The next one's first launch arrives about when the last kernel of this one ends.
@@ -341,7 +343,10 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
   Share* best = Best();
   if (occupant != nullptr && best != nullptr && occupant->phase == Phase::kOpen) {
     const bool over = TurnIsOver(*occupant, *best);
-    if (over) {
+    if (over) JudgeGaps(*occupant);
+    if (MayJoin(*best)) {
+      Join(*best);
+    } else if (over) {
       // A holder that said it is idle has nothing to drain: the next begins at once. Should it have
       // launched in that very moment, two programs overlap for one kernel.
       Close(*occupant, !occupant->idle);

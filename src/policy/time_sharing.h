@@ -35,6 +35,8 @@
 //     reports: between two turns the device has no time to wait for messages. A share whose drains
 //     took longer than its backlog said is waited for, for the next few turns. For whom a turn was
 //     ended, that share is next, whatever the drain changed.
+//   - Shares that leave the device idle in gaps too short to be told of run together, as long as
+//     nobody is short of its entitlement and nobody waits who leaves none (time_company.cc).
 //   - A called-back share that does not drain by its reported backlog and a grace is charged the
 //     time it held the device up, and passed over until it drains; the next turn begins without it.
 //
@@ -66,6 +68,8 @@ struct TimeSharingOptions {
   // The next is let in when what a called-back holder still has to run takes no longer than this:
   // waking a thread and its first launch take about as long.
   int64_t handover_ns = 50'000;
+  // For so long at most shares that leave gaps run together before they are judged again.
+  int64_t company_ns = 500'000'000;
   // GaiaGPU's maximum utilization: shares grow above their requests only as long as all of them
   // together use less of the device's time than this. A request is kept above it, too.
   Fraction elastic_ceiling = Fraction::One();
@@ -107,7 +111,9 @@ class TimeSharing final : public LeasePolicy {
     bool lifted = false;    // holds the device for it waited too long for those above it
     bool occupies = false;  // drains, and the next turn waits for it
     GangTurn gang = GangTurn::kNone;
-    bool drained = false;  // of a gang: it keeps the device until it has on all of its devices
+    bool drained = false;      // of a gang: it keeps the device until it has on all of its devices
+    bool leaves_gaps = false;  // in its last whole turn it left the device idle, and did not say so
+    bool together = false;     // open beside others
     bool issued_open = false;
     bool issued_contended = false;
     uint64_t charged_total_ns = 0;
@@ -160,6 +166,14 @@ class TimeSharing final : public LeasePolicy {
   void EndDrain(Share& share);
   void PassOverLateDrainers();
   void CloseWhatIsPastItsLimit();
+  int OpenShares() const;
+  void JudgeGaps(Share& holder) const;
+  bool MayHaveCompany(const Share& share) const;
+  bool MayJoin(const Share& next) const;
+  void Join(Share& next);
+  void EndCompany();
+  int64_t CompanyDeadline() const;
+  void ChargeCompanyOnce(double passed_ns);
   Share* Occupant();
   Share* Best(bool gangs_too = false);
   bool IsStarved(const Share& share) const;
@@ -176,6 +190,8 @@ class TimeSharing final : public LeasePolicy {
   // holder would be called back, drain, and be the next itself.
   Key successor_ = 0;
   bool have_successor_ = false;
+  int64_t company_until_ns_ = 0;
+  double company_ns_ = 0;  // of the time that they ran together, what nobody was charged for yet
   double elastic_ns_ = 0;  // what may still be taken under the elastic ceiling
   int64_t now_ns_ = 0;
   bool started_ = false;

@@ -93,7 +93,10 @@ struct DeviceLimits {
   std::atomic<uint32_t> active_members;
   uint32_t reserved0[9];
   alignas(64) std::atomic<uint32_t> lease;
-  uint32_t reserved1[15];
+  // 1 while other shares run beside this one, each in the gaps of the others: what is measured from
+  // event to event has their work in it.
+  std::atomic<uint32_t> together;
+  uint32_t reserved1[14];
   // What all grants of this share on this device add up to, with what the audit found beyond them,
   // for cuMemGetInfo: above the limit only while a limit that was lowered below use is being
   // reached, or when overhead alone is above it.

@@ -293,7 +293,7 @@ bool Agent::StateOpen(const SimulatedShare& share, int device) const {
 std::string Agent::CheckLeases() const {
   if (life_ == nullptr) return "";
   for (const Life::Device& device : life_->devices) {
-    int open = 0;
+    int open = 0, together = 0;
     for (const auto& [key, time] : device.times) {
       const bool word = (time->lease() & protocol::kLeaseOpen) != 0;
       // A share that is just being made has a closed word and no state yet.
@@ -302,8 +302,11 @@ std::string Agent::CheckLeases() const {
                " is not what the policy decided";
       }
       open += word;
+      together += word && device.leases.State(key).together;
     }
-    if (open > 1) return std::to_string(open) + " shares hold the device's lease at once";
+    if (open > 1 && together != open) {
+      return std::to_string(open) + " shares hold the device's lease at once";
+    }
   }
   return "";
 }

@@ -116,6 +116,34 @@ TEST(Bars, ALatencyCriticalProgramIsServedBeforeBestEffort) {
   EXPECT_NEAR(report.programs[1].gpu_time, report.programs[2].gpu_time, 0.01);
 }
 
+// Each waits for a kernel of 50 us and sleeps as long: by turns the pair has what one alone can
+// use.
+TEST(Bars, TwoProgramsWithShortBurstsAndGapsRunTogether) {
+  for (const int64_t switch_ns : {100 * kUs, 10 * kUs}) {
+    Scenario scenario;
+    scenario.duration_ns = 6 * kS;
+    scenario.machine.devices[0].switch_cost_ns = switch_ns;
+    for (int i = 0; i < 2; ++i) {
+      ProgramSpec& program = AddProgram(scenario, 0);
+      Kernels(program, 50 * kUs, 50 * kUs);
+      program.per_sync = 1;
+      program.gap_ns = 50 * kUs;
+    }
+    Scenario without = scenario;
+    without.prorata = false;
+    const Windows seen = RunWindows(scenario, 1, 1 * kS, 6);
+    const double throughput = seen.Use(1, 6) / RunWindows(without, 1, 1 * kS, 6).Use(1, 6);
+    std::printf("bursts of 50 us, a switch of %3lld us: %.1f %% of no prorata, charged %.1f %%\n",
+                static_cast<long long>(switch_ns / kUs), throughput * 100, seen.worst_charge * 100);
+    EXPECT_GE(throughput, 0.95) << switch_ns;
+    EXPECT_NEAR(seen.Achieved(0, 1, 6), 0.5, 0.03) << switch_ns;
+    // Where a switch takes twice as long as a kernel it is in what is measured.
+    if (switch_ns < 50 * kUs) {
+      EXPECT_LE(seen.worst_charge, 0.1) << switch_ns;
+    }
+  }
+}
+
 // Beside one of higher priority that always wants the device nobody hangs for ever.
 TEST(Bars, ALowerPriorityIsServedNowAndThen) {
   Scenario scenario;

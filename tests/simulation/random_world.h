@@ -14,7 +14,8 @@ Scenario RandomScenario(uint64_t seed);
 WorldOptions RandomOptions(uint64_t seed);
 
 // Runs the world of this seed. Empty, or the property that failed, in words:
-//   1. the lease words are what the policy decided, and at most one share holds the device;
+//   1. the lease words are what the policy decided, and at most one share holds the device, or
+//      several that the policy lets run together;
 //   2. nobody waits for its lease while the device idles (500 ms in all), but who is held by a
 //      limit, stopped or without an agent;
 //   3. no member is charged more than the time it lived; and where nothing goes wrong and contexts
