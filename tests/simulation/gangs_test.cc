@@ -16,12 +16,16 @@ struct Job {
   int64_t kernel_ns;
   int per_sync;
   int collective_every;
-  int64_t gap_ns;
+  // What two of them must make together as gangs, of what one makes alone. The bar is 0.95; it is
+  // missed with short kernels (docs/SIMULATION.md), and what they get must not get less.
+  double gang_bar;
 };
 const Job kJobs[] = {
-    {"collectives of 1 ms", 1 * kMs, 16, 1, 0}, {"collectives of 200 us", 200 * kUs, 16, 1, 0},
-    {"never synchronises", 500 * kUs, 0, 1, 0}, {"each tenth of 100 us", 100 * kUs, 20, 10, 0},
-    {"each fourth of 5 ms", 5 * kMs, 8, 4, 0},
+    {"collectives of 1 ms", 1 * kMs, 16, 1, 0.95},
+    {"collectives of 200 us", 200 * kUs, 16, 1, 0.7},
+    {"never synchronises", 500 * kUs, 0, 1, 0.85},
+    {"each tenth of 100 us", 100 * kUs, 20, 10, 0.85},
+    {"each fourth of 5 ms", 5 * kMs, 8, 4, 0.95},
 };
 
 Scenario TwoJobs(const Job& job, size_t jobs, ShareSpec::Gang gang) {
@@ -33,7 +37,6 @@ Scenario TwoJobs(const Job& job, size_t jobs, ShareSpec::Gang gang) {
     ProgramSpec& program = AddProgram(scenario, 0);
     program.kernel = {job.kernel_ns, job.kernel_ns, {}};
     program.per_sync = job.per_sync;
-    program.gap_ns = job.gap_ns;
     program.devices = {0, 1};
     program.collective_every = job.collective_every;
   }
@@ -82,8 +85,11 @@ Done Measure(const Scenario& scenario, uint64_t seed) {
 }
 
 // The ideal: what one of them alone makes.
-void Compare(ShareSpec::Gang gang, double bar) {
+enum class Bar : uint8_t { kNone, kHalf, kOfTheJob };
+
+void Compare(ShareSpec::Gang gang, Bar wanted) {
   for (const Job& job : kJobs) {
+    const double bar = wanted == Bar::kNone ? 0 : wanted == Bar::kHalf ? 0.5 : job.gang_bar;
     const Done alone = Measure(TwoJobs(job, 1, gang), 1);
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       const Done both = Measure(TwoJobs(job, 2, gang), seed);
@@ -96,12 +102,11 @@ void Compare(ShareSpec::Gang gang, double bar) {
 }
 
 // Nothing is done about it: what is passed over is waited for by nobody.
-TEST(Gangs, LeasesOfEachDeviceAloneNeverStick) { Compare(ShareSpec::Gang::kNever, 0); }
+TEST(Gangs, LeasesOfEachDeviceAloneNeverStick) { Compare(ShareSpec::Gang::kNever, Bar::kNone); }
 
-TEST(Gangs, SharesThatStallBecomeOne) { Compare(ShareSpec::Gang::kIfItStalls, 0.5); }
+TEST(Gangs, SharesThatStallBecomeOne) { Compare(ShareSpec::Gang::kIfItStalls, Bar::kHalf); }
 
-// The bar is 0.95: met with kernels of 1 and 5 ms, missed with shorter ones (docs/SIMULATION.md).
-TEST(Gangs, RequestedAreBetterThanPlain) { Compare(ShareSpec::Gang::kAlways, 0.5); }
+TEST(Gangs, RequestedLoseLittleToEachOther) { Compare(ShareSpec::Gang::kAlways, Bar::kOfTheJob); }
 
 }  // namespace
 }  // namespace prorata::simulation
