@@ -96,6 +96,8 @@ void Terminal::Resized() {
   ::clearok(stdscr, TRUE);  // what the window did with the old lines is not known
 }
 
+void Terminal::Leave() { ::endwin(); }
+
 void Terminal::Draw(const Screen& screen) {
   ::werase(stdscr);
   for (size_t y = 0; y < screen.lines.size(); ++y) {

@@ -8,8 +8,9 @@
 namespace prorata::cli {
 
 // The terminal of standard input and output, by ncurses, from Open to destruction; then it is as it
-// was. One at a time, one thread. Signals are the caller's: block SIGINT, SIGTERM and SIGWINCH
-// before (ncurses would handle them), and say Resized when the last came.
+// was. One at a time, one thread. Signals are the caller's: block SIGINT, SIGTERM, SIGTSTP and
+// SIGWINCH before, with a handler for SIGTSTP (ncurses would handle them); say Leave before
+// stopping, and Resized after it and when the last came.
 class Terminal {
  public:
   // Null: it is none on which a screen can be drawn (TERM is unknown, or cannot move the cursor).
@@ -22,6 +23,7 @@ class Terminal {
   int height() const;
   bool utf8() const { return utf8_; }
   void Resized();
+  void Leave();  // gives the terminal back, until the next Draw
   void Draw(const Screen& screen);
   // What was pressed (a character or a TopKey); nothing: nothing more. Never waits.
   std::optional<int> NextKey();

@@ -31,11 +31,38 @@ namespace {
 
 constexpr int64_t kSilentAfterNs = 2 * kNsPerS;  // an answer takes a millisecond
 
+// ncurses would stop us by itself, but ignores Ctrl-Z while it writes to the terminal: one that
+// came then was lost. It leaves a signal alone that has a handler, and a blocked one comes by the
+// descriptor.
+void Nothing(int) {}
+
+sigset_t Stop() {
+  sigset_t stop;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTSTP);
+  return stop;
+}
+
+// Until somebody continues us; at once where nobody could (an orphaned process group).
+void StopHere() {
+  const sigset_t stop = Stop();
+  ::signal(SIGTSTP, SIG_DFL);
+  ::raise(SIGTSTP);
+  ::sigprocmask(SIG_UNBLOCK, &stop, nullptr);  // stopped here
+  ::sigprocmask(SIG_BLOCK, &stop, nullptr);
+  ::signal(SIGTSTP, Nothing);
+}
+
 UniqueFd Signals() {
   ::signal(SIGPIPE, SIG_IGN);
   sigset_t ours;
   sigemptyset(&ours);
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGWINCH}) sigaddset(&ours, number);
+  struct sigaction stop = {};
+  if (::sigaction(SIGTSTP, nullptr, &stop) == 0 && stop.sa_handler == SIG_DFL) {
+    ::signal(SIGTSTP, Nothing);
+    sigaddset(&ours, SIGTSTP);
+  }
   ::sigprocmask(SIG_BLOCK, &ours, nullptr);
   return UniqueFd(::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
 }
@@ -185,7 +212,12 @@ class Top {
   void TakeSignals() {
     signalfd_siginfo info = {};
     while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-      if (info.ssi_signo != SIGWINCH) return End(kExitOk);
+      if (info.ssi_signo == SIGTSTP) {
+        if (terminal_) terminal_->Leave();  // the next Draw is on a screen of its own again
+        StopHere();
+      } else if (info.ssi_signo != SIGWINCH) {
+        return End(kExitOk);
+      }
       if (terminal_) terminal_->Resized();
     }
   }
