@@ -61,13 +61,14 @@ def tidy_one(source, build):
 
 
 def without_precompiled(build):
-    """A folder whose compile_commands.json names no precompiled header: clang reads none of GCC's,
-    and so a source that leans on one instead of including what it uses is found here."""
+    """A folder whose compile_commands.json names no precompiled header, nor the warnings of GCC's that
+    come with them: clang knows neither, and so a source that leans on a precompiled header instead of
+    including what it uses is found here."""
     folder = pathlib.Path(build, "tidy")
     folder.mkdir(exist_ok=True)
     commands = pathlib.Path(build, "compile_commands.json").read_text()
     folder.joinpath("compile_commands.json").write_text(
-        re.sub(r" -Winvalid-pch| -include \S*/cmake_pch\.hxx", "", commands))
+        re.sub(r" -Winvalid-pch| -Wno-(?:restrict|stringop-\w+)| -include \S*/cmake_pch\.hxx", "", commands))
     return folder
 
 
