@@ -110,7 +110,8 @@ endfunction()
 set(prorata_test_timeout_s 900)
 
 # prorata_test(NAME SOURCES a_test.cc DEPS room [LABELS ...]): a GoogleTest program; every TEST in it
-# is a test of ctest. The label no-tsan: one thread, so that TSan has nothing to see and builds none.
+# is a test of ctest. The labels no-tsan (one
+# thread: nothing to see) and no-asan-ubsan (hours of virtual time): not built and run there.
 function(prorata_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS;PRECOMPILE" ${ARGN})
   if(NOT arg_TIMEOUT)
@@ -128,7 +129,8 @@ function(prorata_test name)
   else()
     prorata_precompile_as(${name} prorata_precompiled_tests)
   endif()
-  if(NOT (PRORATA_SANITIZE MATCHES thread AND no-tsan IN_LIST arg_LABELS))
+  if(NOT (PRORATA_SANITIZE MATCHES thread AND no-tsan IN_LIST arg_LABELS) AND
+      NOT (PRORATA_SANITIZE MATCHES address AND no-asan-ubsan IN_LIST arg_LABELS))
     add_dependencies(sanitizer_tests ${name})
   endif()
 endfunction()
