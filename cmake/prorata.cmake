@@ -41,7 +41,7 @@ endif()
 
 # Most of a source's compile time goes to the standard library's and GoogleTest's headers: they are
 # compiled once per kind of target. A source still includes what it uses: clang-tidy and the fuzzers'
-# build see it without these (scripts/lint.py). The client library has none, nor may <iostream> be
+# build see product sources without these (scripts/lint.py). The client library has none, nor may <iostream> be
 # here: it would start the streams in every program.
 option(PRORATA_PRECOMPILE "Compile the headers that most sources include once" ON)
 set(prorata_common_headers
@@ -81,6 +81,8 @@ target_link_libraries(prorata_precompiled PRIVATE prorata_sanitize prorata_warni
 prorata_precompile(prorata_precompiled)
 add_executable(prorata_precompiled_tests ${CMAKE_BINARY_DIR}/precompiled.cc)
 target_link_libraries(prorata_precompiled_tests PRIVATE GTest::gtest prorata_sanitize prorata_warnings)
+set_target_properties(prorata_precompiled_tests PROPERTIES
+  RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 prorata_precompile(prorata_precompiled_tests <gtest/gtest.h>)
 
 # prorata_library(NAME SOURCES a.cc b.cc [DEPS room ...] [PRECOMPILE <header> ...]): a room, or part of
@@ -110,8 +112,8 @@ endfunction()
 set(prorata_test_timeout_s 900)
 
 # prorata_test(NAME SOURCES a_test.cc DEPS room [LABELS ...]): a GoogleTest program; every TEST in it
-# is a test of ctest. The labels no-tsan (one
-# thread: nothing to see) and no-asan-ubsan (hours of virtual time): not built and run there.
+# is a test of ctest. Labelled no-tsan (one thread: nothing to see) or no-asan-ubsan (it would take too
+# long), it is neither built nor run under that sanitizer. PRECOMPILE <header> ...: as for a library.
 function(prorata_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS;PRECOMPILE" ${ARGN})
   if(NOT arg_TIMEOUT)
