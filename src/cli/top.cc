@@ -36,16 +36,11 @@ constexpr int64_t kSilentAfterNs = 2 * kNsPerS;  // an answer takes a millisecon
 // descriptor.
 void Nothing(int) {}
 
-sigset_t Stop() {
+// Until somebody continues us; at once where nobody could (an orphaned process group).
+void StopHere() {
   sigset_t stop;
   sigemptyset(&stop);
   sigaddset(&stop, SIGTSTP);
-  return stop;
-}
-
-// Until somebody continues us; at once where nobody could (an orphaned process group).
-void StopHere() {
-  const sigset_t stop = Stop();
   ::signal(SIGTSTP, SIG_DFL);
   ::raise(SIGTSTP);
   ::sigprocmask(SIG_UNBLOCK, &stop, nullptr);  // stopped here

@@ -73,7 +73,6 @@ void Agent::Begin() {
 void Agent::Kill(int64_t restart_ns) {
   if (!alive_) return;
   world_.Trace("agent killed", 0);
-  ++silences_;
   alive_ = false;
   life_.reset();
   inbox_.clear();

@@ -45,11 +45,7 @@ class Agent final : public Thread {
 
   // --- What goes wrong -------------------------------------------------------------------------
   void Kill(int64_t restart_ns);
-  void Stop(int64_t until_ns) {
-    stopped_until_ns_ = until_ns;
-    ++silences_;
-  }
-  int silences() const { return silences_; }  // stops and kills so far
+  void Stop(int64_t until_ns) { stopped_until_ns_ = until_ns; }
 
   // Empty, or how the lease words contradict the policy.
   std::string CheckLeases() const;
@@ -96,7 +92,6 @@ class Agent final : public Thread {
   int64_t next_beat_ns_ = 0;
   int64_t last_beat_ns_ = 0;
   int64_t troubled_until_ns_ = 0;
-  int silences_ = 0;
 };
 
 }  // namespace prorata::simulation

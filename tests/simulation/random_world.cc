@@ -77,17 +77,6 @@ std::string CheckCharges(const World& world, bool mishaps) {
   return "";
 }
 
-// Until a silence is found out (and the helper looks) who has the lease runs on as if it had no
-// limit. What that was too much is paid back in the silence only: the next agent, or the same one
-// after its stop, does not know of it, and gives a new bucket to begin with. So each silence, if it
-// is short, may cost as much (seed 5482: four in a second, 38 ms in all).
-int64_t BeforeSilenceIsKnownNs(double limit) {
-  constexpr int64_t kHelperLooksNs = 20 * kMs, kNewBucketNs = 7 * kMs;
-  const auto unknown_ns =
-      static_cast<double>(protocol::kAgentSilentAfterNs + uint64_t{kHelperLooksNs});
-  return static_cast<int64_t>((1 - limit) * unknown_ns) + kNewBucketNs;
-}
-
 std::string CheckLimits(const World& world) {
   struct Sum {
     int64_t busy_ns = 0, began_ns = INT64_MAX, ended_ns = 0, allowed_ns = 0;
@@ -108,8 +97,7 @@ std::string CheckLimits(const World& world) {
     const double limit = share->spec.compute.limit.value();
     if (limit >= 1 || !sum.plain) continue;
     const double life_ns = static_cast<double>(sum.ended_ns - sum.began_ns);
-    const auto bound_ns = static_cast<int64_t>(1.02 * limit * life_ns) + 10 * kMs + sum.allowed_ns +
-                          world.silences() * BeforeSilenceIsKnownNs(limit);
+    const auto bound_ns = static_cast<int64_t>(1.02 * limit * life_ns) + 10 * kMs + sum.allowed_ns;
     if (sum.busy_ns > bound_ns) {
       return "share " + share->spec.name + " with a limit of " + std::to_string(limit) + " used " +
              Ms(sum.busy_ns) + " in " + Ms(static_cast<int64_t>(life_ns));

@@ -24,7 +24,7 @@ WorldOptions RandomOptions(uint64_t seed);
 //      30 % (a batch between gaps may be charged a quarter more than estimated), 10 ms and two of
 //      its longest items;
 //   4. the limit of a share of plain programs holds over its life, but for a quantum, what may be
-//      queued, and what each silence of the agent lets pass until it is found out;
+//      queued, and what the silence of an agent lets pass;
 //   5. after all programs have ended the core is empty, and its invariants hold.
 std::string CheckRandomWorld(uint64_t seed, std::ostream* trace = nullptr);
 

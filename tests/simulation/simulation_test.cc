@@ -217,10 +217,6 @@ TEST(RandomWorlds, KeepWhatIsAlwaysTrue) {
   }
 }
 
-TEST(RandomWorlds, FourSilencesInASecondCostALimitNoMoreThanIsSaid) {
-  EXPECT_EQ(CheckRandomWorld(5482), "");
-}
-
 TEST(Requests, OfAnOpenLoopComeWhetherTheLastIsDoneOrNot) {
   Scenario scenario = Read("two_busy_without");
   scenario.programs.resize(1);

@@ -45,7 +45,6 @@ class World {
   EventLoop& loop() { return loop_; }
   simgpu::Machine& machine() { return *machine_; }
   Agent* agent() { return agent_.get(); }  // null: without prorata
-  int silences() const { return agent_ != nullptr ? agent_->silences() : 0; }
   const Delays& delays() const { return options_.delays; }
   const std::string& policy() const { return options_.policy; }
   Random& random() { return random_; }
