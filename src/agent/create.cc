@@ -27,6 +27,7 @@ Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) 
   config.owner = owner.process;
   config.created_unix_s = ::time(nullptr);
   config.on_full = spec.on_full;
+  config.gang = spec.gang;
   config.guaranteed = spec.guaranteed;
   config.share_memory_with = spec.share_memory_with;
   for (const auto& [device, terms] : valid->devices) {

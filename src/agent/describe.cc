@@ -17,6 +17,8 @@ protocol::ShareStatus Node::Describe(Share& share) {
   status.owner_pid = config.owner.pid;
   status.created_unix_s = config.created_unix_s;
   status.on_full = config.on_full;
+  status.gang = config.gang;
+  status.runs_as_gang = leases_.RunsAsGang(share);
   status.guaranteed = config.guaranteed;
   status.ended = share.ended();
   status.resource_config = config.resource_config;

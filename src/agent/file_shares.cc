@@ -31,7 +31,7 @@ bool SaysNothing(const protocol::ShareSpec& spec) {
          spec.compute_request == none.compute_request && spec.compute_limit == none.compute_limit &&
          spec.weight == none.weight && spec.priority == none.priority &&
          spec.yield_within_ns == none.yield_within_ns && spec.on_full == none.on_full &&
-         !spec.guaranteed && spec.share_memory_with.empty();
+         spec.gang == none.gang && !spec.guaranteed && spec.share_memory_with.empty();
 }
 
 // Only what grows can be refused, so what shrinks comes first.
@@ -64,11 +64,11 @@ class Node::FileChange {
   Status Change(Share& share, const protocol::ShareTerms& terms) {
     const std::vector<protocol::ShareTerms> now = share.Terms();
     if (now.front() == terms) return {};
-    if (auto ok = node_.ChangeTo(share, {terms}, std::nullopt); !ok) return ok;
+    if (auto ok = node_.ChangeTo(share, {terms}, {}, {}); !ok) return ok;
     undo_.push_back([this, id = share.id(), now] {
       Share* changed = node_.Find(id);
       if (changed == nullptr) return;
-      if (auto ok = node_.ChangeTo(*changed, now, std::nullopt); !ok) {
+      if (auto ok = node_.ChangeTo(*changed, now, {}, {}); !ok) {
         spdlog::error("share '{}': {}", changed->config().name, ok.error().message);
       }
     });

@@ -12,6 +12,13 @@ constexpr int64_t kGoOnNs = 100'000;
 
 }  // namespace
 
+void GangLeases::Leave(uint64_t share, int64_t now_ns) {
+  gangs_.Remove(share);
+  for (DeviceLeases* device : devices_) {
+    device->sharing().SetGang(share, policy::LeasePolicy::GangTurn::kNone, now_ns);
+  }
+}
+
 GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
   Outcome outcome;
   if (gangs_.empty()) return outcome;

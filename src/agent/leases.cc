@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <climits>
+#include <utility>
 
 #include "base/check.h"
 
@@ -20,8 +21,12 @@ void WakeAll(std::atomic<uint32_t>& word) {
 
 Leases::Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock& clock,
                const Heartbeat& heartbeat)
-    : clock_(clock), heartbeat_(heartbeat) {
-  for (size_t i = 0; i < devices; ++i) devices_.push_back(std::make_unique<Device>(loop));
+    : clock_(clock), heartbeat_(heartbeat), gang_timer_(loop) {
+  std::vector<DeviceLeases*> all;
+  for (size_t i = 0; i < devices; ++i) {
+    all.push_back(&devices_.emplace_back(std::make_unique<Device>(loop))->leases);
+  }
+  gangs_ = GangLeases(std::move(all));
 }
 
 void Leases::SetElasticCeiling(size_t number, Fraction ceiling) {
@@ -40,9 +45,34 @@ void Leases::Add(Share& share) {
     device.shares[share.id()] = &share;
     CarryOut(on.device, device.leases.Add(share.id(), share.time(i), on.compute, clock_.NowNs()));
   }
+  AddToGangs(share);
+}
+
+void Leases::AddToGangs(Share& share) {
+  const protocol::Gang gang = share.config().gang;
+  if (share.device_count() < 2 || gang == protocol::Gang::kNever) return;
+  std::vector<size_t> devices;
+  for (const DeviceOfShare& on : share.config().devices) devices.push_back(on.device);
+  candidates_[share.id()] = {&share};
+  gangs_.Add(share.id(), std::move(devices), gang == protocol::Gang::kAlways);
+  StepGangs();
+}
+
+void Leases::SetGang(Share& share) {
+  const protocol::Gang gang = share.config().gang;
+  if (!candidates_.contains(share.id())) return AddToGangs(share);
+  if (gang == protocol::Gang::kNever) {
+    candidates_.erase(share.id());
+    gangs_.Leave(share.id(), clock_.NowNs());
+    return TouchAll(share);
+  }
+  gangs_.SetRequested(share.id(), gang == protocol::Gang::kAlways);
+  StepGangs();
 }
 
 void Leases::Remove(Share& share) {
+  candidates_.erase(share.id());
+  gangs_.Remove(share.id());
   for (const DeviceOfShare& on : share.config().devices) {
     Device& device = *devices_[on.device];
     device.shares.erase(share.id());
@@ -60,15 +90,44 @@ void Leases::TouchAll(const Share& share) {
 }
 
 void Leases::Touch(size_t number) {
-  Device& device = *devices_[number];
-  if (const uint64_t silences = heartbeat_.silences(); silences != device.silences) {
-    device.silences = silences;
-    return CarryOut(number, device.leases.BeginAnew(clock_.NowNs()));
+  if (silences_ != heartbeat_.silences()) return BeginAnew();
+  CarryOut(number, devices_[number]->leases.Touch(clock_.NowNs()));
+}
+
+void Leases::BeginAnew() {
+  silences_ = heartbeat_.silences();
+  gangs_.BeginAnew();
+  for (size_t number = 0; number < devices_.size(); ++number) {
+    WriteOut(number, devices_[number]->leases.BeginAnew(clock_.NowNs()));
   }
-  CarryOut(number, device.leases.Touch(clock_.NowNs()));
+  StepGangs();
 }
 
 void Leases::CarryOut(size_t number, const DeviceLeases::Outcome& outcome) {
+  WriteOut(number, outcome);
+  StepGangs();
+}
+
+void Leases::StepGangs() {
+  if (candidates_.empty()) return;
+  const GangLeases::Outcome outcome = gangs_.Step(clock_.NowNs());
+  for (const auto& [number, decided] : outcome.devices) WriteOut(number, decided);
+  for (auto& [id, candidate] : candidates_) {
+    const bool is_gang = gangs_.IsGang(id);
+    if (std::exchange(candidate.is_gang, is_gang) == is_gang) continue;
+    const bool seen = candidate.share->config().gang == protocol::Gang::kAuto;
+    if (seen && on_gang) on_gang(*candidate.share, is_gang);
+  }
+  gang_timer_.cancel();
+  if (outcome.next_ns == DeviceLeases::kNever) return;
+  const int64_t wait_ns = std::max<int64_t>(1, outcome.next_ns - clock_.NowNs());
+  gang_timer_.expires_after(std::chrono::nanoseconds(clock_.RealNs(wait_ns)));
+  gang_timer_.async_wait([this](const boost::system::error_code& stopped) {
+    if (!stopped) StepGangs();
+  });
+}
+
+void Leases::WriteOut(size_t number, const DeviceLeases::Outcome& outcome) {
   Device& device = *devices_[number];
   for (const DeviceLeases::Change& change : outcome.changes) {
     Share& share = *device.shares.at(change.share);

@@ -6,11 +6,13 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "agent/device_leases.h"
+#include "agent/gang_leases.h"
 #include "agent/heartbeat.h"
 #include "agent/share.h"
 #include "base/clock.h"
@@ -29,10 +31,16 @@ class Leases {
   void SetElasticCeiling(size_t device, Fraction ceiling);
   Fraction elastic_ceiling(size_t device) const { return devices_[device]->elastic_ceiling; }
 
+  // A share that is `auto` is a gang from now on (`begun`), or no longer.
+  std::function<void(Share& share, bool begun)> on_gang;
+
   void Add(Share& share);
   void Remove(Share& share);
   // The share's terms on one of its devices are others now.
   void SetTerms(Share& share, uint32_t index);
+  // Its ShareConfig::gang is another now.
+  void SetGang(Share& share);
+  bool RunsAsGang(const Share& share) const { return gangs_.IsGang(share.id()); }
 
   // Something changed on this device (Wanted, a death, a join): look at it again.
   void Touch(size_t device);
@@ -53,14 +61,27 @@ class Leases {
     Fraction elastic_ceiling = Fraction::One();
     boost::asio::steady_timer timer;
     std::map<uint64_t, Share*> shares;
-    uint64_t silences = 0;  // of the heartbeat, when it last began anew
   };
 
+  // A share that may become a gang.
+  struct Candidate {
+    Share* share;
+    bool is_gang = false;
+  };
+
+  void BeginAnew();
+  void AddToGangs(Share& share);
   void CarryOut(size_t number, const DeviceLeases::Outcome& outcome);
+  void WriteOut(size_t number, const DeviceLeases::Outcome& outcome);
+  void StepGangs();
 
   const DilatedClock& clock_;
   const Heartbeat& heartbeat_;
   std::vector<std::unique_ptr<Device>> devices_;
+  GangLeases gangs_{{}};
+  std::map<uint64_t, Candidate> candidates_;
+  boost::asio::steady_timer gang_timer_;
+  uint64_t silences_ = 0;  // of the heartbeat, when all last began anew
 };
 
 }  // namespace prorata::agent

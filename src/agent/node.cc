@@ -64,6 +64,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
     Log(event);
     if (on_event) on_event();
   };
+  leases_.on_gang = [this](Share& share, bool begun) { events_.Add(GangEvent(share, begun)); };
   memory_.notice_deaths = [this] {
     for (const auto& [id, share] : shares_) SweepDead(*share);
   };
@@ -143,13 +144,16 @@ Result<Share*> Node::Update(const std::string& name, const protocol::ShareChange
   // All devices are judged before the first is touched.
   const auto valid = protocol::ValidateChange(change, now, own);
   if (!valid) return std::unexpected(valid.error());
-  if (auto ok = ChangeTo(*share, *valid, change.on_full); !ok) return std::unexpected(ok.error());
+  if (auto ok = ChangeTo(*share, *valid, change.on_full, change.gang); !ok) {
+    return std::unexpected(ok.error());
+  }
   if (auto ok = Save(); !ok) return std::unexpected(ok.error());
   return share;
 }
 
 Status Node::ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& terms,
-                      std::optional<protocol::OnFull> to_on_full) {
+                      std::optional<protocol::OnFull> to_on_full,
+                      std::optional<protocol::Gang> to_gang) {
   const std::vector<protocol::ShareTerms> now = share.Terms();
   const protocol::OnFull on_full = to_on_full.value_or(share.config().on_full);
   std::vector<uint64_t> limits;
@@ -162,10 +166,11 @@ Status Node::ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& ter
     events_.Add(std::move(event));
     share.SetOnFull(on_full);
   }
+  if (to_gang) ChangeGang(share, *to_gang);
   if (memory_.anybody_waits()) ReapSoon();
   for (uint32_t i = 0; i < share.device_count(); ++i) {
     // A change of its other GPUs, or of none.
-    if (terms[i] == now[i] && (share.device_count() > 1 || to_on_full)) continue;
+    if (terms[i] == now[i] && (share.device_count() > 1 || to_on_full || to_gang)) continue;
     events_.Add(ChangedEvent(share, i, terms[i]));
     share.SetTerms(i, terms[i]);
     leases_.SetTerms(share, i);
@@ -175,6 +180,17 @@ Status Node::ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& ter
                  FormatFraction(terms[i].compute_limit), terms[i].weight, terms[i].priority);
   }
   return {};
+}
+
+void Node::ChangeGang(Share& share, protocol::Gang gang) {
+  const protocol::Gang before = share.config().gang;
+  if (gang == before) return;
+  protocol::Event event = EventOf(protocol::EventKind::kShareChanged, share);
+  event.detail = "gang " + FormatGang(before) + " to " + FormatGang(gang);
+  spdlog::info("share '{}' changed: {}", share.config().name, event.detail);
+  events_.Add(std::move(event));
+  share.SetGang(gang);
+  leases_.SetGang(share);
 }
 
 Status Node::Remove(const std::string& name) {

@@ -111,7 +111,9 @@ class Node {
   Result<Share*> Make(ShareConfig config);
   // Other terms for all of its devices, judged before. Not saved.
   Status ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& terms,
-                  std::optional<protocol::OnFull> to_on_full);
+                  std::optional<protocol::OnFull> to_on_full,
+                  std::optional<protocol::Gang> to_gang);
+  void ChangeGang(Share& share, protocol::Gang gang);
   Result<Share*> Join(Share& share, const protocol::ShareSpec& spec);
   Status MayChange(const Share& share, const protocol::ShareChange& change) const;
   std::vector<Share*> FileShares(size_t device) const;

@@ -46,6 +46,7 @@ struct ShareConfig {
   int64_t created_unix_s = 0;
   std::vector<DeviceOfShare> devices;
   protocol::OnFull on_full = {};
+  protocol::Gang gang = protocol::Gang::kAuto;
   bool guaranteed = false;
   std::vector<std::string> share_memory_with;  // names of shares that may open what this exports
   // The resource-config.txt that asks for it; "": a process did. Then there is no owner, and it
@@ -122,6 +123,8 @@ class Share {
 
   // What members do when a device is full, from their next call on.
   void SetOnFull(protocol::OnFull on_full);
+  // Who gives it its turns is told apart (Leases::SetGang).
+  void SetGang(protocol::Gang gang) { config_.gang = gang; }
 
   // --- members (null: there is none) ---
   Member* Admit(const ProcessId& process);  // null: all slots are taken

@@ -78,6 +78,9 @@ Event CreatedEvent(const Share& share) {
     event.detail += (event.detail.empty() ? "" : "; ") + std::string("GPU ") +
                     std::to_string(on.device) + ", " + TermsInWords(on);
   }
+  if (share.config().gang != protocol::Gang::kAuto) {
+    event.detail += "; gang " + protocol::FormatGang(share.config().gang);
+  }
   if (!share.config().resource_config.empty()) {
     event.detail += ", by '" + share.config().resource_config + "'";
   }
@@ -101,6 +104,14 @@ Event ChangedEvent(const Share& share, uint32_t device, const protocol::ShareTer
   changed("yield within", FormatDuration(on.compute.yield_within_ns),
           FormatDuration(terms.yield_within_ns));
   if (event.detail.empty()) event.detail = "nothing is different";
+  return event;
+}
+
+Event GangEvent(const Share& share, bool begun) {
+  Event event = EventOf(begun ? EventKind::kGangBegun : EventKind::kGangOver, share);
+  event.detail = begun ? "its kernels on one GPU were seen to wait for those on another, again and "
+                         "again; `--gang always` spares it the seeing, `--gang never` keeps it off"
+                       : "it has run well for a while; should its kernels wait again, it is noticed";
   return event;
 }
 

@@ -20,6 +20,8 @@ protocol::Event CreatedEvent(const Share& share);
 // What `terms` make different on a device; before they are set.
 protocol::Event ChangedEvent(const Share& share, uint32_t device,
                              const protocol::ShareTerms& terms);
+// An `auto` share is seen to be a gang from now on, or no longer.
+protocol::Event GangEvent(const Share& share, bool begun);
 // A process was turned away at a share's socket (null: the share is gone).
 protocol::Event RefusedEvent(const Share* share, pid_t pid, protocol::RefusedReason reason);
 

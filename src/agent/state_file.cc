@@ -48,6 +48,7 @@ json ToJson(const SavedShare& share) {
           {"owner", ToJson(share.config.owner)},
           {"created_unix_s", share.config.created_unix_s},
           {"on_full", protocol::FormatOnFull(share.config.on_full)},
+          {"gang", protocol::FormatGang(share.config.gang)},
           {"guaranteed", share.config.guaranteed},
           {"ended", share.ended},
           {"share_memory_with", share.config.share_memory_with},
@@ -67,6 +68,7 @@ SavedShare ShareOf(const json& object) {
   if (auto on_full = protocol::ParseOnFull(object.value("on_full", "fail"))) {
     share.config.on_full = *on_full;
   }
+  if (auto gang = protocol::ParseGang(object.value("gang", "auto"))) share.config.gang = *gang;
   share.config.guaranteed = object.value("guaranteed", false);
   share.config.share_memory_with = object.value("share_memory_with", std::vector<std::string>());
   share.config.resource_config = object.value("resource_config", "");

@@ -32,6 +32,7 @@ protocol::ShareSpec SpecOf(const RunOptions& options) {
   spec.yield_within_ns = options.yield_within_ns;
   spec.on = options.on;
   spec.on_full = options.on_full;
+  spec.gang = options.gang;
   spec.guaranteed = options.guaranteed;
   spec.share_memory_with = options.share_memory_with;
   return spec;

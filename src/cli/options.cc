@@ -150,6 +150,7 @@ Status FillRun(const CLI::App& app, const RawRun& raw, RunOptions* run) {
   run->yield_within_ns = terms.yield_within_ns.value_or(run->yield_within_ns);
   run->on = terms.on;
   run->on_full = terms.on_full.value_or(run->on_full);
+  run->gang = terms.gang.value_or(run->gang);
   if (auto ok = FillGpus(app, raw, run); !ok) return ok;
   if (app.count("--name") > 0) {
     if (auto ok = protocol::ValidateShareName(run->name); !ok) {
@@ -176,7 +177,7 @@ Status FillUpdate(const CLI::App& app, const RawTerms& raw, UpdateOptions* updat
   if (update->change.Empty()) {
     return Fail("usage",
                 "update: nothing to change; give --memory, --compute, --compute-limit, "
-                "--weight, --priority, --yield-within or --on-full");
+                "--weight, --priority, --yield-within, --on-full or --gang");
   }
   return {};
 }
@@ -271,7 +272,8 @@ class Parser {
     run_->prefix_command();
     AddTermsOptions(run_, &raw_run_.terms,
                     {" (default: all that is free)", " (default: 0)", " (default: 1)",
-                     " (default: 100)", " (default: 0)", " (default: 2ms)", " (default: fail)"});
+                     " (default: 100)", " (default: 0)", " (default: 2ms)", " (default: fail)",
+                     " (default: auto)"});
     run_->add_flag("--guaranteed", options_.run.guaranteed,
                    "Set the whole memory limit aside, also where the agent overcommits");
     run_->add_option("--gpus", raw_run_.gpus,

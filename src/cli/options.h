@@ -36,6 +36,7 @@ struct RunOptions {
   std::optional<uint32_t> gpu_count;  // how many it chooses; nothing: one
   std::vector<protocol::TermsOnGpu> on;
   protocol::OnFull on_full;
+  protocol::Gang gang = protocol::Gang::kAuto;
   bool guaranteed = false;
   std::vector<std::string> share_memory_with;
   std::string name;  // empty: made from the command's name

@@ -130,6 +130,12 @@ void AddTermsOptions(CLI::App* app, RawTerms* raw, const RawTerms& without) {
                   "fail, wait, or wait=DURATION" +
                       without.on_full)
       ->option_text("fail|wait[=DURATION]");
+  app->add_option("--gang", raw->gang,
+                  "With several GPUs, whether it runs on all of them at the same time, as kernels "
+                  "that wait for each other need it: always, never, or auto, once they were seen "
+                  "to" +
+                      without.gang)
+      ->option_text("auto|always|never");
 }
 
 Status ReadTermsOptions(const CLI::App& app, const RawTerms& raw, ShareChange* terms) {
@@ -152,6 +158,11 @@ Status ReadTermsOptions(const CLI::App& app, const RawTerms& raw, ShareChange* t
     auto on_full = protocol::ParseOnFull(raw.on_full);
     if (!on_full) return Fail("usage", "--on-full: " + on_full.error().message);
     terms->on_full = *on_full;
+  }
+  if (ok && app.count("--gang") > 0) {
+    auto gang = protocol::ParseGang(raw.gang);
+    if (!gang) return Fail("usage", "--gang: " + gang.error().message);
+    terms->gang = *gang;
   }
   if (ok) ok = CheckOrder(terms->compute_request, terms->compute_limit, "");
   for (const TermsOnGpu& on : terms->on) {

@@ -24,6 +24,7 @@ struct RawTerms {
   std::string priority;
   std::string yield_within;
   std::string on_full;
+  std::string gang;
 };
 
 // Adds the options to a command; the texts of `without` say what happens without each.

@@ -40,6 +40,13 @@ void Gangs::Remove(Key key) {
   std::erase_if(shares_, [key](const Share& share) { return share.key == key; });
 }
 
+void Gangs::BeginAnew() {
+  for (Share& share : shares_) {
+    share.phase = Phase::kPlain;
+    share.waits_since_ns = kNever;
+  }
+}
+
 bool Gangs::IsGang(Key key) const {
   return std::any_of(shares_.begin(), shares_.end(), [key](const Share& share) {
     return share.key == key && share.phase != Phase::kPlain;

@@ -54,6 +54,8 @@ class Gangs {
   void Add(Key share, std::vector<size_t> devices, bool requested);
   void SetRequested(Key share, bool requested);
   void Remove(Key share);
+  // The devices' policies have forgotten all that they were told: as if none were a gang.
+  void BeginAnew();
   bool empty() const { return shares_.empty(); }
   bool IsGang(Key share) const;
 

@@ -88,6 +88,12 @@ Result<OnFull> OnFullField(const json& value, std::string_view field) {
   return ParseOnFull(*text);
 }
 
+Result<Gang> GangField(const json& value, std::string_view field) {
+  auto text = TextField(value, field);
+  if (!text) return std::unexpected(text.error());
+  return ParseGang(*text);
+}
+
 // Reads one field of the terms of a share, which a new one and a changed one have in common.
 template <typename Terms>
 Status ReadTerm(const std::string& key, const json& value, Terms& terms) {
@@ -111,6 +117,7 @@ Status ReadTerm(const std::string& key, const json& value, Terms& terms) {
   }
   if constexpr (requires { terms.on_full; }) {
     if (key == "on_full") take(OnFullField(value, key), terms.on_full);
+    if (key == "gang") take(GangField(value, key), terms.gang);
   }
   return bad;
 }
@@ -173,7 +180,7 @@ Status ReadSpec(const json& object, ShareSpec& spec) {
   Status ok = OnlyFields(
       object, "'share'",
       {"name", "gpu", "gpus", "memory_bytes", "compute_request", "compute_limit", "weight",
-       "priority", "yield_within_ns", "on", "on_full", "guaranteed", "share_memory_with"});
+       "priority", "yield_within_ns", "on", "on_full", "gang", "guaranteed", "share_memory_with"});
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, spec);
     if (ok && key == "share_memory_with") ok = ReadSharedWith(value, spec.share_memory_with);
@@ -202,7 +209,7 @@ Status ReadChange(const json& object, ShareChange& change) {
   if (!object.is_object()) return Malformed("'change' is not an object");
   Status ok = OnlyFields(object, "'change'",
                          {"memory_bytes", "compute_request", "compute_limit", "weight", "priority",
-                          "yield_within_ns", "on", "on_full"});
+                          "yield_within_ns", "on", "on_full", "gang"});
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, change);
     if (ok && key == "on") ok = ReadOn(value, change.on);
@@ -329,6 +336,7 @@ std::string EncodeRequest(const ControlRequest& request) {
     json& change = object["change"] = WriteTerms(from);
     if (!from.on.empty()) change["on"] = WriteOn(from.on);
     if (from.on_full) change["on_full"] = FormatOnFull(*from.on_full);
+    if (from.gang) change["gang"] = FormatGang(*from.gang);
   }
   if (request.op == ControlOp::kEvents) {
     if (request.events.since) object["since"] = *request.events.since;
@@ -350,6 +358,7 @@ std::string EncodeRequest(const ControlRequest& request) {
     share["yield_within_ns"] = spec.yield_within_ns;
     if (!spec.on.empty()) share["on"] = WriteOn(spec.on);
     share["on_full"] = FormatOnFull(spec.on_full);
+    share["gang"] = FormatGang(spec.gang);
     share["guaranteed"] = spec.guaranteed;
     if (!spec.share_memory_with.empty()) share["share_memory_with"] = spec.share_memory_with;
   }

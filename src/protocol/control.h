@@ -6,10 +6,10 @@
 //
 //   request   {"op": "hello"}
 //             {"op": "create_share", "share": {"name"?, "gpu"?, "gpus"?, TERMS, "on"?,
-//                                              "on_full"?, "guaranteed"?: BOOL}}
+//                                              "on_full"?, "gang"?, "guaranteed"?: BOOL}}
 //             {"op": "list_shares"}   {"op": "list_devices"}
 //             {"op": "remove_share", "name": NAME}   {"op": "shutdown"}
-//             {"op": "update_share", "name": NAME, "change": {TERMS, "on"?, "on_full"?}}
+//             {"op": "update_share", "name": NAME, "change": {TERMS, "on"?, "on_full"?, "gang"?}}
 //             {"op": "events", "since"?: SEQUENCE, "follow"?: BOOL, "share"?: NAME}
 //   TERMS     "memory_bytes"?, "compute_request"?, "compute_limit"?, "weight"?, "priority"?,
 //             "yield_within_ns"?: of each of the share's GPUs, less what "on": [{"gpu": GPU,
@@ -19,7 +19,7 @@
 //   reply     an object with what was asked, or {"error": {"code": CODE, "message": TEXT}}
 //
 // Fractions are numbers from 0 to 1, sizes are bytes, times nanoseconds, "on_full" a text of
-// on_full.h. A request with a field that is not known is refused: a misspelt limit must not be a
+// on_full.h, "gang" one of gang.h. A request with a field that is not known is refused: a misspelt limit must not be a
 // share without one. Replies may grow fields. The owner of a share is the process that asked for
 // it, as the kernel names it.
 //
@@ -45,6 +45,7 @@
 #include "base/result.h"
 #include "policy/slowness.h"
 #include "protocol/event.h"
+#include "protocol/gang.h"
 #include "protocol/link_class.h"
 #include "protocol/on_full.h"
 
@@ -104,6 +105,7 @@ struct ShareSpec {
   int64_t yield_within_ns = kDefaultYieldWithinNs;
   std::vector<TermsOnGpu> on = {};  // of GPUs that are named in `gpus`
   OnFull on_full = {};              // when a device is full, the share is not
+  Gang gang = Gang::kAuto;          // with several GPUs: on all of them at the same time
   // Its whole limits are set aside for it, on devices that more was promised of than they have.
   bool guaranteed = false;
   // Names of shares whose programs may open memory that this one's export.
@@ -121,10 +123,11 @@ struct ShareChange {
   std::optional<int64_t> yield_within_ns = {};
   std::vector<TermsOnGpu> on = {};
   std::optional<OnFull> on_full = {};
+  std::optional<Gang> gang = {};
 
   bool Empty() const {
     return !memory_bytes && !compute_request && !compute_limit && !weight && !priority &&
-           !yield_within_ns && on.empty() && !on_full;
+           !yield_within_ns && on.empty() && !on_full && !gang;
   }
 };
 
@@ -208,6 +211,8 @@ struct ShareStatus {
   int64_t owner_pid = 0;
   int64_t created_unix_s = 0;
   OnFull on_full;
+  Gang gang = Gang::kAuto;
+  bool runs_as_gang = false;  // now: asked for, or its kernels were seen to wait for each other
   bool guaranteed = false;
   bool ended = false;  // removed, and kept until its members are gone
   // The resource-config.txt that asks for it; "": a process did.

@@ -179,6 +179,8 @@ json ToJson(const ShareStatus& share) {
           {"owner_pid", share.owner_pid},
           {"created_unix_s", share.created_unix_s},
           {"on_full", FormatOnFull(share.on_full)},
+          {"gang", FormatGang(share.gang)},
+          {"runs_as_gang", share.runs_as_gang},
           {"guaranteed", share.guaranteed},
           {"ended", share.ended},
           {"resource_config", share.resource_config},
@@ -236,6 +238,9 @@ Result<ShareStatus> ShareFromJson(const json& object) {
     object.at("created_unix_s").get_to(share.created_unix_s);
     if (auto on_full = ParseOnFull(object.at("on_full").get<std::string>()))
       share.on_full = *on_full;
+    // Absent of an agent that did not know of them.
+    if (auto gang = ParseGang(object.value("gang", "auto"))) share.gang = *gang;
+    share.runs_as_gang = object.value("runs_as_gang", false);
     object.at("guaranteed").get_to(share.guaranteed);
     object.at("ended").get_to(share.ended);
     object.at("resource_config").get_to(share.resource_config);

@@ -30,6 +30,8 @@ constexpr std::pair<EventKind, std::string_view> kNames[] = {
     {EventKind::kFiguresMissing, "figures_missing"},
     {EventKind::kResourceConfigApplied, "resource_config_applied"},
     {EventKind::kResourceConfigRefused, "resource_config_refused"},
+    {EventKind::kGangBegun, "gang_begun"},
+    {EventKind::kGangOver, "gang_over"},
 };
 
 // For people; what is not in the table (of a newer agent) is said as it came.
@@ -229,6 +231,10 @@ std::string Words(const Event& event) {
     case EventKind::kResourceConfigRefused:
       return "the resource configuration is refused and nothing changed" + OnGpu(event) +
              Colon(event.detail);
+    case EventKind::kGangBegun:
+      return "runs on all its GPUs at the same time now" + Colon(event.detail);
+    case EventKind::kGangOver:
+      return "runs on each of its GPUs by itself again" + Colon(event.detail);
   }
   return NameOf(event.kind);
 }

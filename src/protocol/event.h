@@ -23,6 +23,8 @@
 //   false_usage            a member says that it holds more than it was ever granted
 //   ungoverned_functions   driver functions newer than prorata were handed out; they pass uncounted
 //   resource_config_applied, resource_config_refused   a file of --resource-config; "detail" says
+//   gang_begun, gang_over  a share over several GPUs runs on all of them at the same time from now
+//                          on, because its kernels were seen to wait for each other; or no more
 //   figures_missing        the device gives no figures per process; its total is used for the audit
 //
 // An allocation that is tried again and again is one event at once and one a second after that,
@@ -58,8 +60,10 @@ enum class EventKind : uint8_t {
   kFiguresMissing,
   kResourceConfigApplied,
   kResourceConfigRefused,
+  kGangBegun,
+  kGangOver,
 };
-inline constexpr size_t kEventKinds = static_cast<size_t>(EventKind::kResourceConfigRefused) + 1;
+inline constexpr size_t kEventKinds = static_cast<size_t>(EventKind::kGangOver) + 1;
 // By kind: how often it happened, each event with its count.
 using EventCounts = std::array<uint64_t, kEventKinds>;
 

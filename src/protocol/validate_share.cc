@@ -92,6 +92,13 @@ Status CheckTerms(const ShareTerms& terms, const std::string& where) {
   return {};
 }
 
+Status CheckGang(Gang gang, size_t gpus) {
+  if (gang != Gang::kAlways || gpus > 1) return {};
+  return Fail("gang_of_one",
+              "the share is to run on all its GPUs at the same time (gang always), but has one; ask "
+              "for several with --gpus or --gpu, or leave --gang out");
+}
+
 std::string Where(const DeviceStatus& device) { return " on " + Describe(device); }
 
 Status CheckRequest(Fraction request, const DeviceStatus& device) {
@@ -165,6 +172,7 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
     return ok ? CheckRequest(spec.compute_request, device) : ok;
   });
   if (!chosen) return std::unexpected(chosen.error());
+  if (auto ok = CheckGang(spec.gang, chosen->size()); !ok) return std::unexpected(ok.error());
   auto on = MatchTerms(spec.on, *chosen, devices);
   if (!on) return std::unexpected(on.error());
   ValidShare valid;
@@ -213,6 +221,9 @@ Result<ShareTerms> ChangeOn(const ShareTerms& terms, const ShareTerms& now,
 Result<std::vector<ShareTerms>> ValidateChange(const ShareChange& change,
                                                std::span<const ShareTerms> now,
                                                std::span<const DeviceStatus> devices) {
+  if (auto ok = CheckGang(change.gang.value_or(Gang::kAuto), devices.size()); !ok) {
+    return std::unexpected(ok.error());
+  }
   std::vector<size_t> own(devices.size());
   for (size_t i = 0; i < own.size(); ++i) own[i] = i;
   auto on = MatchTerms(change.on, own, devices);
