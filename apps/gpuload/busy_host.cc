@@ -1,6 +1,6 @@
-// The kernel "busy" for the simulated GPU, as src/simgpu/host_kernel.h asks for it. Compiled as a
-// shared object of its own and carried inside gpuload as bytes (busy_images.S); busy.ptx is the
-// same kernel for a real GPU.
+// The kernels "busy" and "meet" for the simulated GPU, as src/simgpu/host_kernel.h asks for it.
+// Compiled as a shared object of its own and carried inside gpuload as bytes (busy_images.S);
+// busy.ptx is the first for a real GPU.
 
 #include <cstdint>
 
@@ -34,5 +34,21 @@ void busy(const ProrataHostLaunch* launch, void** params) {
   stamps[2 * slot] = launch->start_ns;
   stamps[2 * slot + 1] = launch->end_ns;
 }
+
+// meet(u64 ns, u64* stamps, u64 capacity, u64* counter, u64 number, u32 size): as busy, but ends
+// together with the other launches of this number, `size` of them in all.
+extern const unsigned meet__param_sizes[];
+const unsigned meet__param_sizes[] = {8, 8, 8, 8, 8, 4, 0};
+
+unsigned long long meet__duration_ns(const ProrataHostLaunch* launch, void** params) {
+  return busy__duration_ns(launch, params);
+}
+
+unsigned meet__meeting(const ProrataHostLaunch*, void** params, unsigned long long* number) {
+  *number = Parameter<uint64_t>(params, 4);
+  return Parameter<uint32_t>(params, 5);
+}
+
+void meet(const ProrataHostLaunch* launch, void** params) { busy(launch, params); }
 
 }  // extern "C"

@@ -97,6 +97,13 @@ Result<BusyKernel> BusyKernel::Make(const Gpu& gpu, const Options& options) {
     GPULOAD_CALL(driver, cuModuleLoadData, &module, gpuload_busy_ptx);
   }
   GPULOAD_CALL(driver, cuModuleGetFunction, &kernel.function_, module, "busy");
+  if (options.collective_every > 0) {
+    if (driver.cuModuleGetFunction(&kernel.meet_, module, "meet") != CUDA_SUCCESS) {
+      return Fail("collective",
+                  "--collective-every: kernels that wait for each other are there on the simulated "
+                  "GPU only");
+    }
+  }
   GPULOAD_CALL(driver, cuMemAlloc_v2, &kernel.counter_, 4096);
   GPULOAD_CALL(driver, cuMemsetD32_v2, kernel.counter_, 0, 1024);
   GPULOAD_CALL(driver, cuMemAlloc_v2, &kernel.stamps_, 16 * kernel.capacity_);
@@ -110,6 +117,18 @@ Status BusyKernel::Launch(CUstream stream, uint64_t duration_ns) const {
   CUdeviceptr counter = counter_;
   void* parameters[] = {&ns, &stamps, &capacity, &counter};
   GPULOAD_CALL(gpu_->driver, cuLaunchKernel, function_, blocks_, 1, 1, threads_, 1, 1, 0, stream,
+               parameters, nullptr);
+  return {};
+}
+
+Status BusyKernel::LaunchMeeting(CUstream stream, uint64_t duration_ns, uint64_t number,
+                                 uint32_t size) const {
+  uint64_t ns = duration_ns;
+  CUdeviceptr stamps = stamps_;
+  uint64_t capacity = capacity_;
+  CUdeviceptr counter = counter_;
+  void* parameters[] = {&ns, &stamps, &capacity, &counter, &number, &size};
+  GPULOAD_CALL(gpu_->driver, cuLaunchKernel, meet_, blocks_, 1, 1, threads_, 1, 1, 0, stream,
                parameters, nullptr);
   return {};
 }

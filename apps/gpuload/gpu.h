@@ -45,6 +45,9 @@ class BusyKernel {
 
   Status Launch(CUstream stream) const { return Launch(stream, duration_ns_); }
   Status Launch(CUstream stream, uint64_t duration_ns) const;
+  // A collective: it ends together with the other launches of this number (not 0), in any process
+  // and on any device, `size` in all. On the simulated GPU only.
+  Status LaunchMeeting(CUstream stream, uint64_t duration_ns, uint64_t number, uint32_t size) const;
 
   struct Stamps {
     uint64_t launches = 0;
@@ -59,6 +62,7 @@ class BusyKernel {
  private:
   const Gpu* gpu_ = nullptr;
   CUfunction function_ = nullptr;
+  CUfunction meet_ = nullptr;
   const char* image_ = "";
   unsigned blocks_ = 1;
   unsigned threads_ = 1;

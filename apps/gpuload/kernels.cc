@@ -119,6 +119,14 @@ class KernelRun {
     return lane;
   }
 
+  // The launch number `index` of its thread.
+  Status LaunchOne(const Lane& lane, uint64_t index, uint64_t duration_ns) {
+    const uint64_t every = options_.collective_every;
+    if (every == 0 || (index + 1) % every != 0) return kernel_.Launch(lane.stream, duration_ns);
+    const uint64_t number = (uint64_t{options_.collective_job} << 40) | ((index + 1) / every);
+    return kernel_.LaunchMeeting(lane.stream, duration_ns, number, options_.collective_size);
+  }
+
   // One round of launches; how many kernels.
   Result<uint64_t> LaunchRound(const std::vector<Lane>& lanes, uint64_t launched,
                                KernelTimes& times) {
@@ -133,7 +141,7 @@ class KernelRun {
         GPULOAD_CALL(driver, cuGraphLaunch, lane.graph, lane.stream);
         count += options_.graph;
       } else {
-        if (auto ok = kernel_.Launch(lane.stream, times.NextNs()); !ok) {
+        if (auto ok = LaunchOne(lane, launched + count, times.NextNs()); !ok) {
           return std::unexpected(ok.error());
         }
         ++count;

@@ -84,6 +84,15 @@ void AddKernelOptions(CLI::App* app, Options* options) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app->add_option("--graph", options->graph, "Capture so many kernels and replay the graph");
+  app->add_option("--collective-every", options->collective_every,
+                  "Every so manieth launch ends together with those of other processes (simulated "
+                  "GPUs; one thread, no graph)");
+  app->add_option("--collective-size", options->collective_size, "Of so many processes")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app->add_option("--collective-job", options->collective_job, "That say the same number here")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app->add_option("--priority", options->priority, "Priority of the streams");
   app->add_option("--blocks", options->blocks, "Blocks of a kernel (0: as --sm-fraction says)");
   app->add_option("--sm-fraction", options->sm_fraction, "The part of the device a kernel fills")
@@ -171,6 +180,9 @@ Parsed ParseOptions(int argc, char** argv) {
       throw CLI::ValidationError(
           "--every-us: a request ends with a synchronisation, and --per-sync "
           "is 0");
+    }
+    if (options->collective_every > 0 && (options->threads > 1 || options->graph > 0)) {
+      throw CLI::ValidationError("--collective-every: goes with one thread and no graph");
     }
   } catch (const CLI::Success& help) {
     parsed.exit_status = app.exit(help);

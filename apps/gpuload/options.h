@@ -40,6 +40,11 @@ struct Options {
   uint32_t threads = 1;
   uint32_t streams = 1;  // per thread
   uint32_t graph = 0;    // kernels captured in a graph that is replayed
+  // Not 0: every so manieth launch is a collective of `collective_size` processes that say the same
+  // `collective_job`; each must make as many launches as the others, or they wait.
+  uint64_t collective_every = 0;
+  uint32_t collective_size = 2;
+  uint32_t collective_job = 1;
   int priority = 0;
   uint32_t blocks = 0;  // 0: fill sm_fraction of the device
   double sm_fraction = 1;

@@ -109,9 +109,10 @@ Event ChangedEvent(const Share& share, uint32_t device, const protocol::ShareTer
 
 Event GangEvent(const Share& share, bool begun) {
   Event event = EventOf(begun ? EventKind::kGangBegun : EventKind::kGangOver, share);
-  event.detail = begun ? "its kernels on one GPU were seen to wait for those on another, again and "
-                         "again; `--gang always` spares it the seeing, `--gang never` keeps it off"
-                       : "it has run well for a while; should its kernels wait again, it is noticed";
+  event.detail = begun
+                     ? "its kernels on one GPU were seen to wait for those on another, again and "
+                       "again; `--gang always` spares it the seeing, `--gang never` keeps it off"
+                     : "it has run well for a while; should its kernels wait again, it is noticed";
   return event;
 }
 

@@ -32,7 +32,9 @@ constexpr const char* kRunFooter =
     "  prorata run --gpu 0,2 --memory 4GiB,2=6GiB -- ./job        4 GiB of each, of GPU 2 6 GiB\n\n"
     "With several GPUs, what --memory, --compute, --compute-limit and --weight say holds for each\n"
     "of them; GPU=VALUE, separated by commas, says otherwise of one that --gpu names. The program\n"
-    "sees them in the order of --gpu as GPU 0, 1 and so on.\n\n"
+    "sees them in the order of --gpu as GPU 0, 1 and so on. Kernels that wait for each other "
+    "across\n"
+    "GPUs (collectives) need them all at the same time: --gang.\n\n"
     "Once its share is made, prorata becomes the program: signals, terminal and exit status are "
     "the\n"
     "program's own. Before that: 127, no such command; 126, it cannot be executed; 2, wrong\n"
@@ -44,7 +46,9 @@ constexpr const char* kPsFooter =
     "  prorata ps\n"
     "  prorata ps --json | jq '.[].name'\n\n"
     "MEMORY is used / limit, and in brackets the part that no allocation asked for (contexts).\n"
-    "COMPUTE is request-limit. GPU TIME is the part of the device's time that the share had in\n"
+    "COMPUTE is request-limit, the priority if it is not 0, and `gang` for a share that runs on "
+    "all\n"
+    "its GPUs at the same time. GPU TIME is the part of the device's time that the share had in\n"
     "the last seconds, and what it is entitled to among those who want time now.";
 
 constexpr const char* kGpusFooter =
@@ -270,10 +274,10 @@ class Parser {
     run_ = app_.add_subcommand("run", "Run a program on a share of a GPU");
     run_->formatter(std::make_shared<RunFormatter>());
     run_->prefix_command();
-    AddTermsOptions(run_, &raw_run_.terms,
-                    {" (default: all that is free)", " (default: 0)", " (default: 1)",
-                     " (default: 100)", " (default: 0)", " (default: 2ms)", " (default: fail)",
-                     " (default: auto)"});
+    AddTermsOptions(
+        run_, &raw_run_.terms,
+        {" (default: all that is free)", " (default: 0)", " (default: 1)", " (default: 100)",
+         " (default: 0)", " (default: 2ms)", " (default: fail)", " (default: auto)"});
     run_->add_flag("--guaranteed", options_.run.guaranteed,
                    "Set the whole memory limit aside, also where the agent overcommits");
     run_->add_option("--gpus", raw_run_.gpus,

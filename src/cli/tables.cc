@@ -61,6 +61,13 @@ std::string Promised(const protocol::DeviceStatus& device) {
                                 : "");
 }
 
+// "0.25-1", and what else is not as with everybody: "0.25-1 priority 10 gang".
+std::string Compute(const protocol::ShareStatus& share, const protocol::ShareDevice& device) {
+  return FormatFraction(device.compute_request) + "-" + FormatFraction(device.compute_limit) +
+         (device.priority != 0 ? " priority " + std::to_string(device.priority) : "") +
+         (share.runs_as_gang ? " gang" : "");
+}
+
 std::string Members(const protocol::ShareStatus& share) {
   std::string text;
   for (size_t i = 0; i < share.members.size() && i < kMembersShown; ++i) {
@@ -138,11 +145,9 @@ std::string ShareTable(const std::vector<protocol::ShareStatus>& shares) {
   std::vector<Row> rows = {{"NAME", "GPU", "MEMORY", "COMPUTE", "GPU TIME", "ENTITLED", "MEMBERS"}};
   for (const protocol::ShareStatus& share : shares) {
     for (const protocol::ShareDevice& device : share.devices) {
-      rows.push_back(
-          {share.name + (share.ended ? " (ending)" : ""), std::to_string(device.index),
-           Memory(device),
-           FormatFraction(device.compute_request) + "-" + FormatFraction(device.compute_limit),
-           Percent(device.achieved), Percent(device.entitled), Members(share)});
+      rows.push_back({share.name + (share.ended ? " (ending)" : ""), std::to_string(device.index),
+                      Memory(device), Compute(share, device), Percent(device.achieved),
+                      Percent(device.entitled), Members(share)});
     }
   }
   return FormatRows(rows) + Notes(shares);

@@ -53,6 +53,9 @@ TEST(TablesTest, AShare) {
   device.memory_waits = 1;
   device.memory_waiting_ns = 12'900'000'000;
   EXPECT_NE(ShareTable({share}).find("3 GiB / 4 GiB (512 MiB) waits 12 s  "), std::string::npos);
+  device.priority = -5;
+  share.runs_as_gang = true;
+  EXPECT_NE(ShareTable({share}).find("  0.25-1 priority -5 gang  "), std::string::npos);
 }
 
 TEST(TablesTest, WhatTheAuditFoundIsMarkedAndExplained) {

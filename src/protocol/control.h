@@ -19,9 +19,9 @@
 //   reply     an object with what was asked, or {"error": {"code": CODE, "message": TEXT}}
 //
 // Fractions are numbers from 0 to 1, sizes are bytes, times nanoseconds, "on_full" a text of
-// on_full.h, "gang" one of gang.h. A request with a field that is not known is refused: a misspelt limit must not be a
-// share without one. Replies may grow fields. The owner of a share is the process that asked for
-// it, as the kernel names it.
+// on_full.h, "gang" one of gang.h. A request with a field that is not known is refused: a misspelt
+// limit must not be a share without one. Replies may grow fields. The owner of a share is the
+// process that asked for it, as the kernel names it.
 //
 // "events" is answered by {"events": [...], "lost": N, "next": SEQUENCE, "last": SEQUENCE}: at most
 // 256 events (event.h) after "since" (absent: none of those there are), how many the agent had

@@ -14,8 +14,7 @@ Result<Gang> ParseGang(std::string_view text) {
   for (const auto& [gang, name] : kNames) {
     if (name == text) return gang;
   }
-  return Fail("bad_gang",
-              "'" + std::string(text.substr(0, 80)) + "' is not auto, always or never");
+  return Fail("bad_gang", "'" + std::string(text.substr(0, 80)) + "' is not auto, always or never");
 }
 
 std::string FormatGang(Gang gang) {

@@ -72,10 +72,9 @@ TEST(Gang, AlwaysNeedsSeveralGpus) {
   const std::vector<ShareTerms> now(2, ShareTerms{kGiB, {}, Fraction::One()});
   const ShareChange always{.gang = Gang::kAlways};
   EXPECT_TRUE(ValidateChange(always, now, devices).has_value());
-  EXPECT_EQ(ValidateChange(always, std::span(now).first(1), std::span(devices).first(1))
-                .error()
-                .code,
-            "gang_of_one");
+  EXPECT_EQ(
+      ValidateChange(always, std::span(now).first(1), std::span(devices).first(1)).error().code,
+      "gang_of_one");
   const ShareChange never{.gang = Gang::kNever};
   EXPECT_TRUE(
       ValidateChange(never, std::span(now).first(1), std::span(devices).first(1)).has_value());

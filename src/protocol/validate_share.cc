@@ -94,9 +94,10 @@ Status CheckTerms(const ShareTerms& terms, const std::string& where) {
 
 Status CheckGang(Gang gang, size_t gpus) {
   if (gang != Gang::kAlways || gpus > 1) return {};
-  return Fail("gang_of_one",
-              "the share is to run on all its GPUs at the same time (gang always), but has one; ask "
-              "for several with --gpus or --gpu, or leave --gang out");
+  return Fail(
+      "gang_of_one",
+      "the share is to run on all its GPUs at the same time (gang always), but has one; ask "
+      "for several with --gpus or --gpu, or leave --gang out");
 }
 
 std::string Where(const DeviceStatus& device) { return " on " + Describe(device); }

@@ -26,6 +26,13 @@
 //       Optional. The part of the device's SMs that the launch fills, in parts per million. Without
 //       it: the part that its threads would fill.
 //
+//   unsigned NAME__meeting(const ProrataHostLaunch* launch, void** params,
+//                          unsigned long long* number);
+//       Optional. With how many launches, itself included, this one meets, as a collective does: of
+//       all that say the same number (not 0), in any process and on any device, none ends before
+//       all of them have run their time; those on the device meanwhile hold their SMs. Called in
+//       the launching thread, at the launch. 0: with none.
+//
 //   extern unsigned char NAME__device[]; (any size) with a name listed in
 //   extern const char* const prorata_globals[]; ending with a null pointer
 //       Optional. Names of the image's data symbols that cuModuleGetGlobal finds.

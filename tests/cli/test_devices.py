@@ -281,5 +281,36 @@ class Life(DevicesCase):
         self.refused(["--gpu", "2", "--memory", "3585MiB"], "GPU 2 ")
 
 
+class Gang(DevicesCase):
+    def test_it_is_said_changed_and_shown(self):
+        self.start("--gpu", "0,2", "--memory", "1GiB", "--gang", "always")
+        share = self.machine.share("x")
+        self.assertEqual((share["gang"], share["runs_as_gang"]), ("always", True))
+        self.assertIn("0-1 gang", self.machine.call([harness.PRORATA, "ps"])[1])
+        status, out, err = self.machine.call([harness.PRORATA, "update", "x", "--gang", "never"])
+        self.assertEqual((status, out, err), (0, "", ""))
+        share = self.machine.share("x")
+        self.assertEqual((share["gang"], share["runs_as_gang"]), ("never", False))
+        self.assertNotIn("0-1 gang", self.machine.call([harness.PRORATA, "ps"])[1])
+        events = self.machine.call([harness.PRORATA, "events", "--all", "--no-follow"])[1]
+        self.assertIn("gang always to never", events)
+
+    def test_bad_ones_change_nothing(self):
+        status, out, err = self.machine.call(
+            self.machine.command(["--gpu", "1", "--gang", "always"], ["true"]))
+        self.assertEqual((status, out, err.count("\n")), (1, "", 1), err)
+        self.assertIn("has one; ask for several with --gpus or --gpu", err)
+        self.assertEqual(self.machine.ps(), [])
+        status, out, err = self.machine.call(
+            self.machine.command(["--gpus", "2", "--gang", "sometimes"], ["true"]))
+        self.assertEqual((status, out, err.count("\n")), (2, "", 1), err)
+        self.assertIn("--gang: 'sometimes' is not auto, always or never", err)
+        self.start("--gpu", "1", "--memory", "1GiB", "--weight", "5")
+        status, _, err = self.machine.call(
+            [harness.PRORATA, "update", "x", "--gang", "always", "--weight", "9"])
+        self.assertEqual((status, err.count("\n")), (1, 1), err)
+        self.assertEqual(self.machine.share("x")["weight"], 5)
+
+
 if __name__ == "__main__":
     unittest.main()

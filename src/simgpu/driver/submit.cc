@@ -64,6 +64,8 @@ struct WorkMaker {
     const KernelCost cost = CostOf(call, sm_count, D().config(ctx->device).sm_count);
     const LaunchFault fault = CountLaunch(ctx->device);
     Work work = Work::Kernel(Times(cost.duration_ns, fault.factor), cost.sm_ppm);
+    work.meeting = cost.meeting;
+    work.meeting_size = cost.meeting_size;
     if (fault.harms()) {
       return AddWork(
           ctx, work, [owner = ctx, fault](const Action&) { return Harm(owner, fault), true; }, out,
