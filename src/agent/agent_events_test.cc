@@ -53,6 +53,9 @@ class AgentEventsTest : public ::testing::Test {
     const auto found = Kept(kind);
     return found.empty() ? Event{} : found.front();
   }
+  json Device() {
+    return Call(folder_.path(), {{"op", "list_shares"}}).at("shares").at(0).at("devices").at(0);
+  }
 
   testing::TemporaryFolder folder_;
   testing::DevicePage* page_ = testing::DevicePage::Make();
@@ -127,6 +130,43 @@ TEST_F(AgentEventsTest, WhatADeadMemberCountedLastIsTold) {
   uint64_t count = 0;
   for (const Event& event : Kept(EventKind::kRefusal)) count += event.count;
   EXPECT_EQ(count, 7u);
+}
+
+TEST_F(AgentEventsTest, APersistentKernelIsToldOnceAndWhenItIsOver) {
+  TestMember member(share_);
+  ASSERT_EQ(member.Join(), static_cast<uint16_t>(protocol::MessageType::kWelcome));
+  member.usage().persistent_ns = 12'345'000'000;
+  const Event told = Await(EventKind::kPersistentKernel);
+  EXPECT_EQ(told.running_ms, 12'345);
+  EXPECT_EQ(told.uuid, testing::kUuid);
+  EXPECT_EQ(told.pid, ::getpid());
+  EXPECT_EQ(Device().at("persistent_kernels"), 1);
+  EXPECT_EQ(Device().at("why_slow").at(0), "cannot_be_held");
+  member.usage().persistent_ns = 20'000'000'000;
+  // The next agent is told anew: the events of the one before are gone with it.
+  agent_.Kill();
+  ASSERT_EQ(agent_.Start(), "ready");
+  ASSERT_TRUE(member.Rejoin());
+  EXPECT_EQ(Await(EventKind::kPersistentKernel).running_ms, 20'000);
+  member.usage().persistent_ns = 0;
+  EXPECT_EQ(Await(EventKind::kPersistentKernelOver).running_ms, 20'000);
+  EXPECT_EQ(Kept(EventKind::kPersistentKernel).size(), 1u);
+  EXPECT_EQ(Device().at("persistent_kernels"), 0);
+}
+
+TEST_F(AgentEventsTest, APersistentKernelIsOverWithItsProcess) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    TestMember member(share_);
+    member.Join();
+    member.usage().persistent_ns = 12'000'000'000;
+    ::pause();
+  }
+  EXPECT_EQ(Await(EventKind::kPersistentKernel).pid, pid);
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_EQ(Await(EventKind::kPersistentKernelOver).pid, pid);
+  EXPECT_EQ(Await(EventKind::kMemberGone).pid, pid);
 }
 
 TEST_F(AgentEventsTest, AWrongMessageIsToldOnce) {

@@ -34,6 +34,9 @@ protocol::ShareStatus Node::Describe(Share& share) {
     device.figures_missing = share.audit(i).figures_missing;
     device.bypass_suspected = share.audit(i).bypass.on();
     device.refusals = share.refusals(i);
+    for (const Member* member : share.Members()) {
+      device.persistent_kernels += member->devices[i].persistent_ns != 0;
+    }
     device.compute_request = on.compute.request;
     device.compute_limit = on.compute.limit;
     device.weight = on.compute.weight;
@@ -48,6 +51,7 @@ protocol::ShareStatus Node::Describe(Share& share) {
         .waiting = device.waiting_part,
         .at_limit = device.at_limit_part,
         .undrained = device.undrained_part,
+        .persistent_kernels = device.persistent_kernels,
         .backlog_ns = static_cast<int64_t>(device.backlog_ns),
         .memory_waits = device.memory_waits,
         .over_memory_limit = device.used_bytes > device.memory_limit_bytes,

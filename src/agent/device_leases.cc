@@ -133,10 +133,13 @@ void DeviceLeases::Sample(int64_t now_ns) {
   NoteWhatIsHeld(now_ns);
   Moment& moment = moments_.emplace_back();
   moment.when_ns = now_ns;
+  uint32_t at_work = 0;
   for (const auto& [key, share] : shares_) {
     moment.shares[key] = {share->ReadChargedTime(), held_.at(key)};
     share->CountActive();
+    at_work += share->MembersAtWork();
   }
+  for (const auto& [key, share] : shares_) share->SetMembersAtWork(at_work);
   if (moments_.size() > kMoments) moments_.pop_front();
 }
 

@@ -59,6 +59,9 @@ constexpr Column<ShareDevice> kShareColumns[] = {
     {"prorata_share_bypass_suspected", MetricType::Gauge,
      "1 while the device shows far more of the share than it may hold",
      [](const ShareDevice& on) { return on.bypass_suspected ? 1.0 : 0.0; }},
+    {"prorata_share_persistent_kernels", MetricType::Gauge,
+     "Processes of the share with a kernel that does not end",
+     [](const ShareDevice& on) { return static_cast<double>(on.persistent_kernels); }},
 };
 
 constexpr Column<DeviceStatus> kDeviceColumns[] = {

@@ -32,6 +32,7 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
     on.device_time_ns = 2'250'000'000;
     on.refusals = 11;
     on.bypass_suspected = index == 3;
+    on.persistent_kernels = 1;
   }
   protocol::DeviceStatus device;
   device.index = 3;
@@ -59,6 +60,7 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
            "prorata_share_refusals_total" + on_3 + "11",
            "prorata_share_bypass_suspected" + on_0 + "0",
            "prorata_share_bypass_suspected" + on_3 + "1",
+           "prorata_share_persistent_kernels" + on_0 + "1",
            std::string("prorata_share_members{share=\"a\"} 2"),
            "prorata_device_memory_total_bytes" + gpu + "85899345920",
            "prorata_device_memory_used_bytes" + gpu + "6442450944",

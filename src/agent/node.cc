@@ -265,6 +265,7 @@ void Node::WatchMember(Share& share, Member& member) {
 void Node::DepartMember(Share& share, Member& member) {
   spdlog::debug("share '{}': member {} departed", share.config().name, member.process.pid);
   TellCounters(events_, share, member);
+  TellWhatEnded(events_, share, member);
   events_.Add(EventOf(protocol::EventKind::kMemberGone, share, &member));
   share.Depart(member, RealClock().NowNs());
   sharing_.Departed(share, member);

@@ -91,6 +91,7 @@ struct Member {
     // Of its usage memory, as told in events so far.
     uint64_t refusals = 0;
     uint64_t ungoverned_functions = 0;
+    uint64_t persistent_ns = 0;
     // Why the agent refused it memory last, until that was told; "": it has not.
     std::string refused_why;
     uint64_t shown_ns = 0;  // so much of its device time has been shown as utilization

@@ -6,6 +6,9 @@
 namespace prorata::agent {
 namespace {
 
+// The most that a member's memory is believed: a hundred years.
+constexpr uint64_t kMostRunningNs = uint64_t{100} * 31'536'000 * kNsPerS;
+
 using protocol::Event;
 using protocol::EventKind;
 using protocol::RefusedReason;
@@ -42,6 +45,21 @@ std::string WordOf(RefusedReason reason) {
 uint64_t Grown(uint64_t counter, uint64_t* told) {
   const uint64_t before = std::exchange(*told, counter);
   return counter > before ? counter - before : 0;
+}
+
+// `running_ns`: of the kernel that its usage memory tells of; 0: of none.
+void TellPersistentKernel(Events& events, const Share& share, Member& member, uint32_t device,
+                          uint64_t running_ns) {
+  uint64_t& told_ns = member.devices[device].persistent_ns;
+  const uint64_t before_ns = std::exchange(told_ns, running_ns);
+  if ((before_ns == 0) == (running_ns == 0)) return;
+  const bool over = running_ns == 0;
+  Event event = EventOf(over ? EventKind::kPersistentKernelOver : EventKind::kPersistentKernel,
+                        share, &member, device);
+  event.limit_bytes = event.used_bytes = {};
+  event.running_ms =
+      static_cast<int64_t>(std::min(over ? before_ns : running_ns, kMostRunningNs) / kNsPerMs);
+  events.AddCounted(std::move(event));
 }
 
 }  // namespace
@@ -147,6 +165,13 @@ void TellCounters(Events& events, Share& share, Member& member) {
       event.count = count;
       events.AddCounted(std::move(event));
     }
+    TellPersistentKernel(events, share, member, i, usage.persistent_ns.load());
+  }
+}
+
+void TellWhatEnded(Events& events, const Share& share, Member& member) {
+  for (uint32_t i = 0; i < share.device_count(); ++i) {
+    TellPersistentKernel(events, share, member, i, 0);
   }
 }
 

@@ -28,5 +28,7 @@ protocol::Event RefusedEvent(const Share* share, pid_t pid, protocol::RefusedRea
 // What a member's usage memory counts, told as events as far as it is new. The counters are the
 // member's: what they say is believed as events only.
 void TellCounters(Events& events, Share& share, Member& member);
+// It is dead, and so is what of it was told to go on.
+void TellWhatEnded(Events& events, const Share& share, Member& member);
 
 }  // namespace prorata::agent

@@ -199,6 +199,13 @@ void ShareTime::CountActive() {
   limits_->active_members.store(active);
 }
 
+uint32_t ShareTime::MembersAtWork() const {
+  return static_cast<uint32_t>(
+      std::count_if(members_.begin(), members_.end(), [](const Member& member) {
+        return !member.departed && member.usage != nullptr && member.usage->backlog_ns.load() > 0;
+      }));
+}
+
 void ShareTime::SetContendedBacklog(int64_t backlog_ns) {
   const auto backlog_us = static_cast<uint32_t>(backlog_ns / 1'000);
   if (limits_->backlog_contended_us.load() != backlog_us) {

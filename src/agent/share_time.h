@@ -57,6 +57,9 @@ class ShareTime {
   // Each tenth of a second: counts the members that used the device within about the last second,
   // and writes that down for the time in which no agent speaks (DeviceLimits::active_members).
   void CountActive();
+  // Members that have work on the device now; and what all shares on the device have together.
+  uint32_t MembersAtWork() const;
+  void SetMembersAtWork(uint32_t all) { limits_->members_at_work.store(all); }
 
   // What a member may keep queued under these terms, and no more than `bound_ns` of it.
   void WriteBacklogs(const policy::ComputeTerms& terms, int64_t bound_ns);

@@ -53,7 +53,8 @@ std::string WordsOf(Slowness reason, const ShareDevice& on) {
     case Slowness::kNoProgram:
       return "no program runs";
     case Slowness::kCannotBeHeld:
-      return "cannot be held: what it runs does not end";
+      return on.persistent_kernels > 0 ? "cannot be held: a persistent kernel"
+                                       : "cannot be held: what it runs does not end";
     case Slowness::kWaitsForMemory:
       return "suspended for memory " + std::to_string(on.memory_waiting_ns / kNsPerS) + " s";
     case Slowness::kAtLimit:

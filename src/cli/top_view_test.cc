@@ -117,6 +117,9 @@ TEST(TopViewTest, WordsForEachReason) {
     on.why_slow = {reason};
     EXPECT_EQ(WhyWords(on), text);
   }
+  on.persistent_kernels = 1;
+  on.why_slow = {Slowness::kCannotBeHeld};
+  EXPECT_EQ(WhyWords(on), "cannot be held: a persistent kernel");
   on.why_slow = {Slowness::kAtLimit, Slowness::kOverMemoryLimit};
   EXPECT_EQ(WhyWords(on), "at its limit 60%; over its memory limit");
 }

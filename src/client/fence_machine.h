@@ -37,6 +37,7 @@ class FenceMachine {
     bool blocked[kMostBusy];
     int busy_count = 0;
     bool any_done = false;
+    uint64_t persistent_ns = 0;
     int32_t previous = -1;
     for (int32_t at = NextInQueue(ring, -1); at >= 0 && busy_count < kMostBusy;) {
       Slot& slot = ring->slots[at];
@@ -49,11 +50,12 @@ class FenceMachine {
         busy[busy_count] = slot.stream;
         blocked[busy_count++] = slot.waits && world_.Pending(slot.start);
         Block(ring, slot, blocked[behind]);
+        WatchRun(ring, slot, blocked[behind], &persistent_ns);
         ready = false;
       }
       if (ready) {
         Block(ring, slot, false);
-        UnlinkFromQueue(ring, at, previous);
+        if (UnlinkFromQueue(ring, at, previous)) AtWork(ring, false);
         Measure(ring, at);
         world_.Compute(ring->device).backlog.Remove(slot.backlog_ns);
         DropReference(ring, at);
@@ -69,12 +71,14 @@ class FenceMachine {
         world_.Compute(ring->device).backlog.HeadIs(ring->slots[head].backlog_ns, world_.NowNs());
       }
     }
+    ring->persistent_ns.store(persistent_ns, std::memory_order_relaxed);
     ring->harvesting.store(0, std::memory_order_release);
   }
 
   // The ring's context is gone, and nobody uses it any more: what it had queued is charged as
   // estimated, and all slots are forgotten.
   void Discard(Ring* ring) {
+    if (ring->head >= 0) AtWork(ring, false);
     for (int32_t at = ring->head; at >= 0; at = ring->slots[at].next) {
       Block(ring, ring->slots[at], false);
       world_.Compute(ring->device).backlog.Remove(ring->slots[at].backlog_ns);
@@ -98,6 +102,26 @@ class FenceMachine {
       backlog.Remove(slot.backlog_ns);
     } else {
       backlog.Add(slot.backlog_ns);
+    }
+  }
+
+  // The first batch of its stream that is not done. `blocked`: it has not begun.
+  void WatchRun(Ring* ring, Slot& slot, bool blocked, uint64_t* persistent_ns) {
+    if (blocked) return slot.run.Forget();
+    const uint32_t contexts =
+        ContextsAtWork(world_.Limits(ring->device), world_.Compute(ring->device));
+    slot.run.See(world_.NowNs(), contexts,
+                 [&] { return !slot.measured || slot.from >= 0 || !world_.Pending(slot.start); });
+    const uint64_t ns = slot.run.PersistentNs(slot.batch.estimate_ns);
+    if (ns > *persistent_ns) *persistent_ns = ns;
+  }
+
+  void AtWork(Ring* ring, bool begins) {
+    auto& contexts = world_.Compute(ring->device).contexts_at_work;
+    if (begins) {
+      contexts.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      contexts.fetch_sub(1, std::memory_order_relaxed);
     }
   }
 
@@ -210,7 +234,7 @@ class FenceMachine {
     stream->last_use = slot.use;
     if (compute.backlog.count() == 0) compute.backlog.HeadIs(slot.backlog_ns, world_.NowNs());
     compute.backlog.Add(slot.backlog_ns);
-    AppendToQueue(ring, index);
+    if (AppendToQueue(ring, index)) AtWork(ring, true);
   }
 
   // Others run beside this member's work, and are in its elapsed times.

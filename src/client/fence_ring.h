@@ -32,6 +32,7 @@
 
 #include "client/backlog.h"
 #include "client/guest.h"
+#include "client/run_watch.h"
 #include "generated/cuda_abi.h"
 
 namespace prorata::client {
@@ -74,13 +75,15 @@ inline constexpr char kSharedStream = 0;
 struct OpenWork {
   uint64_t launches = 0;
   uint64_t ns = 0;
-  uint32_t launching = 0;  // threads that are just beginning a batch
+  uint32_t launching = 0;      // threads that are just beginning a batch
+  uint64_t persistent_ns = 0;  // of a persistent kernel: for how long it has been running
   void Add(const StreamRecord& stream) {
     const uint64_t word = stream.word.load(std::memory_order_relaxed);
     launches += LaunchesIn(word);
     ns += NsIn(word);
     launching += stream.launching.load();
   }
+  void Add(const Ring& ring);
 };
 
 inline constexpr int32_t kSlots = 256;
@@ -98,6 +101,7 @@ struct Slot {
   bool measured;  // has a start
   bool waits;     // its start lies behind a wait in the stream
   bool blocked;   // has not begun for that wait, and is not in the backlog; harvesting thread only
+  RunWatch run;   // harvesting thread only
 };
 
 struct Ring {
@@ -107,16 +111,23 @@ struct Ring {
   std::atomic<uint32_t> users;
   std::atomic<uint32_t> closing;
   std::atomic<uint32_t> harvesting;
-  int32_t head, tail;  // of the queue, oldest first
-  int32_t free;        // free list
-  int32_t frontier;    // the slot that ended last of all measured, or -1
+  int32_t head, tail;                   // of the queue, oldest first
+  int32_t free;                         // free list
+  int32_t frontier;                     // the slot that ended last of all measured, or -1
+  std::atomic<uint64_t> persistent_ns;  // as OpenWork, of this context
   Slot slots[kSlots];
 };
+
+inline void OpenWork::Add(const Ring& ring) {
+  const uint64_t running_ns = ring.persistent_ns.load(std::memory_order_relaxed);
+  if (running_ns > persistent_ns) persistent_ns = running_ns;
+}
 
 // All slots free, and without events. Nobody uses the ring.
 inline void ClearRing(Ring* ring) {
   ring->head = ring->tail = ring->frontier = -1;
   ring->free = 0;
+  ring->persistent_ns.store(0, std::memory_order_relaxed);
   for (int32_t i = 0; i < kSlots; ++i) {
     const uint64_t use = ring->slots[i].use;
     ring->slots[i] = Slot{};
@@ -165,17 +176,17 @@ inline int32_t PopFree(Ring* ring) {
   slot.references = 1;
   ++slot.use;
   slot.measured = slot.waits = slot.blocked = false;
+  slot.run.Forget();
   return index;
 }
 
-inline void AppendToQueue(Ring* ring, int32_t index) {
+// Answers whether the queue was empty before.
+inline bool AppendToQueue(Ring* ring, int32_t index) {
   const Holding holding(ring->lock);
-  if (ring->tail >= 0) {
-    ring->slots[ring->tail].next = index;
-  } else {
-    ring->head = index;
-  }
+  const bool first = ring->tail < 0;
+  (first ? ring->head : ring->slots[ring->tail].next) = index;
   ring->tail = index;
+  return first;
 }
 
 // The slot after `previous` in the queue (or the first, for -1).
@@ -184,11 +195,13 @@ inline int32_t NextInQueue(Ring* ring, int32_t previous) {
   return previous < 0 ? ring->head : ring->slots[previous].next;
 }
 
-inline void UnlinkFromQueue(Ring* ring, int32_t index, int32_t previous) {
+// Answers whether the queue is empty now.
+inline bool UnlinkFromQueue(Ring* ring, int32_t index, int32_t previous) {
   const Holding holding(ring->lock);
   const int32_t next = ring->slots[index].next;
   (previous < 0 ? ring->head : ring->slots[previous].next) = next;
   if (ring->tail == index) ring->tail = previous;
+  return ring->head < 0;
 }
 
 // The oldest slot in the queue that is not blocked, with one more reference, for a thread that

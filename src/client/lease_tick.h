@@ -36,15 +36,16 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
   const OpenWork open = look(device);
   const uint64_t launches = compute.launches.load(std::memory_order_relaxed) + open.launches;
   usage.launches.store(launches, std::memory_order_relaxed);
+  usage.persistent_ns.store(open.persistent_ns, std::memory_order_relaxed);
   // Above 0 as long as anything is outstanding, even if it takes longer than was expected.
   const uint64_t still_ns = compute.backlog.StillNs(now_ns) + open.ns;
   const uint64_t backlog_ns = still_ns == 0 && compute.backlog.count() != 0 ? 1 : still_ns;
   usage.backlog_ns.store(backlog_ns, std::memory_order_relaxed);
   KeepLocalRule(world, limits, usage, compute, now_ns, silent);
-  const LeaseWatch::Act act =
-      compute.watch.Step({now_ns, lease, compute.backlog.count() != 0 || open.launching != 0,
-                          usage.waiting.load() != 0, open.ns, backlog_ns, launches,
-                          limits.idle_report_us.load(std::memory_order_relaxed)});
+  const LeaseWatch::Act act = compute.watch.Step(
+      {now_ns, lease, compute.backlog.count() != 0 || open.launching != 0,
+       usage.waiting.load() != 0, open.ns, backlog_ns, launches,
+       limits.idle_report_us.load(std::memory_order_relaxed), open.persistent_ns != 0});
   // What no fence is behind was given its time: an idle member has no backlog, or it would not
   // count as idle until it launches again.
   if (compute.watch.quiet()) usage.backlog_ns.store(0, std::memory_order_relaxed);

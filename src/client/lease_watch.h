@@ -27,6 +27,7 @@ class LeaseWatch {
     uint64_t backlog_ns;   // estimate of all that is launched and not done, that included
     uint64_t launches;     // all launches so far
     uint32_t idle_report_us;
+    bool persistent = false;  // of what is outstanding, something hardly ends soon (run_watch.h)
   };
   struct Act {
     bool drained = false;
@@ -66,13 +67,15 @@ class LeaseWatch {
       act.drained = !drained_said_ && !seen.outstanding &&
                     seen.now_ns - Later(last_work_ns_, changed_at_ns_) >= unfenced_ns;
       drained_said_ |= act.drained;
-      act.look_again_ns = drained_said_ ? kSeldomNs : kOftenNs;
+      act.look_again_ns = drained_said_ ? kSeldomNs : seen.persistent ? kSometimesNs : kOftenNs;
     } else if ((seen.lease & protocol::kLeaseContended) != 0) {
       const int64_t report_ns = int64_t{seen.idle_report_us} * 1000;
       act.idle = !idle_said_ && !seen.outstanding && !seen.waiting &&
                  seen.now_ns - Later(last_work_ns_, last_waiting_ns_) >= report_ns + unfenced_ns;
       idle_said_ |= act.idle;
-      act.look_again_ns = idle_said_ ? kSeldomNs : While(seen.backlog_ns);
+      act.look_again_ns = idle_said_        ? kSeldomNs
+                          : seen.persistent ? kSometimesNs
+                                            : While(seen.backlog_ns);
       if (!idle_said_ && report_ns / 2 > act.look_again_ns) act.look_again_ns = report_ns / 2;
       if (!idle_said_ && !seen.outstanding && !seen.waiting) {
         // Nothing but a launch keeps it from saying so then.

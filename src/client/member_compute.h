@@ -46,11 +46,12 @@ struct alignas(64) DeviceCompute {
   // Nobody takes turns while the agent is silent: what runs beside this member's work is in its
   // elapsed times, from which nothing is learned then. Set and cleared by the helper.
   std::atomic<uint32_t> crowded;
-  uint64_t time_at_beat_ns = 0;          // device time when the heartbeat last moved; helper only
-  std::atomic<uint64_t> launches;        // of batches that were fenced
-  std::atomic<uint64_t> wanted_plus_1;   // last sequence that kLeaseWanted was sent for
-  std::atomic<uint32_t> begun_sequence;  // last lease under which a batch was begun
-  LeaseWatch watch;                      // helper only
+  uint64_t time_at_beat_ns = 0;            // device time when the heartbeat last moved; helper only
+  std::atomic<uint64_t> launches;          // of batches that were fenced
+  std::atomic<uint32_t> contexts_at_work;  // of this member, with fenced work that is not done
+  std::atomic<uint64_t> wanted_plus_1;     // last sequence that kLeaseWanted was sent for
+  std::atomic<uint32_t> begun_sequence;    // last lease under which a batch was begun
+  LeaseWatch watch;                        // helper only
 };
 
 inline uint32_t SequenceOf(uint32_t lease) { return lease >> protocol::kLeaseSequenceShift; }
@@ -73,6 +74,14 @@ inline uint32_t PartPpm(const protocol::DeviceLimits& limits) {
   const uint32_t limit = limits.compute_limit_ppm.load(std::memory_order_relaxed);
   const uint32_t members = limits.active_members.load(std::memory_order_relaxed);
   return limit < 1'000'000 && members > 1 ? limit / members : limit;
+}
+
+// Contexts with work on the device, this member's own included, so far as is known: each has its
+// slices of it in turn.
+inline uint32_t ContextsAtWork(const protocol::DeviceLimits& limits, const DeviceCompute& compute) {
+  const uint32_t members = limits.members_at_work.load(std::memory_order_relaxed);
+  const uint32_t own = compute.contexts_at_work.load(std::memory_order_relaxed);
+  return (members > 1 ? members - 1 : 0) + (own > 1 ? own : 1);
 }
 
 // Measured device time of this member.

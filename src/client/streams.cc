@@ -136,6 +136,11 @@ OpenWork OpenWorkOf(uint32_t device) {
   for (uint32_t i = 0; i < used; ++i) {
     if (g_records[i].device == device) open.Add(g_records[i]);
   }
+  for (const auto& place : g_rings) {
+    const Ring* ring = place.load();
+    if (ring == nullptr) break;
+    if (ring->device == device) open.Add(*ring);
+  }
   return open;
 }
 

@@ -7,7 +7,8 @@ std::vector<Slowness> WhySlow(const SlownessFigures& figures) {
   if (figures.programs == 0) {
     reasons.push_back(Slowness::kNoProgram);
   } else {
-    if (figures.undrained >= kLeastUndrained) reasons.push_back(Slowness::kCannotBeHeld);
+    const bool endless = figures.persistent_kernels > 0;
+    if (endless || figures.undrained >= kLeastUndrained) reasons.push_back(Slowness::kCannotBeHeld);
     if (figures.memory_waits > 0) reasons.push_back(Slowness::kWaitsForMemory);
     const bool limited = figures.at_limit >= kLeastHeldBack;
     const bool waits = figures.waiting >= kLeastHeldBack;

@@ -11,12 +11,13 @@ namespace prorata::policy {
 // Of one share on one device. Parts are of the last second or so, from 0 to 1; they need not add up
 // to 1, for a share may run and wait at once (it has several threads).
 struct SlownessFigures {
-  uint32_t programs = 0;   // its living processes
-  double busy = 0;         // device time it used
-  double limit = 1;        // the most that may be
-  double waiting = 0;      // held back, for others had the device
-  double at_limit = 0;     // held back, for its own limit on GPU time was used up
-  double undrained = 0;    // passed over: called back, and what it launched did not end
+  uint32_t programs = 0;  // its living processes
+  double busy = 0;        // device time it used
+  double limit = 1;       // the most that may be
+  double waiting = 0;     // held back, for others had the device
+  double at_limit = 0;    // held back, for its own limit on GPU time was used up
+  double undrained = 0;   // passed over: called back, and what it launched did not end
+  uint32_t persistent_kernels = 0;
   int64_t backlog_ns = 0;  // launched and not done, now
   uint32_t memory_waits = 0;
   bool over_memory_limit = false;
@@ -24,7 +25,7 @@ struct SlownessFigures {
 
 enum class Slowness : uint8_t {
   kNoProgram,        // none runs on it
-  kCannotBeHeld,     // what it launched does not end when it is called back (a persistent kernel)
+  kCannotBeHeld,     // what it launched does not end: when it is called back, or for very long
   kWaitsForMemory,   // an allocation is suspended until the device has room
   kAtLimit,          // its limit on GPU time
   kWaitsForTurn,     // others have the device

@@ -76,6 +76,12 @@ TEST(SlownessTest, WhatDoesNotEndWhenCalledBackComesFirst) {
   EXPECT_EQ(WhySlow(figures), (Reasons{kCannotBeHeld, kWaitsForMemory}));
 }
 
+TEST(SlownessTest, APersistentKernelCannotBeHeldWhetherAnybodyWaitsOrNot) {
+  SlownessFigures figures = Running(0);
+  figures.persistent_kernels = 1;
+  EXPECT_EQ(WhySlow(figures), Reasons{kCannotBeHeld}) << "and is not idle";
+}
+
 TEST(SlownessTest, TooMuchMemoryIsSaidBesideTheRest) {
   SlownessFigures figures = Running(0.9);
   figures.over_memory_limit = true;

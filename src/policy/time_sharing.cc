@@ -16,6 +16,8 @@ constexpr int kDistrust = 8;
 // What a member keeps queued beyond the bound of what is fenced; and the least such bound.
 constexpr int64_t kUnfencedNs = 1'000'000;
 constexpr int64_t kLeastBacklogNs = 500'000;
+// Passed over for so long, a share has a kernel that is long indeed: others must live with it.
+constexpr int64_t kLongPassedOverNs = 500'000'000;
 // Above all lags: for whom the last turn was ended.
 constexpr double kPromised = 1e12;
 constexpr int64_t kLimitStepNs = 500'000;  // and a limit near exhaustion this often
@@ -183,6 +185,14 @@ int64_t TimeSharing::ContendedBacklogNs(Key key) const {
   const Share* asked = Find(key);
   int64_t bound_ns = options_.backlog_contended_ns;
   if (asked == nullptr) return bound_ns;
+  // Beside a kernel that does not end everything takes longer, and what is queued is measured by
+  // that; a program must have work there for each of the device's time slices that is its own.
+  for (const Share& share : shares_) {
+    const bool passed_over = share.phase == Phase::kPassedOver;
+    if (passed_over && now_ns_ - share.closed_ns >= kLongPassedOverNs) {
+      bound_ns += options_.backlog_contended_ns;
+    }
+  }
   if (asked->together) bound_ns = kLeastBacklogNs;
   for (const Share& share : shares_) {
     if (share.terms.priority <= asked->terms.priority) continue;

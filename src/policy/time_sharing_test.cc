@@ -205,6 +205,8 @@ TEST(TimeSharing, AHolderThatDoesNotDrainIsPassedOver) {
   EXPECT_TRUE(machine.sharing().State(0).passed_over);
   EXPECT_GE(machine.UsedByAll(), 4900 * kMs);
   EXPECT_LE(machine.longest_wait_ns(), 100 * kMs);
+  // Beside it the others' work takes twice as long, and they may queue as much more.
+  EXPECT_EQ(machine.sharing().ContendedBacklogNs(1), 2 * LeasePolicy::kContendedBacklogNs);
 }
 
 // A stopped process: its lease is open, it uses nothing, and it reports nothing.

@@ -193,8 +193,9 @@ struct ShareDevice {
   bool passed_over = false;  // was called back and does not drain
   // The device gives no figures per process: the overhead is estimated from its total.
   bool figures_missing = false;
-  bool bypass_suspected = false;  // the device shows far more than the share may have
-  uint64_t refusals = 0;          // allocations refused since this agent had the share
+  bool bypass_suspected = false;    // the device shows far more than the share may have
+  uint32_t persistent_kernels = 0;  // processes with a kernel that does not end
+  uint64_t refusals = 0;            // allocations refused since this agent had the share
 };
 
 struct MemberStatus {

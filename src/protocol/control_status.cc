@@ -72,6 +72,7 @@ json ToJson(const ShareDevice& device) {
           {"passed_over", device.passed_over},
           {"figures_missing", device.figures_missing},
           {"bypass_suspected", device.bypass_suspected},
+          {"persistent_kernels", device.persistent_kernels},
           {"refusals", device.refusals}};
 }
 
@@ -136,6 +137,7 @@ ShareDevice ShareDeviceOf(const json& object) {
   object.at("passed_over").get_to(device.passed_over);
   object.at("figures_missing").get_to(device.figures_missing);
   object.at("bypass_suspected").get_to(device.bypass_suspected);
+  object.at("persistent_kernels").get_to(device.persistent_kernels);
   object.at("refusals").get_to(device.refusals);
   return device;
 }

@@ -379,6 +379,7 @@ TEST(ControlJson, StatusRoundTrips) {
   on.at_limit_part = 0.125;
   on.undrained_part = 0.0625;
   on.backlog_ns = 7;
+  on.persistent_kernels = 2;
   on.why_slow = {policy::Slowness::kWaitsForTurn, policy::Slowness::kAtLimit};
   const auto read = ShareFromJson(ToJson(share));
   ASSERT_TRUE(read.has_value());

@@ -27,6 +27,8 @@ constexpr std::pair<EventKind, std::string_view> kNames[] = {
     {EventKind::kBypassOver, "bypass_over"},
     {EventKind::kFalseUsage, "false_usage"},
     {EventKind::kUngovernedFunctions, "ungoverned_functions"},
+    {EventKind::kPersistentKernel, "persistent_kernel"},
+    {EventKind::kPersistentKernelOver, "persistent_kernel_over"},
     {EventKind::kFiguresMissing, "figures_missing"},
     {EventKind::kResourceConfigApplied, "resource_config_applied"},
     {EventKind::kResourceConfigRefused, "resource_config_refused"},
@@ -98,6 +100,18 @@ std::string Wait(const Event& event) {
          " ms for " + Size(event.asked_bytes) + OnGpu(event) + ": " + Reason(event.outcome);
 }
 
+std::string Persistent(const Event& event) {
+  const std::string seconds = std::to_string(event.running_ms.value_or(0) / 1000) + " s";
+  if (event.kind == EventKind::kPersistentKernelOver) {
+    return Process(event) + " runs no kernel that does not end any more" + OnGpu(event) +
+           ": the last one ran for " + seconds;
+  }
+  return Process(event) + " runs a kernel that has not ended for " + seconds + OnGpu(event) +
+         ": it cannot be held. While it runs the turns of other shares run beside it, and no limit "
+         "on its share's GPU time is kept; limits on memory are. Give the share a GPU of its own, "
+         "or let the kernel end now and then";
+}
+
 // "used 6 GiB, limit 4 GiB"
 std::string UsedOfLimit(const Event& event) {
   return (event.used_bytes ? FormatBytes(*event.used_bytes) + " used, " : "") + "limit " +
@@ -132,6 +146,7 @@ json ToJson(const Event& event) {
   number("limit_bytes", event.limit_bytes);
   number("used_bytes", event.used_bytes);
   number("waited_ms", event.waited_ms);
+  number("running_ms", event.running_ms);
   text("why", event.why);
   text("outcome", event.outcome);
   text("detail", event.detail);
@@ -175,6 +190,7 @@ Result<Event> EventFromJson(const json& object) {
     read("limit_bytes", event.limit_bytes);
     read("used_bytes", event.used_bytes);
     read("waited_ms", event.waited_ms);
+    read("running_ms", event.running_ms);
     read("why", event.why);
     read("outcome", event.outcome);
     read("detail", event.detail);
@@ -224,6 +240,9 @@ std::string Words(const Event& event) {
     case EventKind::kUngovernedFunctions:
       return Process(event) + " was given " + std::to_string(event.count) +
              " driver function(s) that prorata does not know; what they do is not counted";
+    case EventKind::kPersistentKernel:
+    case EventKind::kPersistentKernelOver:
+      return Persistent(event);
     case EventKind::kFiguresMissing:
       return "no memory figures per process" + OnGpu(event) + Colon(event.detail);
     case EventKind::kResourceConfigApplied:

@@ -11,6 +11,7 @@
 //   "asked_bytes"  what one request asked for    "limit_bytes", "used_bytes"   the share's, then
 //   "why"          one word of those below       "waited_ms"     how long a wait took
 //   "outcome"      of a wait, one word           "detail"        words for people, no fixed form
+//   "running_ms"   for how long a kernel has been running
 //
 //   event                  why / outcome
 //   agent_started
@@ -22,6 +23,7 @@
 //   bypass_suspected, bypass_over      the device shows more than the share's ledger, by far
 //   false_usage            a member says that it holds more than it was ever granted
 //   ungoverned_functions   driver functions newer than prorata were handed out; they pass uncounted
+//   persistent_kernel, persistent_kernel_over   a process has a kernel that does not end
 //   resource_config_applied, resource_config_refused   a file of --resource-config; "detail" says
 //   gang_begun, gang_over  a share over several GPUs runs on all of them at the same time from now
 //                          on, because its kernels were seen to wait for each other; or no more
@@ -57,6 +59,8 @@ enum class EventKind : uint8_t {
   kBypassOver,
   kFalseUsage,
   kUngovernedFunctions,
+  kPersistentKernel,
+  kPersistentKernelOver,
   kFiguresMissing,
   kResourceConfigApplied,
   kResourceConfigRefused,
@@ -80,6 +84,7 @@ struct Event {
   std::optional<uint64_t> limit_bytes = {};
   std::optional<uint64_t> used_bytes = {};
   std::optional<int64_t> waited_ms = {};
+  std::optional<int64_t> running_ms = {};
   std::string why = {};
   std::string outcome = {};
   std::string detail = {};

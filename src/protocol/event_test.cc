@@ -38,6 +38,21 @@ TEST(Event, SaysWhatWasAskedAndWhatThereIs) {
             "GiB used)");
 }
 
+TEST(Event, APersistentKernelIsToldWithWhatToDo) {
+  Event event = Refusal();
+  event.kind = EventKind::kPersistentKernel;
+  event.running_ms = 12'345;
+  const std::string words = Words(event);
+  for (const char* part : {"process 812 (python)", "for 12 s on GPU 0", "cannot be held",
+                           "Give the share a GPU of its own"}) {
+    EXPECT_NE(words.find(part), std::string::npos) << words;
+  }
+  event.kind = EventKind::kPersistentKernelOver;
+  EXPECT_EQ(Words(event),
+            "process 812 (python) runs no kernel that does not end any more on GPU 0: the last one "
+            "ran for 12 s");
+}
+
 TEST(Event, OnlyWhatItHasIsInItsJson) {
   EXPECT_EQ(ToJson(Event{.kind = EventKind::kShareEnded, .sequence = 1, .share = "a"}),
             nlohmann::json::parse(
@@ -56,6 +71,7 @@ TEST(Event, EveryKindRoundTripsAndHasWords) {
     event.kind = static_cast<EventKind>(i);
     event.count = 5;
     event.waited_ms = 90;
+    event.running_ms = 12'345;
     event.outcome = "granted";
     event.detail = "more";
     const auto again = EventFromJson(ToJson(event));

@@ -96,7 +96,10 @@ struct DeviceLimits {
   // 1 while other shares run beside this one, each in the gaps of the others: what is measured from
   // event to event has their work in it.
   std::atomic<uint32_t> together;
-  uint32_t reserved1[14];
+  // Members of all shares that had work on the device when the agent last looked, each tenth of a
+  // second: what takes long beside others need not be long.
+  std::atomic<uint32_t> members_at_work;
+  uint32_t reserved1[13];
   // What all grants of this share on this device add up to, with what the audit found beyond them,
   // for cuMemGetInfo: above the limit only while a limit that was lowered below use is being
   // reached, or when overhead alone is above it.

@@ -54,7 +54,10 @@ struct DeviceUsage {
   std::atomic<uint32_t> waiting;     // threads that wait for the lease
   std::atomic<uint32_t> drained_sequence;  // last lease sequence this member has drained for
   std::atomic<uint64_t> launches;
-  uint64_t reserved1[4];
+  // For how long a kernel has been running that is taken for a persistent one; 0: there is none
+  // (src/client/run_watch.h).
+  std::atomic<uint64_t> persistent_ns;
+  uint64_t reserved1[3];
   // Line 2: what mode choice will need.
   alignas(64) std::atomic<uint64_t> synchronizations;
   std::atomic<uint64_t> copied_bytes;

@@ -77,7 +77,8 @@ class Metrics(harness.MachineTestCase):
                                       ("memory_granted_bytes", "granted_bytes"),
                                       ("memory_waiting", "memory_waits"),
                                       ("refusals_total", "refusals"),
-                                      ("bypass_suspected", "bypass_suspected")):
+                                      ("bypass_suspected", "bypass_suspected"),
+                                      ("persistent_kernels", "persistent_kernels")):
                     told["prorata_share_" + metric, labels] = on[field]
         for on in self.machine.gpus():
             labels = (("gpu", str(on["index"])), ("uuid", on["uuid"]))

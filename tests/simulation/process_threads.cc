@@ -267,6 +267,7 @@ void Process::Helper::Run() {
   const auto look = [this](uint32_t) {
     client::OpenWork open;
     for (size_t i = 0; i < process_.streams_.size(); ++i) open.Add(process_.records_[i]);
+    open.Add(*process_.ring_);
     return open;
   };
   int64_t wait_ns = client::TickDevice(process_, 0, now_ns, silent, look);

@@ -99,7 +99,7 @@ TEST(Totals, AKernelOf3SecondsIsNotWaitedForAndNotRepaidByStarving) {
   for (const bool own_share : {true, false}) {
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       Scenario scenario;
-      scenario.duration_ns = 38 * kS;
+      scenario.duration_ns = 40 * kS;
       for (int i = 0; i < 3; ++i) AddProgram(scenario, 0);
       ProgramSpec& once = AddProgram(scenario, 0);
       once.kernel = {3 * kS, 3 * kS, {}};

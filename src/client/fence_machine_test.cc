@@ -1,0 +1,236 @@
+// What is done with fences, on a world made of numbers: streams are done when the test says.
+
+#include "client/fence_machine.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+
+#include "client/launch_steps.h"
+#include "client/lease_tick.h"
+
+namespace prorata::client {
+namespace {
+
+constexpr int64_t kMs = 1'000'000, kS = 1'000'000'000;
+constexpr int64_t kNever = INT64_MAX;
+
+class FakeWorld {
+ public:
+  int64_t NowNs() const { return now_ns; }
+  int64_t AgentSilentNs() const { return 0; }
+  const protocol::DeviceLimits& Limits(uint32_t) const { return limits; }
+  protocol::DeviceUsage& Usage(uint32_t) { return usage; }
+  DeviceCompute& Compute(uint32_t) { return compute; }
+  Estimates& estimates() { return estimates_; }
+  bool Send(protocol::MessageType, const protocol::LeaseEvent&) { return true; }
+  struct OwnCalls {
+    explicit OwnCalls(FakeWorld&) {}
+  };
+  bool CreateEvent(CUevent* event) {
+    *event = reinterpret_cast<CUevent>(&done_ns.emplace_back(0));
+    return true;
+  }
+  bool Record(const StreamRecord& stream, CUevent event) {
+    DoneNs(event) = std::max(now_ns, free_at_ns[&stream]);
+    return true;
+  }
+  bool Pending(CUevent event) { return now_ns < DoneNs(event); }
+  bool Elapsed(CUevent from, CUevent to, int64_t* ns) {
+    *ns = DoneNs(to) - DoneNs(from);
+    return true;
+  }
+
+  int64_t& DoneNs(CUevent event) { return *reinterpret_cast<int64_t*>(event); }
+  // What the stream has so far ends then.
+  void EndAt(const StreamRecord& stream, int64_t end_ns) {
+    free_at_ns[&stream] = end_ns;
+    for (const Slot& slot : stream.ring->slots) {
+      if (slot.stream == &stream && slot.references > 0 && Pending(slot.end))
+        DoneNs(slot.end) = end_ns;
+    }
+  }
+
+  int64_t now_ns = 1 * kS;
+  protocol::DeviceLimits limits = {};
+  protocol::DeviceUsage usage = {};
+  DeviceCompute compute = {};
+  std::deque<int64_t> done_ns;
+  std::map<const StreamRecord*, int64_t> free_at_ns;
+
+ private:
+  Estimates estimates_;
+};
+
+class FenceMachineTest : public testing::Test {
+ protected:
+  struct Context {
+    Context() {
+      ClearRing(ring.get());
+      ring->context.store(reinterpret_cast<CUcontext>(this));
+      for (StreamRecord& stream : streams) {
+        stream.ring = ring.get();
+        stream.open_slot = stream.last_slot = -1;
+      }
+    }
+    std::unique_ptr<Ring> ring = std::make_unique<Ring>();
+    StreamRecord streams[2] = {};
+  };
+
+  FenceMachineTest() {
+    world_.limits.lease.store(protocol::kLeaseOpen);
+    world_.limits.backlog_alone_us.store(20'000);
+  }
+
+  // One launch of a function, fenced at once; its work is done at `end_ns`.
+  void Launch(Context& context, int stream, uint64_t key, int64_t end_ns) {
+    StreamRecord& record = context.streams[stream];
+    FenceMachine<FakeWorld> fences(world_);
+    uint32_t estimate_ns = world_.estimates().Lookup(key);
+    ASSERT_TRUE(RaiseLaunching(world_, &record));
+    estimate_ns = PrepareBatch(fences, &record, estimate_ns);
+    world_.free_at_ns[&record] = end_ns;
+    AddLaunch(&record, this, key, estimate_ns);
+    fences.EndBatch(&record, estimate_ns == 0);
+    record.launching.fetch_sub(1);
+  }
+  void Look(std::initializer_list<Context*> contexts) {
+    for (Context* context : contexts) FenceMachine<FakeWorld>(world_).Harvest(context->ring.get());
+    TickDevice(world_, 0, world_.now_ns, false, [&](uint32_t) {
+      OpenWork open;
+      for (const Context* context : contexts) {
+        for (const StreamRecord& stream : context->streams) open.Add(stream);
+        open.Add(*context->ring);
+      }
+      return open;
+    });
+  }
+  // Looks every 100 ms, as the helper does at the least.
+  void Pass(int64_t ns, std::initializer_list<Context*> contexts) {
+    for (const int64_t end_ns = world_.now_ns + ns; world_.now_ns < end_ns;) {
+      world_.now_ns += 100 * kMs;
+      Look(contexts);
+    }
+  }
+  uint64_t Persistent() const { return world_.usage.persistent_ns.load(); }
+  uint64_t Charged() const { return world_.usage.device_time_ns.load(); }
+
+  FakeWorld world_;
+};
+
+TEST_F(FenceMachineTest, AKernelThatNeverEndsIsTakenForPersistentUntilItDoes) {
+  Context context;
+  Launch(context, 0, 1, kNever);
+  Look({&context});
+  Pass(10 * kS, {&context});
+  EXPECT_EQ(Persistent(), 0u) << "it was not suspected at once";
+  Pass(2 * kS, {&context});
+  EXPECT_EQ(Persistent(), static_cast<uint64_t>(12 * kS));
+  Launch(context, 1, 3, world_.now_ns + kMs);
+  Pass(1 * kS, {&context});
+  EXPECT_EQ(Persistent(), static_cast<uint64_t>(13 * kS)) << "work of another stream is done";
+  world_.EndAt(context.streams[0], world_.now_ns + 50 * kMs);
+  Pass(100 * kMs, {&context});
+  EXPECT_EQ(Persistent(), 0u);
+}
+
+TEST_F(FenceMachineTest, ItIsGoneWithItsContext) {
+  Context context;
+  Launch(context, 0, 1, kNever);
+  Look({&context});
+  Pass(12 * kS, {&context});
+  EXPECT_NE(Persistent(), 0u);
+  FenceMachine<FakeWorld>(world_).Discard(context.ring.get());
+  Look({&context});
+  EXPECT_EQ(Persistent(), 0u);
+  EXPECT_EQ(world_.compute.contexts_at_work.load(), 0u);
+}
+
+TEST_F(FenceMachineTest, AQueueOfKernelsIsNone) {
+  Context context;
+  for (int i = 0; i < 20; ++i) Launch(context, 0, 1, world_.now_ns + (i + 1) * 3 * kS);
+  Look({&context});
+  for (int i = 0; i < 600; ++i) {
+    Pass(100 * kMs, {&context});
+    ASSERT_EQ(Persistent(), 0u);
+  }
+}
+
+TEST_F(FenceMachineTest, WhatHasNotBegunIsNone) {
+  Context context;
+  // Behind a wait, a host function or a semaphore.
+  context.streams[0].waits.store(1);
+  world_.free_at_ns[&context.streams[0]] = kNever;
+  Launch(context, 0, 1, kNever);
+  // Behind what nobody told us of: its start is not done.
+  world_.free_at_ns[&context.streams[1]] = kNever;
+  Launch(context, 1, 1, kNever);
+  Look({&context});
+  Pass(60 * kS, {&context});
+  EXPECT_EQ(Persistent(), 0u);
+  // From when it begins, it is one.
+  for (const int stream : {0, 1}) {
+    const Slot& slot = context.ring->slots[context.streams[stream].last_slot];
+    world_.DoneNs(slot.start) = world_.now_ns;
+  }
+  Pass(9 * kS, {&context});
+  EXPECT_EQ(Persistent(), 0u);
+  Pass(4 * kS, {&context});
+  EXPECT_NEAR(static_cast<double>(Persistent()), 13e9, 1e9);
+}
+
+TEST_F(FenceMachineTest, BesideOthersOnlyItsPartOfTheTimeCounts) {
+  Context context, other;
+  world_.limits.members_at_work.store(3);
+  Launch(context, 0, 1, kNever);
+  Look({&context});
+  Pass(30 * kS, {&context});
+  EXPECT_EQ(Persistent(), 0u) << "two others, who have two thirds of the device";
+  Pass(2 * kS, {&context});
+  EXPECT_NE(Persistent(), 0u);
+  world_.EndAt(context.streams[0], world_.now_ns);
+  Launch(other, 0, 2, world_.now_ns + 40 * kS);
+  Launch(context, 0, 1, kNever);
+  Pass(39 * kS, {&context, &other});
+  EXPECT_EQ(Persistent(), 0u) << "and a second context of its own";
+  Pass(2 * kS, {&context, &other});
+  EXPECT_EQ(world_.compute.contexts_at_work.load(), 1u);
+}
+
+TEST_F(FenceMachineTest, AStoppedProcessHasNone) {
+  Context context;
+  Launch(context, 0, 1, kNever);
+  Look({&context});
+  Pass(2 * kS, {&context});
+  for (int i = 0; i < 9; ++i) {
+    world_.now_ns += 600 * kS;  // stopped, the device perhaps with it: in a debugger, say
+    Look({&context});
+  }
+  EXPECT_EQ(Persistent(), 0u);
+}
+
+TEST_F(FenceMachineTest, AFunctionKnownToTakeLongIsWaitedForLonger) {
+  Context context;
+  world_.estimates().Learn(1, static_cast<uint64_t>(4 * kS));
+  Launch(context, 0, 1, kNever);
+  Look({&context});
+  Pass(16 * kS, {&context});
+  EXPECT_EQ(Persistent(), 0u);
+  Pass(2 * kS, {&context});
+  EXPECT_NE(Persistent(), 0u);
+}
+
+TEST_F(FenceMachineTest, APersistentKernelIsNotLookedAtAllTheTime) {
+  LeaseWatch watch;
+  LeaseWatch::Seen seen = {1 * kS, 0, true, true, 0, 1, 1, 200};
+  EXPECT_EQ(watch.Step(seen).look_again_ns, LeaseWatch::kOftenNs);
+  seen.persistent = true;
+  EXPECT_EQ(watch.Step(seen).look_again_ns, LeaseWatch::kSometimesNs);
+  seen.lease = protocol::kLeaseOpen | protocol::kLeaseContended;
+  EXPECT_EQ(watch.Step(seen).look_again_ns, LeaseWatch::kSometimesNs);
+}
+
+}  // namespace
+}  // namespace prorata::client
