@@ -35,8 +35,8 @@ def made(name, *arguments, kind=PTR):
 class Context:
     """A context with its kernels and words."""
 
-    def __init__(self):
-        self.handle = made("cuCtxCreate_v2", 0, 0)
+    def __init__(self, device=0):
+        self.handle = made("cuCtxCreate_v2", 0, device)
         self.module = made("cuModuleLoad", str(IMAGE).encode())
         self.step_kernel = made("cuModuleGetFunction", self.module, b"step")
         self.stamp_kernel = made("cuModuleGetFunction", self.module, b"stamp")
@@ -192,6 +192,109 @@ def copies(ctx):
     return {"order": words(word, 1) + [words(b.value, 1)[0] & 0xffffffff], **overlap(stamps, 1)}
 
 
+SIDE = [("X", ctypes.c_size_t), ("Y", ctypes.c_size_t)]
+END = [("Type", ctypes.c_int), ("Host", PTR), ("Device", U64), ("Array", PTR)]
+DEVICE, ARRAY = 2, 3  # CUmemorytype
+
+
+def named(side, fields):
+    return [(side + name, kind) for name, kind in fields]
+
+
+class Box2D(ctypes.Structure):
+    """CUDA_MEMCPY2D."""
+    _fields_ = [*named("src", [*SIDE, *END, ("Pitch", ctypes.c_size_t)]),
+                *named("dst", [*SIDE, *END, ("Pitch", ctypes.c_size_t)]),
+                ("width", ctypes.c_size_t), ("height", ctypes.c_size_t)]
+
+
+class Box3D(ctypes.Structure):
+    """CUDA_MEMCPY3D, and CUDA_MEMCPY3D_PEER, whose contexts stand where the other has a reserve."""
+    _SIDE = [*SIDE, ("Z", ctypes.c_size_t), ("Lod", ctypes.c_size_t), *END, ("Context", PTR),
+             ("Pitch", ctypes.c_size_t), ("Height", ctypes.c_size_t)]
+    _fields_ = [*named("src", _SIDE), *named("dst", _SIDE),
+                ("width", ctypes.c_size_t), ("height", ctypes.c_size_t), ("depth", ctypes.c_size_t)]
+
+
+class ArrayShape(ctypes.Structure):
+    """CUDA_ARRAY_DESCRIPTOR."""
+    _fields_ = [("width", ctypes.c_size_t), ("height", ctypes.c_size_t), ("format", ctypes.c_int),
+                ("channels", ctypes.c_uint)]
+
+
+class CopyAttributes(ctypes.Structure):
+    """CUmemcpyAttributes."""
+    _fields_ = [("order", ctypes.c_int), ("src_hint", ctypes.c_int * 2),
+                ("dst_hint", ctypes.c_int * 2), ("flags", ctypes.c_uint)]
+
+
+def boxes(ctx):
+    """Every other form of copy and fill on the device: boxes, arrays, pitched fills, batches."""
+    stream, rows, pitch = ctx.stream(), 64, 4096
+    size = rows * pitch
+    word, stamps = ctx.alloc(1), ctx.alloc(2)
+    a, b, c = (made("cuMemAlloc_v2", ctypes.c_size_t(size), kind=U64) for _ in range(3))
+    array = made("cuArrayCreate_v2", ctypes.byref(ArrayShape(pitch // 4, rows, 0x03, 1)))
+    flat = made("cuArrayCreate_v2", ctypes.byref(ArrayShape(size // 256, 0, 0x03, 1)))
+    two = Box2D(srcType=DEVICE, srcDevice=a.value, srcPitch=pitch, dstType=DEVICE,
+                dstDevice=b.value, dstPitch=pitch, width=pitch, height=rows)
+    to_array = Box2D(srcType=DEVICE, srcDevice=b.value, srcPitch=pitch, dstType=ARRAY,
+                     dstArray=array, width=pitch, height=rows)
+    three = Box3D(srcType=ARRAY, srcArray=array, dstType=DEVICE, dstDevice=c.value, dstPitch=pitch,
+                  dstHeight=rows, width=pitch, height=rows, depth=1)
+    dsts, srcs, sizes = (U64 * 2)(a.value, a.value + size // 2), (U64 * 2)(
+        c.value + size // 2, c.value), (ctypes.c_size_t * 2)(size // 2, size // 2)
+    attributes, which = CopyAttributes(order=1), (ctypes.c_size_t * 1)(0)
+    for i in range(8):
+        call("cuMemsetD2D32Async", a, ctypes.c_size_t(pitch), i + 1, ctypes.c_size_t(pitch // 8),
+             ctypes.c_size_t(rows), stream)
+        call("cuMemcpy2DAsync_v2", ctypes.byref(two), stream)
+        call("cuMemcpy2DAsync_v2", ctypes.byref(to_array), stream)
+        call("cuMemcpy3DAsync_v2", ctypes.byref(three), stream)
+        call("cuMemcpyBatchAsync_v2", dsts, srcs, sizes, ctypes.c_size_t(2),
+             ctypes.byref(attributes), which, ctypes.c_size_t(1), stream)
+        ctx.step(stream, word, 2, i, 1000)
+        call("cuStreamSynchronize", stream)
+        # These wait for the legacy stream by themselves.
+        call("cuMemcpyDtoA_v2", flat, ctypes.c_size_t(0), a, ctypes.c_size_t(size // 64))
+        call("cuMemcpyAtoD_v2", b, flat, ctypes.c_size_t(0), ctypes.c_size_t(size // 64))
+    ctx.stamp(stream, stamps)
+    call("cuStreamSynchronize", stream)
+    return {"order": words(word, 1) + words(a.value, 2) + words(b.value + 8, 1)
+            + words(c.value + size - pitch, 1), **overlap(stamps, 1)}
+
+
+def peers(first):
+    """Copies between two devices among kernels on both: a copy is on neither device's time."""
+    second, size = Context(1), 256 << 10
+    call("cuCtxPushCurrent_v2", first.handle)
+    mine, word, stamps = first.stream(), first.alloc(1), first.alloc(2)
+    here = made("cuMemAlloc_v2", ctypes.c_size_t(size), kind=U64)
+    call("cuCtxPopCurrent_v2", ctypes.byref(PTR()))
+    there = made("cuMemAlloc_v2", ctypes.c_size_t(size), kind=U64)
+    other, far = second.stream(), second.alloc(1)
+    box = Box3D(srcType=DEVICE, srcDevice=there.value, srcContext=second.handle, srcPitch=4096,
+                dstType=DEVICE, dstDevice=here.value, dstContext=first.handle, dstPitch=4096,
+                width=4096, height=size // 4096, depth=1)
+    for i in range(8):
+        call("cuMemsetD32Async", there, i, ctypes.c_size_t(size // 4), other)
+        second.step(other, far, 2, i, 1000)
+        call("cuStreamSynchronize", other)
+        call("cuCtxPushCurrent_v2", first.handle)
+        call("cuMemcpyPeerAsync", here, first.handle, there, second.handle,
+             ctypes.c_size_t(size // 2), mine)
+        call("cuMemcpy3DPeerAsync", ctypes.byref(box), mine)
+        first.step(mine, word, 2, i, 1000)
+        call("cuStreamSynchronize", mine)
+        call("cuCtxPopCurrent_v2", ctypes.byref(PTR()))
+    call("cuCtxPushCurrent_v2", first.handle)
+    first.stamp(mine, stamps)
+    call("cuStreamSynchronize", mine)
+    result = {"order": words(word, 1) + words(here.value + size - 8, 1), **overlap(stamps, 1)}
+    call("cuCtxPopCurrent_v2", ctypes.byref(PTR()))
+    return {**result, "order": result["order"] + words(far, 1)}
+
+
 def contexts(first):
     """Two contexts; copies into the stream of the one that is not current."""
     mine, word, stamps = first.stream(), first.alloc(2), first.alloc(2 * 10)
@@ -210,7 +313,8 @@ def contexts(first):
 
 
 SCENARIOS = {"streams": streams, "wait-value": wait_value, "host-function": host_function,
-             "polling": polling, "copies": copies, "contexts": contexts,
+             "polling": polling, "copies": copies, "boxes": boxes, "peers": peers,
+             "contexts": contexts,
              **{f"capture-{mode}": lambda ctx, mode=mode: capture(ctx, mode) for mode in MODES}}
 
 

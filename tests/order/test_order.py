@@ -18,10 +18,12 @@ CHARGED = 0.02        # of what the device says
 CHARGED_LEAST_NS = 200_000  # events stand a few microseconds beside what they measure
 
 
-class Order(harness.MachineTestCase):
+class OrderCase(harness.MachineTestCase):
     # Copies that take long by the model and little of this machine's time, which holds streams up;
     # for the same reason the clock is slowed down.
     MACHINE_TOML = f"dilation = {DILATION}\n[[devices]]\nd2d_gb_per_s = 0.05\n"
+
+    DEVICES = 1
 
     def command(self, scenario, *more):
         return [sys.executable, PROGRAM, scenario, KERNELS, *more]
@@ -32,22 +34,26 @@ class Order(harness.MachineTestCase):
         self.assertEqual(status, 0, out + err)
         return json.loads(out)
 
-    def on_a_share(self, scenario):
+    def on_a_share(self, scenario, *options):
         """(its result, device time charged, device time by the device's own account)."""
         self.machine.start_agent("--dilation", str(DILATION))
         process = self.machine.start(
-            self.machine.command(["--name", "a", "--memory", "4GiB"],
+            self.machine.command(["--name", "a", "--memory", "4GiB", *options],
                                  self.command(scenario, "--stay")), stdin=subprocess.PIPE)
         result = json.loads(harness.read_line(process))
-        usage = subprocess.run([harness.BUILD / "tests" / "sim_usage"], input="0\n", text=True,
-                               env=self.machine.environment, capture_output=True, check=True,
-                               timeout=harness.DEADLINE_S).stdout
-        used_ns = sum(json.loads(usage.splitlines()[-1])["processes"].values())
+        used_ns = sum(self.used_ns(device) for device in range(self.DEVICES))
         # The helper harvests and the agent looks, now and then.
-        charged_ns = self.settled(lambda: self.machine.share("a")["device_time_ns"])
+        charged_ns = self.settled(lambda: sum(
+            device["device_time_ns"] for device in self.machine.share("a")["devices"]))
         self.assertIsNone(process.poll())
         process.communicate("", timeout=harness.DEADLINE_S)
         return result, charged_ns, used_ns
+
+    def used_ns(self, device):
+        usage = subprocess.run([harness.BUILD / "tests" / "sim_usage", str(device)], input="0\n",
+                               text=True, env=self.machine.environment, capture_output=True,
+                               check=True, timeout=harness.DEADLINE_S).stdout
+        return sum(json.loads(usage.splitlines()[-1])["processes"].values())
 
     @staticmethod
     def settled(read):
@@ -58,10 +64,10 @@ class Order(harness.MachineTestCase):
                 value, since = now, time.monotonic()
         return value
 
-    def check(self, scenario, charged=CHARGED):
+    def check(self, scenario, *options, charged=CHARGED):
         without = self.without(scenario)
         with quiet.Watch() as watch:
-            result, charged_ns, used_ns = self.on_a_share(scenario)
+            result, charged_ns, used_ns = self.on_a_share(scenario, *options)
         print(scenario, without, result, charged_ns, used_ns)
         self.assertEqual(result["order"], without["order"])
         self.assertLessEqual(abs(result["overlap"] - without["overlap"]), OVERLAP,
@@ -73,6 +79,8 @@ class Order(harness.MachineTestCase):
         watch.judge(self, abs(charged_ns - used_ns) <= allowed_ns,
                     f"charged {charged_ns} ns, used {used_ns} ns")
 
+
+class Order(OrderCase):
     def test_streams_joined_by_events(self):
         self.check("streams")
 
@@ -97,9 +105,27 @@ class Order(harness.MachineTestCase):
     def test_copies_and_fills_are_charged(self):
         self.check("copies")
 
+    def test_boxes_arrays_and_batches_are_charged(self):
+        self.check("boxes")
+
     def test_several_contexts_and_the_other_ones_stream(self):
         # Each context is charged by its own events, which tell the other's time slices too: events of
         # two contexts cannot be compared.
         self.check("contexts", charged=None)
 
 
+class TwoDevices(OrderCase):
+    MACHINE_TOML = f"""
+dilation = {DILATION}
+[[devices]]
+d2d_gb_per_s = 0.05
+[[devices]]
+d2d_gb_per_s = 0.05
+[[links]]
+devices = [0, 1]
+type = "nvlink"
+"""
+    DEVICES = 2
+
+    def test_copies_to_a_peer_are_not(self):
+        self.check("peers", "--gpu", "0,1")

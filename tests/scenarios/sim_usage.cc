@@ -2,9 +2,10 @@
 //
 // Reads times on the machine's clock (nanoseconds, one a line) from standard input; when each has
 // come, prints one line of JSON: {"now_ns", "busy_ns", "switching_ns", "peak_bytes", "processes":
-// {"PID": busy_ns}} of device 0. NVML gives utilization in whole percents only, and no high-water
-// mark of the memory.
+// {"PID": busy_ns}} of device 0, or of the one that is named: sim_usage [DEVICE]. NVML gives
+// utilization in whole percents only, and no high-water mark of the memory.
 
+#include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -21,7 +22,7 @@ int Fail(const std::string& message) {
   return 1;
 }
 
-int Main() {
+int Main(int device) {
   const auto config = FindMachineConfig();
   if (!config) return Fail(config.error().message);
   const auto machine = Machine::Attach(*config, FindStateFolder());
@@ -32,7 +33,7 @@ int Main() {
     const int64_t wait_ns = clock.RealNs(std::max<int64_t>(0, when_ns - (*machine)->NowNs()));
     std::this_thread::sleep_for(std::chrono::nanoseconds(wait_ns));
     if ((*machine)->retired()) return Fail("another machine took this one's place");
-    const auto usage = (*machine)->Usage(0);
+    const auto usage = (*machine)->Usage(device);
     if (!usage) return Fail("the machine does not tell its usage");
     nlohmann::json processes = nlohmann::json::object();
     for (const ProcessUsage& process : usage->processes) {
@@ -51,4 +52,4 @@ int Main() {
 }  // namespace
 }  // namespace prorata::simgpu
 
-int main() { return prorata::simgpu::Main(); }
+int main(int argc, char** argv) { return prorata::simgpu::Main(argc > 1 ? std::atoi(argv[1]) : 0); }
