@@ -1,16 +1,17 @@
 #include "policy/gangs.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace prorata::policy {
 namespace {
 
 // Four turns: a gang that its devices do not agree on for so long is put first.
 constexpr int64_t kPatienceNs = 52'000'000;
-// A gang that is drained on one device, and on another has nothing left but what does not end, for
-// so long: a peer is missing. Members say that they have drained within a quarter of a millisecond.
+// A gang that is drained on one device, and on the others has nothing that becomes less, for so
+// long: a peer is missing. Members say how far they are each tenth of a millisecond, and that they
+// have drained within a quarter.
 constexpr int64_t kUnevenNs = 400'000;
-constexpr int64_t kNothingLeftNs = 50'000;
 // To catch up takes a wake-up and a launch.
 constexpr int64_t kCatchUpNs = 200'000;
 constexpr int kCatchUps = 8;
@@ -79,10 +80,8 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
     const bool gang = share.requested || now_ns < share.gang_until_ns;
     if (gang && share.phase == Phase::kPlain) {
       // Open or not, its next turn is the first one as a gang.
-      share.phase = Phase::kCalledBack;
-      share.uneven_ns = kNever;
+      CallBack(share, out);
       share.catches_up = kCatchUps;  // what it has out was not launched as a gang's
-      Tell(share, Turn::kAway, out);
       continue;
     }
     if (!gang && share.phase != Phase::kPlain) {
@@ -107,9 +106,7 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
           out.next_ns = std::min(out.next_ns, share.closes_ns);
           break;
         }
-        share.phase = Phase::kCalledBack;
-        share.uneven_ns = kNever;
-        Tell(share, Turn::kAway, out);
+        CallBack(share, out);
     }
   }
   return out;
@@ -173,24 +170,31 @@ void Gangs::WhileOn(Share& share, Decisions& out) {
     if (on.seen.open) {
       on.opened = true;
     } else if (on.opened) {
-      const bool left = on.seen.idle && !on.seen.wanting;
+      const bool left = on.seen.idle && !on.seen.wanting && !on.seen.draining;
       if (left) on.opened = false;
       over = over || !left;
     }
   }
   if (!over && any) return;
+  CallBack(share, out);
+}
+
+void Gangs::CallBack(Share& share, Decisions& out) const {
   share.phase = Phase::kCalledBack;
-  share.uneven_ns = kNever;
+  for (OnDevice& on : share.devices) on.backlog_ns = kNever;
   Tell(share, Turn::kAway, out);
 }
 
 void Gangs::WhileCalledBack(Share& share, int64_t now_ns, Decisions& out) {
-  bool some_drained = false, all = true, stuck = true;
-  for (const OnDevice& on : share.devices) {
+  bool some_drained = false, all = true;
+  int64_t moved_ns = std::numeric_limits<int64_t>::min();
+  for (OnDevice& on : share.devices) {
     some_drained = some_drained || on.seen.drained || !on.seen.draining;
     if (!on.seen.draining || on.seen.drained) continue;
     all = false;
-    stuck = stuck && on.seen.backlog_ns <= kNothingLeftNs;
+    if (on.seen.backlog_ns < on.backlog_ns) on.moved_ns = now_ns;
+    on.backlog_ns = on.seen.backlog_ns;
+    moved_ns = std::max(moved_ns, on.moved_ns);
   }
   if (all) {
     for (const OnDevice& on : share.devices) {
@@ -199,20 +203,16 @@ void Gangs::WhileCalledBack(Share& share, int64_t now_ns, Decisions& out) {
     share.phase = Phase::kAway;
     return;
   }
-  if (!some_drained || !stuck || share.catches_up >= kCatchUps) {
-    share.uneven_ns = kNever;
-    return;
-  }
-  if (share.uneven_ns == kNever) share.uneven_ns = now_ns;
-  if (now_ns - share.uneven_ns < kUnevenNs) {
-    out.next_ns = std::min(out.next_ns, share.uneven_ns + kUnevenNs);
+  if (!some_drained || share.catches_up >= kCatchUps) return;
+  if (now_ns - moved_ns < kUnevenNs) {
+    out.next_ns = std::min(out.next_ns, moved_ns + kUnevenNs);
     return;
   }
   ++share.catches_up;
   share.phase = Phase::kCatchingUp;
   share.closes_ns = now_ns + kCatchUpNs;
   out.next_ns = std::min(out.next_ns, share.closes_ns);
-  Tell(share, Turn::kOn, out);
+  Tell(share, Turn::kCatchUp, out);
 }
 
 }  // namespace prorata::policy

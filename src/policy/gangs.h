@@ -10,10 +10,11 @@
 // What one device decides ends it on all: its turn is over, or its limit is reached. A gang that is
 // idle on one device leaves that one to others for so long.
 //
-//   - A called-back gang holds its devices until it has drained on all of them. If it has on some,
-//     and on another its last kernel waits for a peer that was not launched any more, all of them
-//     are opened again for a moment: its members catch up. That is done so often only; then the
-//     device passes it over, as it does with everybody.
+//   - A called-back gang holds its devices until it has drained on all of them, those too where it
+//     is idle. If it has drained on some, and on the others nothing goes on, kernels there wait for
+//     peers that were not launched any more: all of its devices are opened again for a moment, and
+//     nobody is let in before that (kCatchUp); its members catch up. That is done so often only;
+//     then the device passes it over, as it does with everybody.
 //   - Gangs that share some devices may each be first on one and wait for the other. So who has
 //     waited for long is put first, the longest wait before all: no two of them wait for each
 //     other.
@@ -69,6 +70,9 @@ class Gangs {
     Seen seen;
     bool opened = false;  // in this turn
     bool stalled = false;
+    // Called back: what was last seen, and when it was last seen to become less.
+    int64_t backlog_ns = 0;
+    int64_t moved_ns = 0;
   };
   struct Share {
     Key key = 0;
@@ -76,9 +80,8 @@ class Gangs {
     Phase phase = Phase::kPlain;
     std::vector<OnDevice> devices;
     int64_t waits_since_ns = kNever;
-    int64_t began_ns = 0;        // its turn
-    int64_t uneven_ns = kNever;  // drained on some devices since
-    int64_t closes_ns = 0;       // kCatchingUp
+    int64_t began_ns = 0;   // its turn
+    int64_t closes_ns = 0;  // kCatchingUp
     int catches_up = 0;
     std::vector<int64_t> stalls;
     int64_t gang_until_ns = 0;  // seen to stall
@@ -86,6 +89,7 @@ class Gangs {
 
   void LookForStalls(Share& share, int64_t now_ns);
   void Tell(const Share& share, Turn turn, Decisions& out) const;
+  void CallBack(Share& share, Decisions& out) const;
   void WhileOn(Share& share, Decisions& out);
   void WhileCalledBack(Share& share, int64_t now_ns, Decisions& out);
   void MayBegin(Share& share, int64_t now_ns, Decisions& out);

@@ -76,6 +76,7 @@ class LeasePolicy {
     kNone,  // no gang
     kAway,  // is not let in, and is called back if it is; says that it has drained in SeeGang only
     kOn,    // is next before all others whenever it wants to run; called back, it is let in again
+    kCatchUp,  // that, and keeps the device whoever waits
   };
   virtual void SetGang(Key share, GangTurn turn, int64_t now_ns) {
     static_cast<void>(share), static_cast<void>(turn), static_cast<void>(now_ns);

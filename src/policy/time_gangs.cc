@@ -10,13 +10,22 @@ void TimeSharing::SetGang(Key key, GangTurn turn, int64_t now_ns) {
   if (share == nullptr) return;
   share->gang = turn;
   if (turn == GangTurn::kNone && share->drained) EndDrain(*share);
-  if (turn == GangTurn::kAway && share->phase == Phase::kOpen) Close(*share, !share->idle);
+  if (turn == GangTurn::kAway && share->phase == Phase::kOpen) CallBackGang(*share);
   if (turn == GangTurn::kAway && successor_ == key) have_successor_ = false;
-  if (turn != GangTurn::kOn || share->phase != Phase::kDraining || !share->occupies) return;
+  const bool on = turn == GangTurn::kOn || turn == GangTurn::kCatchUp;
+  if (!on || share->phase != Phase::kDraining || !share->occupies) return;
   // Called back, and nobody was let in since: its turn goes on.
   share->phase = Phase::kOpen;
   share->occupies = share->drained = share->wanting = share->idle = false;
   share->active_ns = now_ns_;
+}
+
+// Where it has nothing, it has drained; but it keeps the device until it has on all of them, or
+// what it has out elsewhere would wait for what it cannot launch here.
+void TimeSharing::CallBackGang(Share& share) {
+  const bool idle = share.idle;
+  Close(share, true);
+  share.drained = idle;
 }
 
 void TimeSharing::EndGangDrain(Key key, int64_t now_ns) {

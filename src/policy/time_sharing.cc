@@ -9,6 +9,8 @@ constexpr int64_t kStepNs = 200'000;  // a turn near its end is looked at this o
 // A draining share this often: what it reports is too much by what has run of its oldest batch.
 constexpr int64_t kDrainStepNs = 400'000;
 constexpr int64_t kLeastDrainStepNs = 30'000;
+// A gang's this often, whoever waits: what stands still there is let go on soon (gangs.cc).
+constexpr int64_t kGangDrainStepNs = 200'000;
 // Drained by so much later than its backlog said (word of it takes a quarter of a millisecond), a
 // share's estimates are not to be gone by: for so many turns the next one waits for its word.
 constexpr int64_t kLateDrainNs = 600'000;
@@ -210,11 +212,13 @@ int64_t TimeSharing::ContendedBacklogNs(Key key) const {
 TimeSharing::Share* TimeSharing::Best(bool gangs_too) {
   const auto quantum = static_cast<double>(options_.quantum_ns);
   Share* best = nullptr;
+  Share* on = nullptr;
   double best_score = 0;
   for (Share& share : shares_) {
     if (!share.wanting || !Eligible(share)) continue;
-    if (share.gang == GangTurn::kOn) return &share;
+    if (share.gang == GangTurn::kCatchUp) return &share;
     if (share.gang == GangTurn::kAway && !gangs_too) continue;
+    if (share.gang == GangTurn::kOn && on == nullptr) on = &share;
     if (best != nullptr && RankOf(share) != RankOf(*best)) {
       if (RankOf(share) < RankOf(*best)) continue;
       best = nullptr;
@@ -230,11 +234,12 @@ TimeSharing::Share* TimeSharing::Best(bool gangs_too) {
       best_score = score;
     }
   }
-  return best;
+  return on != nullptr ? on : best;
 }
 
 bool TimeSharing::TurnIsOver(const Share& holder, const Share& next) const {
   const auto quantum = static_cast<double>(options_.quantum_ns);
+  if (holder.gang == GangTurn::kCatchUp) return false;
   if (holder.idle || next.gang == GangTurn::kOn) return true;
   if (RankOf(next) > RankOf(holder)) return true;
   // What it has launched, or the time it held without using: a holder that does nothing and says
@@ -297,6 +302,9 @@ int64_t TimeSharing::NextDeadline() {
   const Share* best = Best(/*gangs_too=*/true);
   for (const Share& share : shares_) {
     if (share.phase == Phase::kDraining) next = std::min(next, share.drain_by_ns);
+    if (share.gang != GangTurn::kNone && share.phase == Phase::kDraining && !share.drained) {
+      next = std::min(next, now_ns_ + kGangDrainStepNs);
+    }
     if (share.phase == Phase::kDraining && share.occupies && best != nullptr) {
       const int64_t left_ns = std::min(share.drained_at_ns, now_ns_ + 2 * kDrainStepNs) - now_ns_ -
                               options_.handover_ns;
@@ -359,7 +367,11 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
     } else if (over) {
       // A holder that said it is idle has nothing to drain: the next begins at once. Should it have
       // launched in that very moment, two programs overlap for one kernel.
-      Close(*occupant, !occupant->idle);
+      if (best->gang == GangTurn::kOn && occupant->gang == GangTurn::kOn) {
+        CallBackGang(*occupant);
+      } else {
+        Close(*occupant, !occupant->idle);
+      }
       successor_ = best->key;
       have_successor_ = true;
       if (!occupant->occupies) occupant = nullptr;

@@ -164,6 +164,7 @@ class TimeSharing final : public LeasePolicy {
   void Open(Share& share);
   void Close(Share& share, bool occupies);
   void EndDrain(Share& share);
+  void CallBackGang(Share& share);
   void PassOverLateDrainers();
   void CloseWhatIsPastItsLimit();
   int OpenShares() const;
