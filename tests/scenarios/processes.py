@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -108,6 +109,7 @@ class Run:
         self.machine = harness.Machine(scenarios.machine_toml(scenario.machine, dilation))
         self.barrier = self.machine.folder / "begin"
         self.processes = {}  # by name
+        self.failed_updates = []
         self.agent = None
 
     def close(self):
@@ -115,7 +117,10 @@ class Run:
 
     def start(self):
         if self.scenario.prorata:
-            self.agent = self.machine.start_agent("--dilation", str(self.dilation))
+            ceiling = self.scenario.elastic_ceiling
+            self.agent = self.machine.start_agent(
+                "--dilation", str(self.dilation),
+                *(["--elastic-ceiling", ceiling] if ceiling else []))
         seed = 0
         for share, programs in self.scenario.shares().items():
             members = [(name, program) for program in programs for name in program.names]
@@ -154,6 +159,20 @@ class Run:
             return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         return harness.wait_until(environment, what=f"the share {share}")
 
+    def start_updates(self, begin_ns):
+        """Threads that say the scenario's updates when they are due."""
+        def say(update):
+            status, _, err = self.machine.call([harness.PRORATA, "update", update.share,
+                                                *update.options()])
+            if status != 0:
+                self.failed_updates.append(f"update of {update.share} ended with {status}: {err}")
+        threads = []
+        for update in self.scenario.updates if self.scenario.prorata else ():
+            due_s = (begin_ns / 1e9 + update.at_ms / 1e3) * self.dilation - time.monotonic()
+            threads.append(threading.Timer(max(0, due_s), say, [update]))
+            threads[-1].start()
+        return threads
+
     def measure(self):
         """(usage at the window's begin, at its end, the watch's report)."""
         usage = self.machine.start([SIM_USAGE], stdin=subprocess.PIPE)
@@ -165,12 +184,15 @@ class Run:
         before_s = cpu_s(own)
         self.barrier.touch()
         begin_ns = time.monotonic_ns() / self.dilation
+        updates = self.start_updates(begin_ns)
         ends = [int(begin_ns + ms * 1e6)
                 for ms in (self.scenario.warmup_ms, self.scenario.duration_ms)]
         usage.stdin.write("".join(f"{end}\n" for end in ends))
         usage.stdin.flush()
         deadline_s = self.scenario.duration_ms * self.dilation / 1000 + harness.DEADLINE_S
         first, last = (json.loads(harness.read_line(usage, deadline_s)) for _ in ends)
+        for update in updates:
+            update.join()
         watch.send_signal(signal.SIGTERM)
         out, err = watch.communicate(f"{cpu_s(own) - before_s}\n", timeout=harness.DEADLINE_S)
         if watch.returncode != 0:
@@ -190,6 +212,11 @@ class Run:
         return found
 
     def check_alive(self):
+        if self.failed_updates:
+            raise AssertionError("; ".join(self.failed_updates))
+        self._check_programs()
+
+    def _check_programs(self):
         """A program ends by itself only when something failed. Killed later, not stopped: one that
         never synchronises may have seconds of work queued."""
         for name, process in self.processes.items():

@@ -71,17 +71,9 @@ class Program:
                 "--seconds", (self.stop_ms - self.start_ms) / 1000]
 
     def share_options(self):
-        options = ["--name", self.share, "--memory", self.memory or "1GiB",
-                   "--weight", str(self.weight or 1)]
-        if self.compute is not None:
-            options += ["--compute", self.compute]
-        if self.compute_limit is not None:
-            options += ["--compute-limit", self.compute_limit]
-        if self.priority is not None:
-            options += ["--priority", str(self.priority)]
-        if self.yield_within_ms is not None:
-            options += ["--yield-within", f"{self.yield_within_ms:g}ms"]
-        return options
+        weight = [] if self.weight else ["--weight", "1"]  # the file's default, not the command's
+        return ["--name", self.share, "--memory", self.memory or "1GiB", *weight,
+                *term_options(self)]
 
 
 @dataclasses.dataclass
@@ -98,14 +90,44 @@ class Expect:
 
 
 @dataclasses.dataclass
+class Update:
+    """`prorata update` while programs run: the terms that are not None, of one share."""
+    at_ms: float = -1
+    share: str = ""
+    compute: str | None = None
+    compute_limit: str | None = None
+    weight: int | None = None
+    priority: int | None = None
+    yield_within_ms: float | None = None
+
+    def options(self):
+        return term_options(self)
+
+
+def term_options(terms):
+    options = [] if terms.weight is None else ["--weight", str(terms.weight)]
+    if terms.compute is not None:
+        options += ["--compute", terms.compute]
+    if terms.compute_limit is not None:
+        options += ["--compute-limit", terms.compute_limit]
+    if terms.priority is not None:
+        options += ["--priority", str(terms.priority)]
+    if terms.yield_within_ms is not None:
+        options += ["--yield-within", f"{terms.yield_within_ms:g}ms"]
+    return options
+
+
+@dataclasses.dataclass
 class Scenario:
     name: str = ""
     duration_ms: float = 0
     warmup_ms: float = 0
     prorata: bool = True
+    elastic_ceiling: str | None = None
     machine: dict = dataclasses.field(default_factory=dict)
     programs: list = dataclasses.field(default_factory=list)
     expect: list = dataclasses.field(default_factory=list)
+    updates: list = dataclasses.field(default_factory=list)  # in the order of their times
 
     @property
     def window_us(self):
@@ -174,6 +196,10 @@ def _check(scenario, origin):
             need(len(given) <= 1, f"share {share}: its programs give it different terms of {term}")
             for program in programs:
                 setattr(program, term, next(iter(given), None))
+    for update in scenario.updates:
+        need(0 <= update.at_ms <= scenario.duration_ms and update.share in scenario.shares(),
+             "updates: expected at_ms up to duration_ms, and the name of a share")
+        need(update.options(), f"updates: nothing to change of {update.share}")
     for expect in scenario.expect:
         need(sum((expect.program is not None, expect.share is not None, expect.device_use)) == 1,
              "expect: expected one of program, share and device_use = true")
@@ -191,8 +217,11 @@ def parse(text, origin):
                 for i, entry in enumerate(table.pop("programs", []))]
     expect = [_read(Expect, entry, f"{origin}: expect[{i}].")
               for i, entry in enumerate(table.pop("expect", []))]
+    updates = [_read(Update, entry, f"{origin}: updates[{i}].")
+               for i, entry in enumerate(table.pop("updates", []))]
     scenario = _read(Scenario, table, f"{origin}: ")
     scenario.programs, scenario.expect = programs, expect
+    scenario.updates = sorted(updates, key=lambda update: update.at_ms)
     for program in programs:
         program.share = program.share or program.name
         program.stop_ms = program.stop_ms or scenario.duration_ms

@@ -185,6 +185,19 @@ class Reading(unittest.TestCase):
         self.assertEqual(options[options.index("--yield-within") + 1], "0.5ms")
         self.assert_refused(good + "every_us = 5\ngap_us = 5\n", "every_us goes with")
 
+    def test_a_ceiling_and_updates(self):
+        good = ('name = "x"\nduration_ms = 10\nelastic_ceiling = "0.9"\n[[programs]]\nname = "a"\n'
+                '[[updates]]\nat_ms = 7\nshare = "a"\npriority = 3\n'
+                '[[updates]]\nat_ms = 5\nshare = "a"\ncompute_limit = "0.6"\n')
+        scenario = scenarios.parse(good, "file")
+        self.assertEqual(scenario.elastic_ceiling, "0.9")
+        self.assertEqual([update.options() for update in scenario.updates],
+                         [["--compute-limit", "0.6"], ["--priority", "3"]])
+        self.assert_refused(good.replace("at_ms = 5", "at_ms = 11"), "at_ms up to duration_ms")
+        self.assert_refused(good.replace('at_ms = 5\nshare = "a"', 'at_ms = 5\nshare = "b"'),
+                            "the name of a share")
+        self.assert_refused(good.replace("priority = 3\n", ""), "nothing to change of a")
+
     def test_a_shorter_file_differs_in_its_length_alone(self):
         text = (FOLDER / "two_busy.toml").read_text(encoding="utf-8")
         short = scenarios.shortened(text, 2000)

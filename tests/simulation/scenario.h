@@ -54,8 +54,7 @@
 //                                         # device_use: of the window itself
 //     tolerance_points = 1.0              # layer V's; layer M takes three times as many
 //
-// elastic_ceiling and [[updates]] are layer V's only, so far; the other layer says that it does not
-// know them. Every program has a context: context_memory of the device's memory.
+// Every program has a context: context_memory of the device's memory.
 //
 // Device time is the device's own account: time in which a kernel of the program ran. Times in the
 // file are simulated time. Without prorata the terms mean nothing, and are allowed, so that two
