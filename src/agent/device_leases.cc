@@ -42,10 +42,11 @@ DeviceLeases::Outcome DeviceLeases::SetTerms(Key key, const policy::ComputeTerms
 }
 
 // Whoever is above a share may want the device at any moment: what the share keeps queued must by
-// then be no more than the shortest of their bounds, whether it is alone or not.
+// then be no more than the shortest of their bounds, whether it is alone or not. The policy may
+// have a bound for all.
 void DeviceLeases::BoundBacklogs() {
   for (const auto& [key, share] : shares_) {
-    int64_t bound_ns = kNever;
+    int64_t bound_ns = sharing_->MostBacklogNs();
     for (const auto& [other, terms] : terms_) {
       if (terms.priority > terms_.at(key).priority) {
         bound_ns = std::min(bound_ns, terms.yield_within_ns);

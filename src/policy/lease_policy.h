@@ -70,6 +70,8 @@ class LeasePolicy {
     static_cast<void>(share);
     return kContendedBacklogNs;
   }
+  // The most that a member of any share may keep queued, alone or not.
+  virtual int64_t MostBacklogNs() const { return kNever; }
   // --- Gangs (gangs.h): shares that run on several devices at the same time. A policy that knows
   // nothing of them gives such a share its turns as to everybody.
   enum class GangTurn : uint8_t {

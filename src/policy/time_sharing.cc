@@ -18,6 +18,8 @@ constexpr int kDistrust = 8;
 // What a member keeps queued beyond the bound of what is fenced; and the least such bound.
 constexpr int64_t kUnfencedNs = 1'000'000;
 constexpr int64_t kLeastBacklogNs = 500'000;
+// The most queued under an elastic ceiling: as under a limit (agent/share_time.cc).
+constexpr int64_t kCeilingBacklogNs = 5'000'000;
 // Passed over for so long, a share has a kernel that is long indeed: others must live with it.
 constexpr int64_t kLongPassedOverNs = 500'000'000;
 // Above all lags: for whom the last turn was ended.
@@ -204,6 +206,10 @@ int64_t TimeSharing::ContendedBacklogNs(Key key) const {
   }
   return bound_ns;
 }
+
+// Under a ceiling a share is called back when the bucket is empty, and what flows into that while
+// it drains, beyond what it holds, is lost: a queue must be short beside it.
+int64_t TimeSharing::MostBacklogNs() const { return HasCeiling() ? kCeilingBacklogNs : kNever; }
 
 // Who is next: the highest priority, and in it the largest lag, a share that just woke and has a
 // claim going before; the longest wait between equals. What a share launched and was not yet

@@ -92,6 +92,7 @@ class TimeSharing final : public LeasePolicy {
   ShareState State(Key share) const override;
   bool Draining(Key share) const override;
   int64_t ContendedBacklogNs(Key share) const override;
+  int64_t MostBacklogNs() const override;
   bool AtLimit(Key share) const override;
   void SetGang(Key share, GangTurn turn, int64_t now_ns) override;
   void EndGangDrain(Key share, int64_t now_ns) override;
