@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/backlog.h"
+#include "client/contexts_once.h"
 #include "client/estimates.h"
 #include "client/lease_watch.h"
 #include "client/member_compute.h"
@@ -102,6 +103,27 @@ TEST(Charge, OverlapsOfStreamsAreChargedOnce) {
   EXPECT_EQ(ChargeOf(batch, 3 * kMs, -2 * kMs).busy_ns, 0u);
   EXPECT_EQ(ChargeOf(batch, 3 * kMs, 1 * kMs).learned_ns, 3u * kMs)
       << "its own length all the same";
+}
+
+TEST(ContextsOnce, TogetherTheyUsedNoMoreThanTheTimeThatPassed) {
+  ContextsOnce contexts;
+  int64_t now_ns = 100 * kMs;
+  const auto now = [&] { return now_ns; };
+  contexts.Begin(now_ns);
+  now_ns += 10 * kMs;
+  EXPECT_EQ(contexts.Take(11 * kMs, now), 11u * kMs) << "one alone is measured, not bounded";
+  contexts.End();
+  now_ns = 200 * kMs;
+  contexts.Begin(now_ns);
+  contexts.Begin(now_ns);
+  now_ns += 20 * kMs;
+  EXPECT_EQ(contexts.Take(20 * kMs, now), 20u * kMs);
+  EXPECT_EQ(contexts.Take(20 * kMs, now), 0u);
+  now_ns += 5 * kMs;
+  EXPECT_EQ(contexts.Take(25 * kMs, now), 5u * kMs);
+  contexts.End();
+  contexts.End();
+  EXPECT_EQ(contexts.at_work(), 0u);
 }
 
 TEST(Charge, InACrowdWhatIsKnownCountsAndNothingIsLearned) {

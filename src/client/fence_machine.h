@@ -55,7 +55,7 @@ class FenceMachine {
       }
       if (ready) {
         Block(ring, slot, false);
-        if (UnlinkFromQueue(ring, at, previous)) AtWork(ring, false);
+        if (UnlinkFromQueue(ring, at, previous)) world_.Compute(ring->device).contexts.End();
         Measure(ring, at);
         world_.Compute(ring->device).backlog.Remove(slot.backlog_ns);
         DropReference(ring, at);
@@ -78,7 +78,7 @@ class FenceMachine {
   // The ring's context is gone, and nobody uses it any more: what it had queued is charged as
   // estimated, and all slots are forgotten.
   void Discard(Ring* ring) {
-    if (ring->head >= 0) AtWork(ring, false);
+    if (ring->head >= 0) world_.Compute(ring->device).contexts.End();
     for (int32_t at = ring->head; at >= 0; at = ring->slots[at].next) {
       Block(ring, ring->slots[at], false);
       world_.Compute(ring->device).backlog.Remove(ring->slots[at].backlog_ns);
@@ -114,15 +114,6 @@ class FenceMachine {
                  [&] { return !slot.measured || slot.from >= 0 || !world_.Pending(slot.start); });
     const uint64_t ns = slot.run.PersistentNs(slot.batch.estimate_ns);
     if (ns > *persistent_ns) *persistent_ns = ns;
-  }
-
-  void AtWork(Ring* ring, bool begins) {
-    auto& contexts = world_.Compute(ring->device).contexts_at_work;
-    if (begins) {
-      contexts.fetch_add(1, std::memory_order_relaxed);
-    } else {
-      contexts.fetch_sub(1, std::memory_order_relaxed);
-    }
   }
 
   template <typename F>
@@ -234,7 +225,7 @@ class FenceMachine {
     stream->last_use = slot.use;
     if (compute.backlog.count() == 0) compute.backlog.HeadIs(slot.backlog_ns, world_.NowNs());
     compute.backlog.Add(slot.backlog_ns);
-    if (AppendToQueue(ring, index)) AtWork(ring, true);
+    if (AppendToQueue(ring, index)) compute.contexts.Begin(stream->began_ns);
   }
 
   // Others run beside this member's work, and are in its elapsed times.
@@ -263,7 +254,9 @@ class FenceMachine {
     } else {
       BatchCharge charge = ChargeOf(slot.batch, static_cast<uint64_t>(elapsed_ns), beyond_ns);
       if (Crowded(ring->device)) charge = ChargeInCrowd(slot.batch, charge);
-      ChargeDevice(world_, ring->device, charge.busy_ns);
+      auto& contexts = world_.Compute(ring->device).contexts;
+      ChargeDevice(world_, ring->device,
+                   contexts.Take(charge.busy_ns, [this] { return world_.NowNs(); }));
       if (charge.learned_ns != 0) world_.estimates().Learn(slot.batch.key, charge.learned_ns);
       if (charge.doubtful) slot.stream->probe.store(1, std::memory_order_relaxed);
     }

@@ -136,6 +136,24 @@ TEST_F(FenceMachineTest, AKernelThatNeverEndsIsTakenForPersistentUntilItDoes) {
   EXPECT_EQ(Persistent(), 0u);
 }
 
+// Time-sliced, each measures the other's time too.
+TEST_F(FenceMachineTest, ContextsThatRunAtOnceAreChargedOnce) {
+  Context a, b;
+  for (int i = 0; i < 50; ++i) {
+    Launch(a, 0, 1, world_.now_ns + 100 * kMs);
+    Launch(b, 0, 2, world_.now_ns + 100 * kMs);
+    Pass(100 * kMs, {&a, &b});
+  }
+  EXPECT_EQ(Charged(), static_cast<uint64_t>(5 * kS));
+  // One after the other, harvested at once.
+  Launch(a, 0, 1, world_.now_ns + 40 * kMs);
+  Launch(b, 0, 2, world_.now_ns + 80 * kMs);
+  const Slot& second = b.ring->slots[b.streams[0].last_slot];
+  world_.DoneNs(second.start) = world_.now_ns + 40 * kMs;
+  Pass(100 * kMs, {&a, &b});
+  EXPECT_EQ(Charged(), static_cast<uint64_t>(5 * kS + 80 * kMs));
+}
+
 TEST_F(FenceMachineTest, ItIsGoneWithItsContext) {
   Context context;
   Launch(context, 0, 1, kNever);
@@ -145,7 +163,7 @@ TEST_F(FenceMachineTest, ItIsGoneWithItsContext) {
   FenceMachine<FakeWorld>(world_).Discard(context.ring.get());
   Look({&context});
   EXPECT_EQ(Persistent(), 0u);
-  EXPECT_EQ(world_.compute.contexts_at_work.load(), 0u);
+  EXPECT_EQ(world_.compute.contexts.at_work(), 0u);
 }
 
 TEST_F(FenceMachineTest, AQueueOfKernelsIsNone) {
@@ -196,7 +214,7 @@ TEST_F(FenceMachineTest, BesideOthersOnlyItsPartOfTheTimeCounts) {
   Pass(39 * kS, {&context, &other});
   EXPECT_EQ(Persistent(), 0u) << "and a second context of its own";
   Pass(2 * kS, {&context, &other});
-  EXPECT_EQ(world_.compute.contexts_at_work.load(), 1u);
+  EXPECT_EQ(world_.compute.contexts.at_work(), 1u);
 }
 
 TEST_F(FenceMachineTest, AStoppedProcessHasNone) {

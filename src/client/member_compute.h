@@ -28,6 +28,7 @@
 #include <cstdint>
 
 #include "client/backlog.h"
+#include "client/contexts_once.h"
 #include "client/estimates.h"
 #include "client/lease_watch.h"
 #include "client/silence.h"
@@ -46,12 +47,12 @@ struct alignas(64) DeviceCompute {
   // Nobody takes turns while the agent is silent: what runs beside this member's work is in its
   // elapsed times, from which nothing is learned then. Set and cleared by the helper.
   std::atomic<uint32_t> crowded;
-  uint64_t time_at_beat_ns = 0;            // device time when the heartbeat last moved; helper only
-  std::atomic<uint64_t> launches;          // of batches that were fenced
-  std::atomic<uint32_t> contexts_at_work;  // of this member, with fenced work that is not done
-  std::atomic<uint64_t> wanted_plus_1;     // last sequence that kLeaseWanted was sent for
-  std::atomic<uint32_t> begun_sequence;    // last lease under which a batch was begun
-  LeaseWatch watch;                        // helper only
+  uint64_t time_at_beat_ns = 0;    // device time when the heartbeat last moved; helper only
+  std::atomic<uint64_t> launches;  // of batches that were fenced
+  ContextsOnce contexts;
+  std::atomic<uint64_t> wanted_plus_1;   // last sequence that kLeaseWanted was sent for
+  std::atomic<uint32_t> begun_sequence;  // last lease under which a batch was begun
+  LeaseWatch watch;                      // helper only
 };
 
 inline uint32_t SequenceOf(uint32_t lease) { return lease >> protocol::kLeaseSequenceShift; }
@@ -80,7 +81,7 @@ inline uint32_t PartPpm(const protocol::DeviceLimits& limits) {
 // slices of it in turn.
 inline uint32_t ContextsAtWork(const protocol::DeviceLimits& limits, const DeviceCompute& compute) {
   const uint32_t members = limits.members_at_work.load(std::memory_order_relaxed);
-  const uint32_t own = compute.contexts_at_work.load(std::memory_order_relaxed);
+  const uint32_t own = compute.contexts.at_work();
   return (members > 1 ? members - 1 : 0) + (own > 1 ? own : 1);
 }
 
