@@ -96,7 +96,7 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
         MayBegin(share, now_ns, out);
         break;
       case Phase::kOn:
-        WhileOn(share, out);
+        WhileOn(share, now_ns, out);
         break;
       case Phase::kCalledBack:
         WhileCalledBack(share, now_ns, out);
@@ -159,23 +159,32 @@ void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
   share.began_ns = now_ns;
   share.catches_up = 0;
   share.waits_since_ns = kNever;
-  for (OnDevice& on : share.devices) on.opened = false;
+  for (OnDevice& on : share.devices) on.opened = on.had_turn = false;
   Tell(share, Turn::kOn, out);
 }
 
-void Gangs::WhileOn(Share& share, Decisions& out) {
-  bool over = false, any = false;
+void Gangs::WhileOn(Share& share, int64_t now_ns, Decisions& out) {
+  bool over = false, any = false, gathers = false;
   for (OnDevice& on : share.devices) {
     any = any || on.seen.open || on.seen.wanting;
     if (on.seen.open) {
-      on.opened = true;
+      on.opened = on.had_turn = true;
     } else if (on.opened) {
       const bool left = on.seen.idle && !on.seen.wanting && !on.seen.draining;
       if (left) on.opened = false;
       over = over || !left;
+    } else {
+      gathers = gathers || (!on.had_turn && on.seen.limited && on.seen.wanting && on.seen.may &&
+                            !on.seen.passed_over);
     }
   }
   if (!over && any) return;
+  // A limit may be reached where it was let in first, before it is let in where others must drain:
+  // there it would never have its turn.
+  if (over && gathers && now_ns - share.began_ns < kPatienceNs) {
+    out.next_ns = std::min(out.next_ns, share.began_ns + kPatienceNs);
+    return;
+  }
   CallBack(share, out);
 }
 

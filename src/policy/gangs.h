@@ -68,7 +68,8 @@ class Gangs {
   struct OnDevice {
     size_t device = 0;
     Seen seen;
-    bool opened = false;  // in this turn
+    bool opened = false;    // in this turn, and it has not left it since
+    bool had_turn = false;  // was opened in this turn
     bool stalled = false;
     // Called back: what was last seen, and when it was last seen to become less.
     int64_t backlog_ns = 0;
@@ -90,7 +91,7 @@ class Gangs {
   void LookForStalls(Share& share, int64_t now_ns);
   void Tell(const Share& share, Turn turn, Decisions& out) const;
   void CallBack(Share& share, Decisions& out) const;
-  void WhileOn(Share& share, Decisions& out);
+  void WhileOn(Share& share, int64_t now_ns, Decisions& out);
   void WhileCalledBack(Share& share, int64_t now_ns, Decisions& out);
   void MayBegin(Share& share, int64_t now_ns, Decisions& out);
   bool AnotherBegins(const Share& share, int64_t now_ns) const;

@@ -94,8 +94,9 @@ class LeasePolicy {
     bool draining = false;  // called back, and keeps the device from the next one
     bool drained = false;   // that, but it has nothing there any more
     bool passed_over = false;
-    bool ready = false;  // it would be let in now, if it were for this device alone
-    bool may = false;    // no limit and no priority is against letting it in now
+    bool ready = false;    // it would be let in now, if it were for this device alone
+    bool may = false;      // no limit and no priority is against letting it in now
+    bool limited = false;  // has a limit, or the device a ceiling
     int64_t backlog_ns = 0;
   };
   virtual GangSeen SeeGang(Key share, int64_t now_ns) {

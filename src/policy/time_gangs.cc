@@ -45,6 +45,7 @@ TimeSharing::GangSeen TimeSharing::SeeGang(Key key, int64_t now_ns) {
   seen.draining = share->phase == Phase::kDraining && share->occupies;
   seen.drained = share->drained;
   seen.passed_over = share->phase == Phase::kPassedOver;
+  seen.limited = Limited(*share);
   seen.backlog_ns = share->backlog_ns;
   if (!share->wanting || !Eligible(*share)) return seen;
   const Share* best = Best(/*gangs_too=*/true);
