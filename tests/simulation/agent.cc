@@ -145,7 +145,9 @@ void Agent::Run() {
     }
   }
   for (size_t i = 0; i < deadline_ns_.size(); ++i) {
-    if (now_ns >= deadline_ns_[i]) Touch(static_cast<int>(i));
+    if (now_ns < deadline_ns_[i]) continue;
+    world_.Trace("agent looks", static_cast<uint32_t>(i));
+    Touch(static_cast<int>(i));
   }
   Arm();
 }
@@ -186,6 +188,7 @@ void Agent::Handle(const Message& message) {
   Process& from = *message.from;
   if (message.death) return Depart(from);
   if (message.type == MessageType::kJoin) return Join(from);
+  world_.Trace("agent reads", from.id(), static_cast<int64_t>(message.type));
   ShareTime* time = TimeOf(from);
   if (time == nullptr || !from.connected()) return;
   if (message.type == MessageType::kLeaseIdle) {

@@ -30,6 +30,7 @@ class Thread {
     wakes_ns_ = kNever;
   }
   int64_t wakes_ns() const { return wakes_ns_; }
+  uint64_t runs() const { return runs_; }  // how often it woke so far
 
  protected:
   virtual void Run() = 0;
@@ -39,6 +40,7 @@ class Thread {
   EventLoop& loop_;
   uint64_t generation_ = 0;
   int64_t wakes_ns_ = kNever;
+  uint64_t runs_ = 0;
 };
 
 // Threads must outlive the loop's last RunNext.
@@ -55,6 +57,7 @@ class EventLoop {
     Thread* thread = queue_.top().thread;
     queue_.pop();
     thread->Sleep();
+    ++thread->runs_;
     thread->Run();
     ++events_;
   }

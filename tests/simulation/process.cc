@@ -103,6 +103,8 @@ int64_t Process::BusyNs() const {
   return world_.machine().ContextBusyNs(context_).value_or(0);
 }
 
+uint64_t Process::helper_looks() const { return helper_->runs(); }
+
 int64_t Process::lived_ns() const { return (alive_ ? world_.now_ns() : ended_ns_) - began_ns_; }
 
 int64_t Process::KernelNs() {

@@ -60,6 +60,7 @@ class Process {
   }
   const protocol::DeviceUsage& usage() const { return usage_; }
   uint64_t launches() const { return launches_; }
+  uint64_t helper_looks() const;  // wake-ups of the library's helper thread
   // Of an open loop: when each request was done, and how long after it had come.
   struct Request {
     int64_t done_ns;

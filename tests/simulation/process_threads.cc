@@ -272,6 +272,8 @@ void Process::Helper::Run() {
   };
   int64_t wait_ns = client::TickDevice(process_, 0, now_ns, silent, look);
   if (!process_.connected_) wait_ns = std::min(wait_ns, kReconnectEveryNs);
+  process_.world_.Trace("helper looks", process_.id_,
+                        static_cast<int64_t>(process_.usage_.backlog_ns.load()));
   WakeAt(now_ns + process_.TakeSpent() + wait_ns + delays.TimedOut(process_.random_));
 }
 
