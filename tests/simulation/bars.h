@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "simulation/world.h"
@@ -40,7 +41,9 @@ struct Windows {
   int64_t window_ns = 0;
   std::vector<std::vector<int64_t>> busy;  // of a program, at the end of each window; [0] is 0
   std::vector<int64_t> device;
-  double worst_charge = 0;  // how far a share's charge is from the core's account, in parts of it
+  // How far a member's charge is from the core's account from the first window's end on, in parts
+  // of it. Before, its functions are learned.
+  double worst_charge = 0;
 
   int64_t Busy(size_t program, size_t from, size_t to) const {
     return busy[program][to] - busy[program][from];
@@ -63,18 +66,24 @@ inline Windows RunWindows(const Scenario& scenario, uint64_t seed, int64_t windo
   Windows seen;
   seen.window_ns = window_ns;
   seen.busy.resize(scenario.programs.size());
+  std::vector<std::pair<int64_t, int64_t>> learned;  // busy and charged, at the first window's end
   for (size_t w = 0; w <= count; ++w) {
     world.RunUntil(static_cast<int64_t>(w) * window_ns);
     for (size_t i = 0; i < scenario.programs.size(); ++i) {
       seen.busy[i].push_back(world.ProgramBusyNs(i));
     }
     seen.device.push_back(world.DeviceBusyNs());
+    if (w != 1) continue;
+    for (const auto& process : world.processes()) {
+      learned.emplace_back(process->BusyNs(), process->ChargedNs());
+    }
   }
-  for (const auto& process : world.processes()) {
-    if (process->share() == nullptr || process->BusyNs() == 0) continue;
-    const auto busy = static_cast<double>(process->BusyNs());
-    const double charged = static_cast<double>(process->ChargedNs()) / busy;
-    seen.worst_charge = std::max(seen.worst_charge, std::abs(charged - 1));
+  for (size_t i = 0; i < world.processes().size() && i < learned.size(); ++i) {
+    const Process& process = *world.processes()[i];
+    const auto busy = static_cast<double>(process.BusyNs() - learned[i].first);
+    if (process.share() == nullptr || busy <= 0) continue;
+    const auto charged = static_cast<double>(process.ChargedNs() - learned[i].second);
+    seen.worst_charge = std::max(seen.worst_charge, std::abs(charged / busy - 1));
   }
   world.Finish();
   return seen;
