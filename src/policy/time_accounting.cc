@@ -17,6 +17,9 @@ constexpr int64_t kWatchedNs = 500'000;
 constexpr double kDebtNs = 1;
 // Of the time it left unused, what a share with nothing outstanding may still be charged for.
 constexpr double kKeptQuanta = 2;
+// Entitled to so much, or to so little, of the device.
+constexpr double kMuch = 0.5;
+constexpr double kLittle = 0.05;
 
 }  // namespace
 
@@ -103,6 +106,14 @@ std::vector<TimeSharing::Rank> TimeSharing::Ranks() {
   return ranks;
 }
 
+// Two turns in a row of shares entitled to little put one entitled to most of the device behind by
+// nearly as much: they are to be shorter together than one of its own.
+int64_t TimeSharing::TurnOf(const Rank& rank, size_t index) const {
+  const double most = *std::max_element(rank.entitled.begin(), rank.entitled.end());
+  const bool is_short = most >= kMuch && rank.entitled[index] <= kLittle;
+  return is_short ? options_.quantum_ns * 2 / 5 : options_.quantum_ns;
+}
+
 void TimeSharing::Account(int64_t now_ns) {
   if (!started_) now_ns_ = now_ns;
   started_ = true;
@@ -119,6 +130,7 @@ void TimeSharing::Account(int64_t now_ns) {
   for (const Rank& rank : ranks) {
     for (size_t i = 0; i < rank.taking_part.size(); ++i) {
       Share& share = *rank.taking_part[i];
+      share.quantum_ns = TurnOf(rank, i);
       const bool asleep = share.idle && !share.wanting;
       const double earned =
           rank.entitled[i] * (asleep ? std::max(rank.delivered_ns, passed) : rank.delivered_ns);

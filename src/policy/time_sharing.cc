@@ -56,6 +56,7 @@ void TimeSharing::Add(Key key, const ComputeTerms& terms, uint64_t charged_total
   share.key = key;
   share.terms = terms;
   share.charged_total_ns = charged_total_ns;
+  share.quantum_ns = options_.quantum_ns;
   share.tokens_ns = ReopenTokens(share.terms.limit.value());
   shares_.push_back(share);
 }
@@ -265,7 +266,7 @@ bool TimeSharing::TurnIsOver(const Share& holder, const Share& next) const {
   const double next_lag = next.lag_ns - static_cast<double>(next.backlog_ns);
   if ((claims || next.lag_ns >= kShortQuanta * quantum) && next_lag >= holder_lag) return true;
   const int64_t anticipated = std::min(holder.backlog_ns, options_.backlog_contended_ns);
-  if (now_ns_ + anticipated < holder.opened_ns + options_.quantum_ns) return false;
+  if (now_ns_ + anticipated < holder.opened_ns + holder.quantum_ns) return false;
   return next_lag >= holder_lag;
 }
 
@@ -317,7 +318,7 @@ int64_t TimeSharing::NextDeadline() {
       next = std::min(next, now_ns_ + std::clamp(left_ns, kLeastDrainStepNs, kDrainStepNs));
     }
     if (share.phase == Phase::kOpen && best != nullptr) {
-      const int64_t end = share.opened_ns + options_.quantum_ns;
+      const int64_t end = share.opened_ns + share.quantum_ns;
       const int64_t early = end - options_.backlog_contended_ns;
       next = std::min(
           next, early > now_ns_ ? early : std::max(now_ns_ + kStepNs, end - share.backlog_ns));
@@ -381,7 +382,7 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
       successor_ = best->key;
       have_successor_ = true;
       if (!occupant->occupies) occupant = nullptr;
-    } else if (now_ns_ >= occupant->opened_ns + options_.quantum_ns) {
+    } else if (now_ns_ >= occupant->opened_ns + occupant->quantum_ns) {
       occupant->opened_ns = now_ns_;  // still the furthest behind: another turn, without a gap
     }
   }

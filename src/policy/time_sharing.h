@@ -31,6 +31,9 @@
 //     whether they are there or asleep. Lags are kept among shares of the same priority: each of
 //     them has its part of what those above leave. Nobody waits for ever: after two seconds of
 //     waiting a lower share gets one turn.
+//   - Beside a share that is entitled to half of the device or more, those entitled to little have
+//     turns of 2/5 of a quantum: two of them in a row would put that one behind by more than a
+//     turn.
 //   - The next turn begins a moment before the last one has drained, by the backlog that its share
 //     reports: between two turns the device has no time to wait for messages. A share whose drains
 //     took longer than its backlog said is waited for, for the next few turns. For whom a turn was
@@ -126,7 +129,8 @@ class TimeSharing final : public LeasePolicy {
     double requested_ns = 0;  // of its request, where there is an elastic ceiling
     double turn_charged_ns = 0;
     double last_turn_ns = 0;
-    int64_t opened_ns = 0;  // its present quantum; one that stays furthest behind gets another
+    int64_t quantum_ns = 0;  // of its turns, as of now (TurnOf)
+    int64_t opened_ns = 0;   // its present quantum; one that stays furthest behind gets another
     int64_t turn_began_ns = 0;
     int64_t closed_ns = 0;
     int64_t drain_by_ns = 0;
@@ -161,6 +165,7 @@ class TimeSharing final : public LeasePolicy {
     double delivered_ns = 0;
   };
   std::vector<Rank> Ranks();
+  int64_t TurnOf(const Rank& rank, size_t index) const;
   void CapAndBalance(const Rank& rank);
   void Open(Share& share);
   void Close(Share& share, bool occupies);
