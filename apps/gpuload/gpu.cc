@@ -111,24 +111,23 @@ Result<BusyKernel> BusyKernel::Make(const Gpu& gpu, const Options& options) {
 }
 
 Status BusyKernel::Launch(CUstream stream, uint64_t duration_ns) const {
-  uint64_t ns = duration_ns;
-  CUdeviceptr stamps = stamps_;
-  uint64_t capacity = capacity_;
-  CUdeviceptr counter = counter_;
-  void* parameters[] = {&ns, &stamps, &capacity, &counter};
-  GPULOAD_CALL(gpu_->driver, cuLaunchKernel, function_, blocks_, 1, 1, threads_, 1, 1, 0, stream,
-               parameters, nullptr);
-  return {};
+  return LaunchFunction(function_, stream, duration_ns, 0, 0);
 }
 
 Status BusyKernel::LaunchMeeting(CUstream stream, uint64_t duration_ns, uint64_t number,
                                  uint32_t size) const {
+  return LaunchFunction(meet_, stream, duration_ns, number, size);
+}
+
+// "meet" takes two parameters more than "busy", which has no use for them.
+Status BusyKernel::LaunchFunction(CUfunction function, CUstream stream, uint64_t duration_ns,
+                                  uint64_t number, uint32_t size) const {
   uint64_t ns = duration_ns;
   CUdeviceptr stamps = stamps_;
   uint64_t capacity = capacity_;
   CUdeviceptr counter = counter_;
   void* parameters[] = {&ns, &stamps, &capacity, &counter, &number, &size};
-  GPULOAD_CALL(gpu_->driver, cuLaunchKernel, meet_, blocks_, 1, 1, threads_, 1, 1, 0, stream,
+  GPULOAD_CALL(gpu_->driver, cuLaunchKernel, function, blocks_, 1, 1, threads_, 1, 1, 0, stream,
                parameters, nullptr);
   return {};
 }

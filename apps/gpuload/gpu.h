@@ -60,6 +60,9 @@ class BusyKernel {
   const char* image() const { return image_; }
 
  private:
+  Status LaunchFunction(CUfunction function, CUstream stream, uint64_t duration_ns, uint64_t number,
+                        uint32_t size) const;
+
   const Gpu* gpu_ = nullptr;
   CUfunction function_ = nullptr;
   CUfunction meet_ = nullptr;

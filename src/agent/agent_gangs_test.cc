@@ -183,6 +183,23 @@ TEST_F(AgentGangsTest, OneThatIsSeenToStallBecomesOne) {
   EXPECT_EQ(Status("a")["gang"], "never");
 }
 
+// On the device that nobody else wants, though the other one is another's.
+TEST_F(AgentGangsTest, OneThatIsNoneAnyMoreRunsWhereItCan) {
+  TestMember a(Make("a", {{"gpu", {"0", "1"}}, {"gang", "always"}}));
+  ASSERT_EQ(a.Join(), kWelcome);
+  StandIn other;
+  TestMember b(Make("b", {{"gpu", "1"}}), &other);
+  ASSERT_EQ(b.Join(), kWelcome);
+  Program b1(b, 0), a0(a, 0);
+  b1.Want();
+  ASSERT_TRUE(b1.Run());
+  EXPECT_FALSE(a0.Open()) << "its turn on one begins with its turn on all";
+  ASSERT_TRUE(Change("a", {{"gang", "never"}}).contains("share"));
+  a0.Want();
+  EXPECT_TRUE(a0.Run());
+  EXPECT_TRUE(b1.Open());
+}
+
 TEST_F(AgentGangsTest, TheNextAgentKnowsWhoIsOne) {
   TestMember a(Make("a", {{"gpu", {"0", "1"}}}));
   ASSERT_EQ(a.Join(), kWelcome);

@@ -118,12 +118,17 @@ void Leases::StepGangs() {
     const bool seen = candidate.share->config().gang == protocol::Gang::kAuto;
     if (seen && on_gang) on_gang(*candidate.share, is_gang);
   }
-  gang_timer_.cancel();
-  if (outcome.next_ns == DeviceLeases::kNever) return;
-  const int64_t wait_ns = std::max<int64_t>(1, outcome.next_ns - clock_.NowNs());
-  gang_timer_.expires_after(std::chrono::nanoseconds(clock_.RealNs(wait_ns)));
-  gang_timer_.async_wait([this](const boost::system::error_code& stopped) {
-    if (!stopped) StepGangs();
+  DoBy(gang_timer_, outcome.next_ns, [this] { StepGangs(); });
+}
+
+template <typename Then>
+void Leases::DoBy(boost::asio::steady_timer& timer, int64_t when_ns, Then then) {
+  timer.cancel();
+  if (when_ns == DeviceLeases::kNever) return;
+  const int64_t wait_ns = std::max<int64_t>(1, when_ns - clock_.NowNs());
+  timer.expires_after(std::chrono::nanoseconds(clock_.RealNs(wait_ns)));
+  timer.async_wait([then](const boost::system::error_code& stopped) {
+    if (!stopped) then();
   });
 }
 
@@ -139,13 +144,7 @@ void Leases::WriteOut(size_t number, const DeviceLeases::Outcome& outcome) {
                                       protocol::LeaseEvent{index, change.sequence});
     }
   }
-  device.timer.cancel();
-  if (outcome.next_ns == DeviceLeases::kNever) return;
-  const int64_t wait_ns = std::max<int64_t>(1, outcome.next_ns - clock_.NowNs());
-  device.timer.expires_after(std::chrono::nanoseconds(clock_.RealNs(wait_ns)));
-  device.timer.async_wait([this, number](const boost::system::error_code& stopped) {
-    if (!stopped) Touch(number);
-  });
+  DoBy(device.timer, outcome.next_ns, [this, number] { Touch(number); });
 }
 
 void Leases::Idle(Share& share, Member& member, uint32_t index, uint32_t sequence) {

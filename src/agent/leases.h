@@ -74,6 +74,9 @@ class Leases {
   void CarryOut(size_t number, const DeviceLeases::Outcome& outcome);
   void WriteOut(size_t number, const DeviceLeases::Outcome& outcome);
   void StepGangs();
+  // By then at the latest; what was to be done with this timer before is not.
+  template <typename Then>
+  void DoBy(boost::asio::steady_timer& timer, int64_t when_ns, Then then);
 
   const DilatedClock& clock_;
   const Heartbeat& heartbeat_;

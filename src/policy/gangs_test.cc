@@ -63,6 +63,28 @@ bool AnyPriority(const std::vector<Job>& jobs) {
                      [](const Job& job) { return job.terms.priority != 0; });
 }
 
+// The devices' policies were made anew: what was told to the old ones holds for nobody.
+TEST(Gangs, AfterABeginningAnewItIsToldAgain) {
+  Gangs gangs;
+  gangs.Add(7, {0, 1}, true);
+  const auto see = [](Gangs::Key, size_t) { return Gangs::Seen{}; };
+  const auto told_away = [&](int64_t now_ns) {
+    size_t told = 0;
+    for (const Gangs::Order& order : gangs.Decide(now_ns, see).orders) {
+      told += order.share == 7 && order.what == Gangs::Order::What::kTurn &&
+              order.turn == Gangs::Turn::kAway;
+    }
+    return told;
+  };
+  EXPECT_EQ(told_away(1), 2u);
+  EXPECT_TRUE(gangs.IsGang(7));
+  told_away(2);
+  EXPECT_EQ(told_away(3), 0u);
+  gangs.BeginAnew();
+  EXPECT_FALSE(gangs.IsGang(7));
+  EXPECT_EQ(told_away(4), 2u);
+}
+
 // Over 150 worlds of 1.5 s were seen: 51 ms torn, 128 ms of waiting (one with a limit: 312), 165 ms
 // without a kernel done, 18 ms of a device that stands still. What a gang with a limit gets is not
 // judged: where it is let in earlier on one device than on another, it may use its limit up there.

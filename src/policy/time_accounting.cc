@@ -20,6 +20,7 @@ constexpr double kKeptQuanta = 2;
 // Entitled to so much, or to so little, of the device.
 constexpr double kMuch = 0.5;
 constexpr double kLittle = 0.05;
+constexpr double kShortTurnQuanta = 0.4;
 
 }  // namespace
 
@@ -111,7 +112,8 @@ std::vector<TimeSharing::Rank> TimeSharing::Ranks() {
 int64_t TimeSharing::TurnOf(const Rank& rank, size_t index) const {
   const double most = *std::max_element(rank.entitled.begin(), rank.entitled.end());
   const bool is_short = most >= kMuch && rank.entitled[index] <= kLittle;
-  return is_short ? options_.quantum_ns * 2 / 5 : options_.quantum_ns;
+  const auto quantum = static_cast<double>(options_.quantum_ns);
+  return static_cast<int64_t>(quantum * (is_short ? kShortTurnQuanta : 1));
 }
 
 void TimeSharing::Account(int64_t now_ns) {

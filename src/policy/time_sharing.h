@@ -32,7 +32,7 @@
 //     them has its part of what those above leave. Nobody waits for ever: after two seconds of
 //     waiting a lower share gets one turn.
 //   - Beside a share that is entitled to half of the device or more, those entitled to little have
-//     turns of 2/5 of a quantum: two of them in a row would put that one behind by more than a
+//     turns of 0.4 quanta: two of them in a row would put that one behind by more than a
 //     turn.
 //   - The next turn begins a moment before the last one has drained, by the backlog that its share
 //     reports: between two turns the device has no time to wait for messages. A share whose drains

@@ -137,7 +137,8 @@ ShareDevice ShareDeviceOf(const json& object) {
   object.at("passed_over").get_to(device.passed_over);
   object.at("figures_missing").get_to(device.figures_missing);
   object.at("bypass_suspected").get_to(device.bypass_suspected);
-  object.at("persistent_kernels").get_to(device.persistent_kernels);
+  // Absent of an agent that did not know of them.
+  device.persistent_kernels = object.value("persistent_kernels", 0u);
   object.at("refusals").get_to(device.refusals);
   return device;
 }

@@ -163,7 +163,7 @@ class Run:
         """Threads that say the scenario's updates when they are due."""
         def say(update):
             status, _, err = self.machine.call([harness.PRORATA, "update", update.share,
-                                                *update.options()])
+                                                *update.term_options()])
             if status != 0:
                 self.failed_updates.append(f"update of {update.share} ended with {status}: {err}")
         threads = []

@@ -15,16 +15,37 @@ class ScenarioError(Exception):
     pass
 
 
-@dataclasses.dataclass
-class Program:
-    name: str
-    count: int = 1
-    share: str = ""
+@dataclasses.dataclass(kw_only=True)
+class Terms:
+    """Of a share; those that are None are not said."""
     compute: str | None = None
     compute_limit: str | None = None
     weight: int | None = None
     priority: int | None = None
     yield_within_ms: float | None = None
+
+    def term_options(self):
+        """Of `prorata run` and `prorata update`."""
+        options = [] if self.weight is None else ["--weight", str(self.weight)]
+        if self.compute is not None:
+            options += ["--compute", self.compute]
+        if self.compute_limit is not None:
+            options += ["--compute-limit", self.compute_limit]
+        if self.priority is not None:
+            options += ["--priority", str(self.priority)]
+        if self.yield_within_ms is not None:
+            options += ["--yield-within", f"{self.yield_within_ms:g}ms"]
+        return options
+
+
+TERMS = tuple(field.name for field in dataclasses.fields(Terms))
+
+
+@dataclasses.dataclass(kw_only=True)
+class Program(Terms):
+    name: str
+    count: int = 1
+    share: str = ""
     memory: str | None = None
     start_ms: float = 0
     stop_ms: float = 0
@@ -73,7 +94,7 @@ class Program:
     def share_options(self):
         weight = [] if self.weight else ["--weight", "1"]  # the file's default, not the command's
         return ["--name", self.share, "--memory", self.memory or "1GiB", *weight,
-                *term_options(self)]
+                *self.term_options()]
 
 
 @dataclasses.dataclass
@@ -89,32 +110,11 @@ class Expect:
         return self.program or self.share or "device_use"
 
 
-@dataclasses.dataclass
-class Update:
-    """`prorata update` while programs run: the terms that are not None, of one share."""
+@dataclasses.dataclass(kw_only=True)
+class Update(Terms):
+    """`prorata update` while programs run: other terms for a share."""
     at_ms: float = -1
     share: str = ""
-    compute: str | None = None
-    compute_limit: str | None = None
-    weight: int | None = None
-    priority: int | None = None
-    yield_within_ms: float | None = None
-
-    def options(self):
-        return term_options(self)
-
-
-def term_options(terms):
-    options = [] if terms.weight is None else ["--weight", str(terms.weight)]
-    if terms.compute is not None:
-        options += ["--compute", terms.compute]
-    if terms.compute_limit is not None:
-        options += ["--compute-limit", terms.compute_limit]
-    if terms.priority is not None:
-        options += ["--priority", str(terms.priority)]
-    if terms.yield_within_ms is not None:
-        options += ["--yield-within", f"{terms.yield_within_ms:g}ms"]
-    return options
 
 
 @dataclasses.dataclass
@@ -190,8 +190,7 @@ def _check(scenario, origin):
         need(not program.every_us or (program.per_sync > 0 and not program.gap_us),
              f"{program.name}: every_us goes with per_sync above 0, and with no gap_us")
     for share, programs in scenario.shares().items():
-        for term in ("compute", "compute_limit", "weight", "priority", "yield_within_ms",
-                     "memory"):
+        for term in (*TERMS, "memory"):
             given = {getattr(p, term) for p in programs} - {None}
             need(len(given) <= 1, f"share {share}: its programs give it different terms of {term}")
             for program in programs:
@@ -199,7 +198,7 @@ def _check(scenario, origin):
     for update in scenario.updates:
         need(0 <= update.at_ms <= scenario.duration_ms and update.share in scenario.shares(),
              "updates: expected at_ms up to duration_ms, and the name of a share")
-        need(update.options(), f"updates: nothing to change of {update.share}")
+        need(update.term_options(), f"updates: nothing to change of {update.share}")
     for expect in scenario.expect:
         need(sum((expect.program is not None, expect.share is not None, expect.device_use)) == 1,
              "expect: expected one of program, share and device_use = true")

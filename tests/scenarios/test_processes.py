@@ -191,7 +191,7 @@ class Reading(unittest.TestCase):
                 '[[updates]]\nat_ms = 5\nshare = "a"\ncompute_limit = "0.6"\n')
         scenario = scenarios.parse(good, "file")
         self.assertEqual(scenario.elastic_ceiling, "0.9")
-        self.assertEqual([update.options() for update in scenario.updates],
+        self.assertEqual([update.term_options() for update in scenario.updates],
                          [["--compute-limit", "0.6"], ["--priority", "3"]])
         self.assert_refused(good.replace("at_ms = 5", "at_ms = 11"), "at_ms up to duration_ms")
         self.assert_refused(good.replace('at_ms = 5\nshare = "a"', 'at_ms = 5\nshare = "b"'),

@@ -125,9 +125,7 @@ void Agent::Run() {
     const bool silent =
         now_ns - last_beat_ns_ >= static_cast<int64_t>(protocol::kAgentSilentAfterNs);
     last_beat_ns_ = now_ns;
-    for (size_t i = 0; silent && i < life_->devices.size(); ++i) {
-      CarryOut(static_cast<int>(i), life_->devices[i].leases.BeginAnew(now_ns));
-    }
+    if (silent) BeginAnew();
     for (const auto& share : shares_) share->header.heartbeat.fetch_add(1);
     next_beat_ns_ = now_ns + static_cast<int64_t>(protocol::kHeartbeatPeriodNs);
   }
@@ -163,6 +161,15 @@ void Agent::Arm() {
         next_ns, std::max(inbox_.front().arrives_ns, world_.now_ns() + world_.delays().handle_ns));
   }
   WakeAt(next_ns);
+}
+
+// It was silent itself: nobody is a gang any more, and no device knows of one (agent/leases.cc).
+void Agent::BeginAnew() {
+  life_->gangs.BeginAnew();
+  for (size_t i = 0; i < life_->devices.size(); ++i) {
+    WriteOut(i, life_->devices[i].leases.BeginAnew(world_.now_ns()));
+  }
+  for (size_t i = 0; i < life_->devices.size(); ++i) Touch(static_cast<int>(i));
 }
 
 // --- Messages -----------------------------------------------------------------------------------

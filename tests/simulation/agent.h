@@ -65,6 +65,7 @@ class Agent final : public Thread {
 
   void Run() override;
   void Begin();  // a new agent adopts what the files say
+  void BeginAnew();
   void Handle(const Message& message);
   void Join(Process& member);
   void Depart(Process& member);

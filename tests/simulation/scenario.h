@@ -58,8 +58,8 @@
 //
 // Device time is the device's own account: time in which a kernel of the program ran. Times in the
 // file are simulated time. Without prorata the terms mean nothing, and are allowed, so that two
-// files may differ in one line. An unknown key is an error. `devices` and `collective_every` are of
-// the one-process simulation only.
+// files may differ in one line. An unknown key is an error. `devices`, `collective_every` and
+// `gang` are of the one-process simulation only.
 
 #include <cstdint>
 #include <optional>
