@@ -28,13 +28,15 @@ void TimeSharing::Report(Key key, uint64_t charged_total_ns, int64_t backlog_ns)
   Share* share = Find(key);
   if (share == nullptr) return;
   share->backlog_ns = std::max<int64_t>(0, backlog_ns);
+  // An open lease is not asked for: it may have been opened for a share that had nothing to do.
+  const bool works = share->backlog_ns > 0 || charged_total_ns > share->charged_total_ns;
+  if (works && share->phase == Phase::kOpen) share->idle = false;
   if (charged_total_ns <= share->charged_total_ns) return;
   const auto measured = static_cast<double>(charged_total_ns - share->charged_total_ns);
   share->charged_total_ns = charged_total_ns;
   const double ahead = std::min(measured, share->provisional_ns);
   share->provisional_ns -= ahead;
   share->pending_ns += measured - ahead;
-  if (share->phase == Phase::kOpen) share->idle = false;
 }
 
 bool TimeSharing::TakesPart(const Share& share) const {

@@ -245,6 +245,25 @@ TEST(TimeSharing, AloneALeaseIsOpenedOnceAndStaysOpen) {
   EXPECT_GE(machine.Used(0), 4990 * kMs);
 }
 
+// Its lease was opened before it wanted anything, and it need not ask: what it has queued says that
+// it is not idle, before any of it ends and is charged.
+TEST(TimeSharing, WhoHasWorkQueuedIsNotIdleThoughNothingWasChargedYet) {
+  TimeSharing sharing;
+  sharing.Add(1, Busy(0.5).terms, 0, 0);
+  sharing.Decide(0);
+  ASSERT_TRUE(sharing.State(1).open);
+  sharing.Report(1, 0, 3 * kS);
+  sharing.Add(2, Busy(0.5).terms, 0, 50 * kMs);
+  sharing.Wanted(2, 50 * kMs);
+  sharing.Decide(50 * kMs);
+  EXPECT_TRUE(sharing.Draining(1));
+  EXPECT_FALSE(sharing.State(2).open);
+  sharing.Report(1, 3 * kS, 0);
+  sharing.Drained(1, 3 * kS);
+  sharing.Decide(3 * kS);
+  EXPECT_TRUE(sharing.State(2).open);
+}
+
 // The next one is let in by what a called-back share says it still has to run, not by its word that
 // it has drained; but not on the word of one whose last drain took longer than that.
 TEST(TimeSharing, TheNextTurnBeginsAsTheLastOneEnds) {
