@@ -75,7 +75,11 @@ DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
     const LeasePolicy::Decisions decisions = sharing_->Decide(now_ns);
     outcome.next_ns = decisions.next_ns;
     if (decisions.changes.empty()) break;
-    for (const auto& [key, share] : shares_) share->SetTogether(sharing_->State(key).together);
+    for (const auto& [key, share] : shares_) {
+      const LeasePolicy::ShareState state = sharing_->State(key);
+      share->SetTogether(state.together);
+      share->SetGang(state.gang);
+    }
     for (const LeasePolicy::Lease& lease : decisions.changes) {
       outcome.changes.push_back(
           {lease.share, shares_.at(lease.share)->WriteLease(lease.open, lease.contended)});

@@ -218,6 +218,11 @@ void ShareTime::SetTogether(bool together) {
   if (limits_->together.load() != word) limits_->together.store(word);
 }
 
+void ShareTime::SetGang(bool gang) {
+  const uint32_t word = gang ? 1 : 0;
+  if (limits_->closely.load() != word) limits_->closely.store(word);
+}
+
 uint32_t ShareTime::WriteLease(bool open, bool contended) {
   const uint32_t sequence = SequenceOf(lease()) + 1;
   limits_->lease.store((sequence << protocol::kLeaseSequenceShift) |

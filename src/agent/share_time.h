@@ -68,6 +68,7 @@ class ShareTime {
   uint32_t lease() const { return limits_->lease.load(); }
   void SetContendedBacklog(int64_t backlog_ns);
   void SetTogether(bool together);
+  void SetGang(bool gang);
   // The next word; answers its sequence.
   uint32_t WriteLease(bool open, bool contended);
 

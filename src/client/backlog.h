@@ -16,7 +16,7 @@ inline constexpr uint64_t kFenceAtNs = 500'000;
 // What a launch of unknown length is taken for in the bound of the backlog until it is measured.
 inline constexpr uint64_t kUnknownNs = 2'000'000;
 
-// The most that a handover adds to the first batch of a turn.
+// The most that a handover adds to the first batch of a turn, its overlap with others apart.
 inline constexpr uint64_t kHandoverNs = 500'000;
 
 // A launch that is fenced within this was fenced at once.
@@ -60,8 +60,10 @@ struct BatchCharge {
 // less in all, gaps and all, than its launches are estimated to take shows an estimate too long.
 //
 // The first batch of a turn is measured with the end of the turn before it, which overlaps a
-// little, and with the device's switch: neither is its own. Where no more than that was added to
-// what was expected, it took what was expected.
+// little, and with the device's switch: neither is its own. Now and then all of it ran beside the
+// other's work: a holder that was thought idle launched at the same moment. Where no more than that
+// was added to what was expected, it took what was expected; should it have grown, the next launch,
+// which is measured alone, shows it.
 inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t beyond_ns) {
   BatchCharge charge;
   const bool alone = batch.launches <= 1 && (batch.unknown || batch.host_ns < kPromptNs);
@@ -80,8 +82,10 @@ inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t bey
   if (!truth && !batch.unknown && elapsed_ns > 2 * roomy_ns) charge.doubtful = true;
   if (!truth && !batch.unknown && elapsed_ns < batch.estimate_ns) charge.doubtful = true;
   if (batch.first && !batch.unknown && elapsed_ns > batch.estimate_ns &&
-      elapsed_ns < batch.estimate_ns + kHandoverNs) {
-    charge = {.doubtful = elapsed_ns > 2 * batch.estimate_ns};
+      elapsed_ns < 2 * batch.estimate_ns + kHandoverNs) {
+    charge.learned_ns = 0;
+    charge.doubtful = elapsed_ns > batch.estimate_ns + kHandoverNs ||  //
+                      elapsed_ns > 2 * batch.estimate_ns;
     busy_ns = batch.estimate_ns;
   }
   if (beyond_ns < 0) beyond_ns = 0;
@@ -100,27 +104,34 @@ inline BatchCharge ChargeInCrowd(const Batch& batch, const BatchCharge& charge) 
 // Fenced work outstanding on a device.
 class Backlog {
  public:
-  void Add(uint64_t ns) {
+  void Add(uint64_t ns, int64_t now_ns) {
     ns_.fetch_add(ns);
     count_.fetch_add(1);
+    int64_t end_ns = end_ns_.load(std::memory_order_relaxed);
+    while (!end_ns_.compare_exchange_weak(
+        end_ns, (end_ns > now_ns ? end_ns : now_ns) + static_cast<int64_t>(ns),
+        std::memory_order_relaxed)) {
+    }
   }
   void Remove(uint64_t ns) {
     ns_.fetch_sub(ns);
     count_.fetch_sub(1);
   }
   uint64_t ns() const { return ns_.load(std::memory_order_relaxed); }
-  // What of it is still to run: a part of the oldest item has run since it came to be the oldest.
+  // The oldest item that is not done. What is expected of all of them is put right by it: none of
+  // the others has begun.
   void HeadIs(uint64_t head_ns, int64_t now_ns) {
     head_ns_.store(head_ns, std::memory_order_relaxed);
-    head_since_ns_.store(now_ns, std::memory_order_relaxed);
+    end_ns_.store(now_ns + static_cast<int64_t>(StillNs(now_ns)), std::memory_order_relaxed);
   }
+  // What is still to run, if all of it ran one after the other since it was added.
   uint64_t StillNs(int64_t now_ns) const {
     const uint64_t all_ns = ns();
-    const int64_t since_ns = now_ns - head_since_ns_.load(std::memory_order_relaxed);
-    uint64_t ran_ns = since_ns > 0 ? static_cast<uint64_t>(since_ns) : 0;
     const uint64_t head_ns = head_ns_.load(std::memory_order_relaxed);
-    if (ran_ns > head_ns) ran_ns = head_ns;
-    return all_ns > ran_ns ? all_ns - ran_ns : 0;
+    const int64_t until_ns = end_ns_.load(std::memory_order_relaxed) - now_ns;
+    const uint64_t left_ns = until_ns > 0 ? static_cast<uint64_t>(until_ns) : 0;
+    const uint64_t least_ns = all_ns > head_ns ? all_ns - head_ns : 0;
+    return left_ns > all_ns ? all_ns : left_ns < least_ns ? least_ns : left_ns;
   }
   uint32_t count() const { return count_.load(std::memory_order_relaxed); }
   // Whether another launch must wait. At the bound nothing more is queued; a single item may be
@@ -131,7 +142,7 @@ class Backlog {
   std::atomic<uint64_t> ns_{0};
   std::atomic<uint32_t> count_{0};
   std::atomic<uint64_t> head_ns_{0};
-  std::atomic<int64_t> head_since_ns_{0};
+  std::atomic<int64_t> end_ns_{0};  // when all is expected to be done
 };
 
 }  // namespace prorata::client

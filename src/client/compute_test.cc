@@ -185,7 +185,12 @@ TEST(Charge, TheFirstBatchOfATurnDoesNotPayForTheHandover) {
   EXPECT_EQ(ChargeOf(batch, 650 * kUs, INT64_MAX).busy_ns, 500u * kUs);
   EXPECT_EQ(ChargeOf(batch, 650 * kUs, INT64_MAX).learned_ns, 0u);
   EXPECT_EQ(ChargeOf(batch, 400 * kUs, INT64_MAX).busy_ns, 400u * kUs);
-  EXPECT_EQ(ChargeOf(batch, 1'200 * kUs, INT64_MAX).busy_ns, 1'200u * kUs) << "that is its own";
+  EXPECT_FALSE(ChargeOf(batch, 950 * kUs, INT64_MAX).doubtful);
+  // All of it ran beside another's work; or it has grown, which the next launch shows.
+  EXPECT_EQ(ChargeOf(batch, 1'200 * kUs, INT64_MAX).busy_ns, 500u * kUs);
+  EXPECT_EQ(ChargeOf(batch, 1'200 * kUs, INT64_MAX).learned_ns, 0u);
+  EXPECT_TRUE(ChargeOf(batch, 1'200 * kUs, INT64_MAX).doubtful);
+  EXPECT_EQ(ChargeOf(batch, 1'600 * kUs, INT64_MAX).busy_ns, 1'600u * kUs) << "that is its own";
   // It may have grown: the next one is measured.
   Batch short_one = Known(1, 20 * kUs);
   short_one.first = true;
@@ -195,20 +200,44 @@ TEST(Charge, TheFirstBatchOfATurnDoesNotPayForTheHandover) {
 TEST(Backlog, WhatHasRunOfTheOldestIsNotStillToRun) {
   Backlog backlog;
   backlog.HeadIs(500 * kUs, 10 * kMs);
-  backlog.Add(500 * kUs);
-  backlog.Add(300 * kUs);
+  backlog.Add(500 * kUs, 10 * kMs);
+  backlog.Add(300 * kUs, 10 * kMs);
   EXPECT_EQ(backlog.StillNs(10 * kMs), 800u * kUs);
   EXPECT_EQ(backlog.StillNs(10 * kMs + 200 * kUs), 600u * kUs);
   EXPECT_EQ(backlog.StillNs(20 * kMs), 300u * kUs) << "no more than the oldest";
 }
 
+// The next item has run since the oldest was done, not only since somebody looked.
+TEST(Backlog, ALateLookDoesNotDelayTheExpectedEnd) {
+  Backlog backlog;
+  backlog.HeadIs(500 * kUs, 10 * kMs);
+  for (int i = 0; i < 4; ++i) backlog.Add(500 * kUs, 10 * kMs);
+  backlog.Remove(500 * kUs);
+  backlog.Remove(500 * kUs);
+  backlog.HeadIs(500 * kUs, 10 * kMs + 1'400 * kUs);
+  EXPECT_EQ(backlog.StillNs(10 * kMs + 1'400 * kUs), 600u * kUs);
+  EXPECT_EQ(backlog.StillNs(10 * kMs + 1'700 * kUs), 500u * kUs) << "the last has not begun";
+  // The device is late: at the most all of what is left is still to run.
+  backlog.Remove(500 * kUs);
+  backlog.HeadIs(500 * kUs, 10 * kMs + 2'500 * kUs);
+  EXPECT_EQ(backlog.StillNs(10 * kMs + 2'500 * kUs), 0u);
+  // It is early.
+  Backlog early;
+  early.Add(900 * kUs, 0);
+  early.Add(100 * kUs, 0);
+  early.Remove(900 * kUs);
+  early.HeadIs(100 * kUs, 100 * kUs);
+  EXPECT_EQ(early.StillNs(100 * kUs), 100u * kUs);
+  EXPECT_EQ(early.StillNs(150 * kUs), 50u * kUs);
+}
+
 TEST(Backlog, OneItemMayBeLongerThanTheBound) {
   Backlog backlog;
   EXPECT_FALSE(backlog.Full(0)) << "nothing is queued: the next one passes whatever the bound";
-  backlog.Add(50 * kMs);
+  backlog.Add(50 * kMs, 0);
   EXPECT_TRUE(backlog.Full(20 * kMs));
   backlog.Remove(50 * kMs);
-  backlog.Add(10 * kMs);
+  backlog.Add(10 * kMs, 0);
   EXPECT_FALSE(backlog.Full(20 * kMs));
 }
 
@@ -226,11 +255,14 @@ constexpr uint32_t Word(uint32_t sequence, uint32_t bits) {
 class LeaseWatchTest : public testing::Test {
  protected:
   LeaseWatch::Act Step(uint32_t lease, bool outstanding = false, uint64_t unfenced_ns = 0) {
-    return watch_.Step(
-        {now_ns_, lease, outstanding, waiting_, unfenced_ns, backlog_ns_, launches_, 200});
+    return watch_.Step({now_ns_, lease, outstanding, waiting_, unfenced_ns, backlog_ns_, launches_,
+                        200, closely_, false, unknown_, at_bound_});
   }
   bool waiting_ = false;
   uint64_t backlog_ns_ = 0;
+  bool unknown_ = false;
+  bool at_bound_ = false;
+  bool closely_ = false;
   LeaseWatch watch_;
   int64_t now_ns_ = 1'000 * kMs;
   uint64_t launches_ = 0;
@@ -296,10 +328,29 @@ TEST_F(LeaseWatchTest, LooksComeCloserAsTheWorkEnds) {
   EXPECT_EQ(Step(contended, true).look_again_ns, LeaseWatch::kWhileBusyNs);
   backlog_ns_ = 600 * kUs;
   EXPECT_EQ(Step(contended, true).look_again_ns, 300 * kUs);
-  backlog_ns_ = 0;  // a function that is not known
+  // Others wait for the end of these, and the agent for the next figure.
+  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, 300 * kUs);
+  closely_ = true;  // and goes by all that come before
+  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, LeaseWatch::kOftenNs);
+  closely_ = false;
+  backlog_ns_ = 80 * kUs;
   EXPECT_EQ(Step(contended, true).look_again_ns, LeaseWatch::kOftenNs);
-  // Others wait for the end of these, which the estimate may put too late.
-  backlog_ns_ = 8 * kMs;
+  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, LeaseWatch::kOftenNs);
+}
+
+// Who waits for a fence launches when it is done: the program will not be idle before. But how long
+// that is must be known.
+TEST_F(LeaseWatchTest, WhileAThreadWaitsAtTheBoundLooksAreFew) {
+  const uint32_t contended = Word(1, protocol::kLeaseOpen | protocol::kLeaseContended);
+  backlog_ns_ = 1'900 * kUs;
+  EXPECT_EQ(Step(contended, true).look_again_ns, LeaseWatch::kWhileBusyNs);
+  at_bound_ = true;
+  EXPECT_EQ(Step(contended, true).look_again_ns, 1'900 * kUs);
+  closely_ = true;
+  EXPECT_EQ(Step(contended, true).look_again_ns, LeaseWatch::kWhileBusyNs);
+  closely_ = false;
+  unknown_ = true;
+  EXPECT_EQ(Step(contended, true).look_again_ns, 2 * LeaseWatch::kOftenNs);
   EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, LeaseWatch::kOftenNs);
 }
 

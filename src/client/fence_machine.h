@@ -57,7 +57,7 @@ class FenceMachine {
         Block(ring, slot, false);
         if (UnlinkFromQueue(ring, at, previous)) world_.Compute(ring->device).contexts.End();
         Measure(ring, at);
-        world_.Compute(ring->device).backlog.Remove(slot.backlog_ns);
+        RemoveFromBacklog(ring, slot);
         DropReference(ring, at);
         any_done = true;
       } else {
@@ -81,7 +81,7 @@ class FenceMachine {
     if (ring->head >= 0) world_.Compute(ring->device).contexts.End();
     for (int32_t at = ring->head; at >= 0; at = ring->slots[at].next) {
       Block(ring, ring->slots[at], false);
-      world_.Compute(ring->device).backlog.Remove(ring->slots[at].backlog_ns);
+      RemoveFromBacklog(ring, ring->slots[at]);
       ChargeDevice(world_, ring->device, ring->slots[at].batch.estimate_ns);
     }
     ClearRing(ring);
@@ -101,8 +101,14 @@ class FenceMachine {
     if (blocked) {
       backlog.Remove(slot.backlog_ns);
     } else {
-      backlog.Add(slot.backlog_ns);
+      backlog.Add(slot.backlog_ns, world_.NowNs());
     }
+  }
+
+  void RemoveFromBacklog(Ring* ring, const Slot& slot) {
+    DeviceCompute& compute = world_.Compute(ring->device);
+    compute.backlog.Remove(slot.backlog_ns);
+    if (slot.batch.unknown) compute.unknown.fetch_sub(1, std::memory_order_relaxed);
   }
 
   // The first batch of its stream that is not done. `blocked`: it has not begun.
@@ -223,8 +229,10 @@ class FenceMachine {
     }
     stream->last_slot = index;
     stream->last_use = slot.use;
-    if (compute.backlog.count() == 0) compute.backlog.HeadIs(slot.backlog_ns, world_.NowNs());
-    compute.backlog.Add(slot.backlog_ns);
+    const int64_t now_ns = world_.NowNs();
+    if (compute.backlog.count() == 0) compute.backlog.HeadIs(slot.backlog_ns, now_ns);
+    compute.backlog.Add(slot.backlog_ns, now_ns);
+    if (unknown) compute.unknown.fetch_add(1, std::memory_order_relaxed);
     if (AppendToQueue(ring, index)) compute.contexts.Begin(stream->began_ns);
   }
 

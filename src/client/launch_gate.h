@@ -43,6 +43,17 @@ class LaunchWait {
 
   template <typename World>
   Next Step(World& world) {
+    DeviceCompute& compute = world.Compute(device_);
+    if (at_bound_) compute.at_bound.fetch_sub(1, std::memory_order_relaxed);
+    const Next next = Look(world);
+    at_bound_ = next.what == Do::kAwaitFence;
+    if (at_bound_) compute.at_bound.fetch_add(1, std::memory_order_relaxed);
+    return next;
+  }
+
+ private:
+  template <typename World>
+  Next Look(World& world) {
     const protocol::DeviceLimits& limits = world.Limits(device_);
     DeviceCompute& compute = world.Compute(device_);
     if (!counted_) {
@@ -62,10 +73,9 @@ class LaunchWait {
     const uint32_t now = limits.lease.load(std::memory_order_acquire);
     if (compute.backlog.Full(BoundNs(limits, now))) return {Do::kAwaitFence, now, 0};
     if ((now & protocol::kLeaseOpen) != 0 || Silent(world)) return {};
-    return Step(world);  // it has closed again
+    return Look(world);  // it has closed again
   }
 
- private:
   // Until the lease is open, or the agent is silent and the local rule lets one pass.
   template <typename World>
   bool LeasePasses(World& world, const protocol::DeviceLimits& limits, DeviceCompute& compute,
@@ -104,6 +114,7 @@ class LaunchWait {
 
   uint32_t device_;
   bool counted_ = false;
+  bool at_bound_ = false;
 };
 
 }  // namespace prorata::client

@@ -45,7 +45,10 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
   const LeaseWatch::Act act = compute.watch.Step(
       {now_ns, lease, compute.backlog.count() != 0 || open.launching != 0,
        usage.waiting.load() != 0, open.ns, backlog_ns, launches,
-       limits.idle_report_us.load(std::memory_order_relaxed), open.persistent_ns != 0});
+       limits.idle_report_us.load(std::memory_order_relaxed),
+       limits.closely.load(std::memory_order_relaxed) != 0, open.persistent_ns != 0,
+       compute.unknown.load(std::memory_order_relaxed) != 0,
+       compute.at_bound.load(std::memory_order_relaxed) != 0});
   // What no fence is behind was given its time: an idle member has no backlog, or it would not
   // count as idle until it launches again.
   if (compute.watch.quiet()) usage.backlog_ns.store(0, std::memory_order_relaxed);

@@ -27,7 +27,10 @@ class LeaseWatch {
     uint64_t backlog_ns;   // estimate of all that is launched and not done, that included
     uint64_t launches;     // all launches so far
     uint32_t idle_report_us;
+    bool closely = false;     // the agent goes by how much is left, at any moment
     bool persistent = false;  // of what is outstanding, something hardly ends soon (run_watch.h)
+    bool unknown = false;     // nor is it known how long something of it takes
+    bool at_bound = false;    // a thread waits for a fence, and launches when that is done
   };
   struct Act {
     bool drained = false;
@@ -67,7 +70,11 @@ class LeaseWatch {
       act.drained = !drained_said_ && !seen.outstanding &&
                     seen.now_ns - Later(last_work_ns_, changed_at_ns_) >= unfenced_ns;
       drained_said_ |= act.drained;
-      act.look_again_ns = drained_said_ ? kSeldomNs : seen.persistent ? kSometimesNs : kOftenNs;
+      act.look_again_ns = drained_said_     ? kSeldomNs
+                          : seen.persistent ? kSometimesNs
+                          : seen.unknown || seen.closely
+                              ? kOftenNs
+                              : Within(kWhileCertainNs, seen.backlog_ns / 2);
     } else if ((seen.lease & protocol::kLeaseContended) != 0) {
       const int64_t report_ns = int64_t{seen.idle_report_us} * 1000;
       act.idle = !idle_said_ && !seen.outstanding && !seen.waiting &&
@@ -75,7 +82,10 @@ class LeaseWatch {
       idle_said_ |= act.idle;
       act.look_again_ns = idle_said_        ? kSeldomNs
                           : seen.persistent ? kSometimesNs
-                                            : While(seen.backlog_ns);
+                          : seen.unknown    ? 2 * kOftenNs
+                          : seen.at_bound && !seen.closely
+                              ? Within(kWhileCertainNs, seen.backlog_ns)
+                              : Within(kWhileBusyNs, seen.backlog_ns / 2);
       if (!idle_said_ && report_ns / 2 > act.look_again_ns) act.look_again_ns = report_ns / 2;
       if (!idle_said_ && !seen.outstanding && !seen.waiting) {
         // Nothing but a launch keeps it from saying so then.
@@ -92,15 +102,18 @@ class LeaseWatch {
   // It was said that nothing is queued or running, and nothing came since.
   bool quiet() const { return idle_said_ || drained_said_; }
 
-  // While work is outstanding nothing is to be said; looks come closer as its end does. Each look
-  // is a wake-up, and a core's hundredth for each program is what all of them may cost.
-  static int64_t While(uint64_t backlog_ns) {
-    const auto half_ns = static_cast<int64_t>(backlog_ns / 2);
-    return half_ns < kOftenNs ? kOftenNs : half_ns > kWhileBusyNs ? kWhileBusyNs : half_ns;
+  // While work is outstanding nothing is to be said; looks come closer as its end does, and leave
+  // room for estimates that are too long. A thread that waits at the bound launches before the
+  // backlog ends: until then its program is certain not to be idle. Each look is a wake-up, and a
+  // core's hundredth for each program is what all of them may cost.
+  static int64_t Within(int64_t most_ns, uint64_t ns) {
+    const auto wait_ns = static_cast<int64_t>(ns);
+    return wait_ns < kOftenNs ? kOftenNs : wait_ns > most_ns ? most_ns : wait_ns;
   }
 
   static constexpr int64_t kOftenNs = 100'000;
   static constexpr int64_t kWhileBusyNs = 500'000;
+  static constexpr int64_t kWhileCertainNs = 2'000'000;
   static constexpr int64_t kSometimesNs = 5'000'000;
   static constexpr int64_t kSeldomNs = 20'000'000;
 

@@ -49,6 +49,8 @@ struct alignas(64) DeviceCompute {
   std::atomic<uint32_t> crowded;
   uint64_t time_at_beat_ns = 0;    // device time when the heartbeat last moved; helper only
   std::atomic<uint64_t> launches;  // of batches that were fenced
+  std::atomic<uint32_t> unknown;   // fenced batches with a launch of unknown length
+  std::atomic<uint32_t> at_bound;  // threads that wait for a fence, with the backlog at its bound
   ContextsOnce contexts;
   std::atomic<uint64_t> wanted_plus_1;   // last sequence that kLeaseWanted was sent for
   std::atomic<uint32_t> begun_sequence;  // last lease under which a batch was begun

@@ -38,6 +38,7 @@ class LeasePolicy {
     double entitled = 0;  // now, among those that take part (as if it did)
     double lag_ns = 0;
     bool together = false;  // open beside others, all of which are so, too
+    bool gang = false;      // has its turns on all of its devices at the same time
   };
 
   LeasePolicy() = default;

@@ -146,6 +146,7 @@ void TimeSharing::Account(int64_t now_ns) {
   for (Share& share : shares_) {
     share.lag_ns -= share.pending_ns;
     share.turn_charged_ns += share.pending_ns;
+    share.fed_ns += share.pending_ns;
     share.pending_ns = 0;
   }
   for (const Rank& rank : ranks) CapAndBalance(rank);
@@ -186,7 +187,8 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
     if (&share != asked && TakesPart(share)) taking_part.push_back(&share);
   }
   return {asked->phase == Phase::kOpen,       asked->wanting, asked->phase == Phase::kPassedOver,
-          EntitledWhile(taking_part).front(), asked->lag_ns,  asked->together};
+          EntitledWhile(taking_part).front(), asked->lag_ns,  asked->together,
+          asked->gang != GangTurn::kNone};
 }
 
 }  // namespace prorata::policy

@@ -14,6 +14,8 @@ constexpr int64_t kGangDrainStepNs = 200'000;
 // Drained by so much later than its backlog said (word of it takes a quarter of a millisecond), a
 // share's estimates are not to be gone by: for so many turns the next one waits for its word.
 constexpr int64_t kLateDrainNs = 600'000;
+// Who had this much of a turn, in however many moments, does not starve.
+constexpr double kFedQuanta = 0.5;
 constexpr int kDistrust = 8;
 // What a member keeps queued beyond the bound of what is fenced; and the least such bound.
 constexpr int64_t kUnfencedNs = 1'000'000;
@@ -77,6 +79,10 @@ void TimeSharing::Wanted(Key key, int64_t now_ns) {
   if (share == nullptr || share->phase == Phase::kOpen || share->wanting) return;
   share->wanting = true;
   share->wanting_since_ns = now_ns_;
+  if (share->idle || share->fed_ns >= kFedQuanta * static_cast<double>(options_.quantum_ns)) {
+    share->hungry_since_ns = now_ns_;
+    share->fed_ns = 0;
+  }
   share->active_ns = now_ns_;
   share->woke = share->idle;
   share->idle = false;
@@ -112,6 +118,7 @@ bool TimeSharing::Draining(Key key) const {
 
 void TimeSharing::Open(Share& share) {
   share.lifted = IsStarved(share) && IsBelowAnother(share);
+  if (share.lifted) share.hungry_since_ns = now_ns_;
   share.phase = Phase::kOpen;
   share.idle = share.idle && !share.wanting;
   share.wanting = false;
@@ -172,7 +179,7 @@ TimeSharing::Share* TimeSharing::Occupant() {
 }
 
 bool TimeSharing::IsStarved(const Share& share) const {
-  return share.wanting && now_ns_ - share.wanting_since_ns >= options_.starved_ns;
+  return share.wanting && now_ns_ - share.hungry_since_ns >= options_.starved_ns;
 }
 
 // Whoever has waited too long, or holds the device for that, is above all.
@@ -327,7 +334,7 @@ int64_t TimeSharing::NextDeadline() {
       next = std::min(next, now_ns_ + std::max(kLimitStepNs, LeftNs(share)));
     }
     if (share.wanting && !IsStarved(share) && IsBelowAnother(share)) {
-      next = std::min(next, share.wanting_since_ns + options_.starved_ns);
+      next = std::min(next, share.hungry_since_ns + options_.starved_ns);
     }
     const bool waits = share.wanting || shares_.size() == 1;
     if (share.phase == Phase::kClosed && waits && !Eligible(share)) {

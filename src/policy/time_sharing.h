@@ -140,6 +140,9 @@ class TimeSharing final : public LeasePolicy {
     int64_t drained_at_ns = 0;
     int64_t active_ns = std::numeric_limits<int64_t>::min() / 2;  // last known to take part
     int64_t wanting_since_ns = 0;
+    // Since it was last idle or had a good part of a turn: for so long it starves, if it wants.
+    int64_t hungry_since_ns = 0;
+    double fed_ns = 0;  // charged since then
   };
 
   Share* Find(Key key);

@@ -264,6 +264,37 @@ TEST(TimeSharing, WhoHasWorkQueuedIsNotIdleThoughNothingWasChargedYet) {
   EXPECT_TRUE(sharing.State(2).open);
 }
 
+// Seen in the simulation: each time that the one above it was late to launch, a share got in for
+// one kernel, and then waited again as long as if it had had its turn.
+TEST(TimeSharing, AMomentOfServiceIsNotTheTurnThatAStarvingShareWaitsFor) {
+  TimeSharing sharing;
+  ComputeTerms above = Busy(0).terms;
+  above.priority = 1;
+  sharing.Add(1, above, 0, 0);
+  sharing.Add(2, Busy(0).terms, 0, 0);
+  sharing.Wanted(1, 0);
+  sharing.Wanted(2, 0);
+  int64_t served_ns = 0, longest_ns = 0, turn_ns = 0;
+  for (int64_t now = 0; now < 6 * kS; now += 500 * kUs) {
+    const bool open = sharing.State(2).open;
+    served_ns += open ? 500 * kUs : 0;
+    turn_ns = open ? turn_ns + 500 * kUs : 0;
+    longest_ns = std::max(longest_ns, turn_ns);
+    sharing.Report(1, static_cast<uint64_t>(now - served_ns), 0);
+    sharing.Report(2, static_cast<uint64_t>(served_ns), 0);
+    if (now % (1'500 * kMs) == 1'400 * kMs) sharing.Idle(1, now);
+    sharing.Decide(now);
+    for (const uint64_t share : {1, 2}) {
+      if (sharing.Draining(share)) sharing.Drained(share, now);
+      sharing.Wanted(share, now);
+    }
+    sharing.Decide(now);
+  }
+  EXPECT_GE(longest_ns, 12 * kMs) << "a whole turn";
+  EXPECT_GE(served_ns, 2 * 12 * kMs);
+  EXPECT_LE(served_ns, 4 * 14 * kMs) << "and not more than one in two seconds";
+}
+
 // The next one is let in by what a called-back share says it still has to run, not by its word that
 // it has drained; but not on the word of one whose last drain took longer than that.
 TEST(TimeSharing, TheNextTurnBeginsAsTheLastOneEnds) {

@@ -99,7 +99,11 @@ struct DeviceLimits {
   // Members of all shares that had work on the device when the agent last looked, each tenth of a
   // second: what takes long beside others need not be long.
   std::atomic<uint32_t> members_at_work;
-  uint32_t reserved1[13];
+  // 1: members write often how much is left of what they launched (DeviceUsage::backlog_ns), though
+  // that costs them a processor's time. Where a share's kernels wait for each other, what becomes
+  // less on one device and not on another tells that a peer is missing.
+  std::atomic<uint32_t> closely;
+  uint32_t reserved1[12];
   // What all grants of this share on this device add up to, with what the audit found beyond them,
   // for cuMemGetInfo: above the limit only while a limit that was lowered below use is being
   // reached, or when overhead alone is above it.
