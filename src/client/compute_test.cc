@@ -329,7 +329,7 @@ TEST_F(LeaseWatchTest, LooksComeCloserAsTheWorkEnds) {
   backlog_ns_ = 600 * kUs;
   EXPECT_EQ(Step(contended, true).look_again_ns, 300 * kUs);
   // Others wait for the end of these, and the agent for the next figure.
-  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, 300 * kUs);
+  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, 450 * kUs);
   closely_ = true;  // and goes by all that come before
   EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, LeaseWatch::kOftenNs);
   closely_ = false;
@@ -342,7 +342,7 @@ TEST_F(LeaseWatchTest, LooksComeCloserAsTheWorkEnds) {
 // that is must be known.
 TEST_F(LeaseWatchTest, WhileAThreadWaitsAtTheBoundLooksAreFew) {
   const uint32_t contended = Word(1, protocol::kLeaseOpen | protocol::kLeaseContended);
-  backlog_ns_ = 1'900 * kUs;
+  backlog_ns_ = 1'800 * kUs;
   EXPECT_EQ(Step(contended, true).look_again_ns, LeaseWatch::kWhileBusyNs);
   at_bound_ = true;
   EXPECT_EQ(Step(contended, true).look_again_ns, 1'900 * kUs);

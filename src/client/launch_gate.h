@@ -38,6 +38,7 @@ class LaunchWait {
 
   static constexpr int64_t kLookAgainNs = 20'000'000;
   static constexpr int64_t kLocalLookNs = 1'000'000;
+  static constexpr uint64_t kSoonNs = 5'000'000;
 
   explicit LaunchWait(uint32_t device) : device_(device) {}
 
@@ -89,7 +90,7 @@ class LaunchWait {
       if (Silent(world)) return BucketAllows(world, limits, compute);
       return open;  // it speaks again; the helper will notice
     }
-    SayWanted(world, compute, lease);
+    if (!DrainedSoon(world, compute, lease)) SayWanted(world, compute, lease);
     next->timeout_ns = kLookAgainNs;
     return false;
   }
@@ -99,6 +100,16 @@ class LaunchWait {
                            DeviceCompute& compute) {
     const uint32_t ppm = PartPpm(limits);
     return ppm >= 1'000'000 || compute.bucket.MayRun(world.NowNs(), ppm);
+  }
+
+  // The agent will hear soon that the member has drained, and then sees who waits: as a rule the
+  // first launch of a turn's end comes while the last ones still run, and one message is enough.
+  // `waiting` was raised before; the helper says "drained" after it wrote the sequence.
+  template <typename World>
+  bool DrainedSoon(World& world, DeviceCompute& compute, uint32_t lease) {
+    return compute.backlog.count() != 0 && compute.unknown.load(std::memory_order_relaxed) == 0 &&
+           compute.backlog.StillNs(world.NowNs()) < kSoonNs &&
+           world.Usage(device_).drained_sequence.load() != SequenceOf(lease);
   }
 
   // Once for a sequence.

@@ -70,22 +70,13 @@ class LeaseWatch {
       act.drained = !drained_said_ && !seen.outstanding &&
                     seen.now_ns - Later(last_work_ns_, changed_at_ns_) >= unfenced_ns;
       drained_said_ |= act.drained;
-      act.look_again_ns = drained_said_     ? kSeldomNs
-                          : seen.persistent ? kSometimesNs
-                          : seen.unknown || seen.closely
-                              ? kOftenNs
-                              : Within(kWhileCertainNs, seen.backlog_ns / 2);
+      act.look_again_ns = drained_said_ ? kSeldomNs : WhileDraining(seen);
     } else if ((seen.lease & protocol::kLeaseContended) != 0) {
       const int64_t report_ns = int64_t{seen.idle_report_us} * 1000;
       act.idle = !idle_said_ && !seen.outstanding && !seen.waiting &&
                  seen.now_ns - Later(last_work_ns_, last_waiting_ns_) >= report_ns + unfenced_ns;
       idle_said_ |= act.idle;
-      act.look_again_ns = idle_said_        ? kSeldomNs
-                          : seen.persistent ? kSometimesNs
-                          : seen.unknown    ? 2 * kOftenNs
-                          : seen.at_bound && !seen.closely
-                              ? Within(kWhileCertainNs, seen.backlog_ns)
-                              : Within(kWhileBusyNs, seen.backlog_ns / 2);
+      act.look_again_ns = idle_said_ ? kSeldomNs : WhileBusy(seen);
       if (!idle_said_ && report_ns / 2 > act.look_again_ns) act.look_again_ns = report_ns / 2;
       if (!idle_said_ && !seen.outstanding && !seen.waiting) {
         // Nothing but a launch keeps it from saying so then.
@@ -102,15 +93,6 @@ class LeaseWatch {
   // It was said that nothing is queued or running, and nothing came since.
   bool quiet() const { return idle_said_ || drained_said_; }
 
-  // While work is outstanding nothing is to be said; looks come closer as its end does, and leave
-  // room for estimates that are too long. A thread that waits at the bound launches before the
-  // backlog ends: until then its program is certain not to be idle. Each look is a wake-up, and a
-  // core's hundredth for each program is what all of them may cost.
-  static int64_t Within(int64_t most_ns, uint64_t ns) {
-    const auto wait_ns = static_cast<int64_t>(ns);
-    return wait_ns < kOftenNs ? kOftenNs : wait_ns > most_ns ? most_ns : wait_ns;
-  }
-
   static constexpr int64_t kOftenNs = 100'000;
   static constexpr int64_t kWhileBusyNs = 500'000;
   static constexpr int64_t kWhileCertainNs = 2'000'000;
@@ -118,6 +100,26 @@ class LeaseWatch {
   static constexpr int64_t kSeldomNs = 20'000'000;
 
  private:
+  // While work is outstanding nothing is to be said; looks come closer as its end does, and leave
+  // room for estimates that are too long. Each look is a wake-up, and a core's hundredth for each
+  // program is what all of them may cost.
+  static int64_t WhileDraining(const Seen& seen) {
+    if (seen.persistent) return kSometimesNs;
+    if (seen.unknown || seen.closely) return kOftenNs;
+    return Within(kWhileCertainNs, seen.backlog_ns - seen.backlog_ns / 4);
+  }
+  static int64_t WhileBusy(const Seen& seen) {
+    if (seen.persistent) return kSometimesNs;
+    if (seen.unknown) return 2 * kOftenNs;
+    // A thread that waits at the bound launches before the backlog ends: until then its program is
+    // certain not to be idle. When the backlog has ended the thread has launched.
+    if (seen.at_bound && !seen.closely) return Within(kWhileCertainNs, seen.backlog_ns + kOftenNs);
+    return Within(kWhileBusyNs, seen.backlog_ns / 2);
+  }
+  static int64_t Within(int64_t most_ns, uint64_t ns) {
+    const auto wait_ns = static_cast<int64_t>(ns);
+    return wait_ns < kOftenNs ? kOftenNs : wait_ns > most_ns ? most_ns : wait_ns;
+  }
   static int64_t Later(int64_t a, int64_t b) { return a < b ? b : a; }
 
   bool started_ = false;
