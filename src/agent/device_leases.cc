@@ -94,7 +94,9 @@ DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
 
 void DeviceLeases::TellWhatIsSeen(int64_t now_ns) {
   for (const auto& [key, share] : shares_) {
-    sharing_->Report(key, share->ReadChargedTime(), static_cast<int64_t>(share->BacklogNs()));
+    const ShareTime::Queued queued = share->QueuedAt(now_ns);
+    sharing_->Report(key, share->ReadChargedTime(), static_cast<int64_t>(queued.ns));
+    sharing_->ExpectEnd(key, queued.end_ns);
   }
   for (const auto& [key, share] : shares_) {
     const uint32_t word = share->lease();

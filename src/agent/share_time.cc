@@ -15,6 +15,8 @@ constexpr uint32_t kIdleReportUs = 200;
 // The most that a member's memory is believed.
 constexpr uint64_t kMostHistoryNs = uint64_t{31'536'000} * 1'000'000'000;  // a year
 constexpr uint64_t kMostBacklogNs = 10'000'000'000;
+// An expected end further from now than this is another clock's.
+constexpr int64_t kComparableNs = 20'000'000'000;
 // A counter that jumps by more than a minute between two looks (a tenth of a second apart at most)
 // is nonsense; one that goes back is taken as standing still.
 constexpr uint64_t kMostStepNs = 60'000'000'000;
@@ -135,6 +137,27 @@ uint64_t ShareTime::BacklogNs() const {
     if (member.usage != nullptr) sum += std::min(member.usage->backlog_ns.load(), kMostBacklogNs);
   }
   return std::min(sum, kMostBacklogNs);
+}
+
+ShareTime::Queued ShareTime::QueuedAt(int64_t now_ns) const {
+  Queued queued = {BacklogNs()};
+  if (limits_->closely.load() != 0) return queued;
+  uint64_t left_ns = 0;
+  int64_t last_ns = std::numeric_limits<int64_t>::min();
+  for (const Member& member : members_) {
+    if (member.usage == nullptr || !Engaged(*member.usage)) continue;
+    const int64_t end_ns = member.usage->expected_end_ns.load();
+    const bool outstanding = member.usage->backlog_ns.load() != 0;
+    if (!outstanding && end_ns <= now_ns) continue;
+    if (end_ns > now_ns + kComparableNs || end_ns < now_ns - kComparableNs) return queued;
+    left_ns += end_ns > now_ns ? static_cast<uint64_t>(end_ns - now_ns) : 0;
+    last_ns = std::max(last_ns, end_ns);
+    if (outstanding && left_ns == 0) left_ns = 1;
+  }
+  if (left_ns == 0) return queued;
+  queued.ns = std::min(left_ns, kMostBacklogNs);
+  queued.end_ns = last_ns <= now_ns ? last_ns : now_ns + static_cast<int64_t>(queued.ns);
+  return queued;
 }
 
 bool ShareTime::AnyWaiting() const {

@@ -7,6 +7,7 @@
 // What members write is not to be trusted: a counter may jump, go back or lie.
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "policy/entitlement.h"
@@ -43,6 +44,12 @@ class ShareTime {
   uint64_t ReadDeviceTime();
   uint64_t ReadChargedTime() { return ReadDeviceTime() - history_ns_; }
   uint64_t MemberTime(uint32_t slot) const;  // as last read
+  // What is launched and not done; and when that should be, kNever if a member does not say.
+  struct Queued {
+    uint64_t ns = 0;
+    int64_t end_ns = std::numeric_limits<int64_t>::max();
+  };
+  Queued QueuedAt(int64_t now_ns) const;
   uint64_t BacklogNs() const;
   bool AnyWaiting() const;
   bool AnyLiving() const;

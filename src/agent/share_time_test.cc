@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace prorata::agent {
 namespace {
 
@@ -41,6 +43,42 @@ TEST(ShareTime, AMemberWithWorkQueuedIsActiveHoweverLongItTakes) {
   usage.backlog_ns = 3'000'000'000;
   for (int i = 0; i < 30; ++i) time.CountActive();
   EXPECT_EQ(limits.active_members, 1u);
+}
+
+// What a member wrote at its helper's last look is older than what its launches say.
+TEST(ShareTime, WhatIsQueuedIsKnownByItsExpectedEnd) {
+  constexpr int64_t kNow = 5'000'000'000, kMs = 1'000'000;
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  protocol::DeviceLimits limits = {};
+  ShareTime time(&limits);
+  protocol::DeviceUsage usage[2] = {};
+  for (uint32_t slot = 0; slot < 2; ++slot) {
+    time.Admit(slot);
+    time.SetUsage(slot, &usage[slot]);
+  }
+  usage[0].launches = 1;
+  EXPECT_EQ(time.QueuedAt(kNow).ns, 0u);
+  EXPECT_EQ(time.QueuedAt(kNow).end_ns, kNever) << "nothing is queued";
+  usage[0].backlog_ns = 2 * kMs;
+  usage[0].expected_end_ns = kNow + kMs;
+  EXPECT_EQ(time.QueuedAt(kNow).ns, 1u * kMs);
+  EXPECT_EQ(time.QueuedAt(kNow).end_ns, kNow + kMs);
+  // It runs late: something is left, and it is known since when it should not be.
+  EXPECT_EQ(time.QueuedAt(kNow + 3 * kMs).ns, 1u);
+  EXPECT_EQ(time.QueuedAt(kNow + 3 * kMs).end_ns, kNow + kMs);
+  // Two have their turns on the device one after the other.
+  usage[1].backlog_ns = 2 * kMs;
+  usage[1].expected_end_ns = kNow + 2 * kMs;
+  EXPECT_EQ(time.QueuedAt(kNow).ns, 3u * kMs);
+  EXPECT_EQ(time.QueuedAt(kNow).end_ns, kNow + 3 * kMs);
+  // In another time namespace: what was written counts.
+  usage[1].expected_end_ns = kNow + 3'600'000'000'000;
+  EXPECT_EQ(time.QueuedAt(kNow).ns, 4u * kMs);
+  EXPECT_EQ(time.QueuedAt(kNow).end_ns, kNever);
+  usage[1].expected_end_ns = kNow - 3'600'000'000'000;
+  EXPECT_EQ(time.QueuedAt(kNow).end_ns, kNever);
+  usage[1].backlog_ns = 0;
+  EXPECT_EQ(time.QueuedAt(kNow).end_ns, kNow + kMs) << "that one has nothing queued";
 }
 
 }  // namespace

@@ -69,6 +69,7 @@ class FenceMachine {
       const int32_t head = NextInQueue(ring, -1);
       if (head >= 0) {
         world_.Compute(ring->device).backlog.HeadIs(ring->slots[head].backlog_ns, world_.NowNs());
+        TellExpectedEnd(ring->device);
       }
     }
     ring->persistent_ns.store(persistent_ns, std::memory_order_relaxed);
@@ -103,6 +104,11 @@ class FenceMachine {
     } else {
       backlog.Add(slot.backlog_ns, world_.NowNs());
     }
+  }
+
+  void TellExpectedEnd(uint32_t device) {
+    world_.Usage(device).expected_end_ns.store(world_.Compute(device).backlog.end_ns(),
+                                               std::memory_order_relaxed);
   }
 
   void RemoveFromBacklog(Ring* ring, const Slot& slot) {
@@ -233,6 +239,7 @@ class FenceMachine {
     if (compute.backlog.count() == 0) compute.backlog.HeadIs(slot.backlog_ns, now_ns);
     compute.backlog.Add(slot.backlog_ns, now_ns);
     if (unknown) compute.unknown.fetch_add(1, std::memory_order_relaxed);
+    TellExpectedEnd(stream->device);
     if (AppendToQueue(ring, index)) compute.contexts.Begin(stream->began_ns);
   }
 

@@ -41,6 +41,9 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
   const uint64_t still_ns = compute.backlog.StillNs(now_ns) + open.ns;
   const uint64_t backlog_ns = still_ns == 0 && compute.backlog.count() != 0 ? 1 : still_ns;
   usage.backlog_ns.store(backlog_ns, std::memory_order_relaxed);
+  usage.expected_end_ns.store(
+      still_ns == 0 ? compute.backlog.end_ns() : now_ns + static_cast<int64_t>(still_ns),
+      std::memory_order_relaxed);
   KeepLocalRule(world, limits, usage, compute, now_ns, silent);
   const LeaseWatch::Act act = compute.watch.Step(
       {now_ns, lease, compute.backlog.count() != 0 || open.launching != 0,

@@ -56,6 +56,10 @@ class LeasePolicy {
   // not done. A counter that goes back is taken as standing still.
   virtual void Report(Key share, uint64_t charged_total_ns, int64_t backlog_ns) = 0;
 
+  // When what it launched should be done, as exactly as its members know it at this moment; for one
+  // that is told of, `backlog_ns` above is that, too. Never told: `backlog_ns` may be older.
+  virtual void ExpectEnd(Key /*share*/, int64_t /*end_ns*/) {}
+
   virtual void Wanted(Key share, int64_t now_ns) = 0;   // a launch waits for the closed lease
   virtual void Idle(Key share, int64_t now_ns) = 0;     // nothing queued or running or waiting
   virtual void Drained(Key share, int64_t now_ns) = 0;  // launched before the closing, and done

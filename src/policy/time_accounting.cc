@@ -39,6 +39,10 @@ void TimeSharing::Report(Key key, uint64_t charged_total_ns, int64_t backlog_ns)
   share->pending_ns += measured - ahead;
 }
 
+void TimeSharing::ExpectEnd(Key key, int64_t end_ns) {
+  if (Share* share = Find(key)) share->expected_end_ns = end_ns;
+}
+
 bool TimeSharing::TakesPart(const Share& share) const {
   if (share.wanting) return true;
   if (share.idle) {
@@ -127,6 +131,10 @@ void TimeSharing::Account(int64_t now_ns) {
   const std::vector<Rank> ranks = Ranks();
   now_ns_ = std::max(now_ns_, now_ns);
   for (Share& share : shares_) {
+    if (share.expected_end_ns != kNever) {
+      share.drained_at_ns = share.expected_end_ns;
+      continue;
+    }
     if (now_ns_ - share.watched_since_ns < kWatchedNs) continue;
     share.drained_at_ns = std::min(share.drained_at_ns, now_ns_ + share.backlog_ns);
   }

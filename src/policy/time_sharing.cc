@@ -6,7 +6,10 @@ namespace prorata::policy {
 namespace {
 
 constexpr int64_t kStepNs = 200'000;  // a turn near its end is looked at this often
-// A draining share this often: what it reports is too much by what has run of its oldest batch.
+// A turn of which no more than this would be left is over: another kernel may take long.
+constexpr int64_t kTurnRestNs = 300'000;
+// A draining share this often, if it does not say when it should have drained: what it reports is
+// too much by what has run of its oldest batch.
 constexpr int64_t kDrainStepNs = 400'000;
 constexpr int64_t kLeastDrainStepNs = 30'000;
 // A gang's this often, whoever waits: what stands still there is let go on soon (gangs.cc).
@@ -135,6 +138,7 @@ void TimeSharing::Close(Share& share, bool occupies) {
   share.occupies = occupies;
   share.drained = false;
   share.closed_ns = now_ns_;
+  share.closing_backlog_ns = share.backlog_ns;
   share.active_ns = now_ns_;
   share.drained_at_ns = kNever;
   share.drain_by_ns = now_ns_ + share.backlog_ns + options_.drain_grace_ns;
@@ -273,7 +277,7 @@ bool TimeSharing::TurnIsOver(const Share& holder, const Share& next) const {
   const double next_lag = next.lag_ns - static_cast<double>(next.backlog_ns);
   if ((claims || next.lag_ns >= kShortQuanta * quantum) && next_lag >= holder_lag) return true;
   const int64_t anticipated = std::min(holder.backlog_ns, options_.backlog_contended_ns);
-  if (now_ns_ + anticipated < holder.opened_ns + holder.quantum_ns) return false;
+  if (now_ns_ + anticipated + kTurnRestNs < holder.opened_ns + holder.quantum_ns) return false;
   return next_lag >= holder_lag;
 }
 
@@ -311,6 +315,17 @@ void TimeSharing::Collect(Decisions& decisions) {
   }
 }
 
+// When the next one may be let in, as far as is known. That the rest of it has drained is said.
+int64_t TimeSharing::NextDrainLook(const Share& share) const {
+  const int64_t steps_ns = now_ns_ + kDrainStepNs;
+  if (share.expected_end_ns == kNever) {
+    const int64_t let_in_ns = std::min(share.drained_at_ns, steps_ns + kDrainStepNs);
+    return std::clamp(let_in_ns - options_.handover_ns, now_ns_ + kLeastDrainStepNs, steps_ns);
+  }
+  if (share.distrust > 0 || share.gang != GangTurn::kNone) return kNever;
+  return std::max(share.drained_at_ns - options_.handover_ns, now_ns_ + kLeastDrainStepNs);
+}
+
 int64_t TimeSharing::NextDeadline() {
   int64_t next = CompanyDeadline();
   const Share* best = Best(/*gangs_too=*/true);
@@ -320,13 +335,12 @@ int64_t TimeSharing::NextDeadline() {
       next = std::min(next, now_ns_ + kGangDrainStepNs);
     }
     if (share.phase == Phase::kDraining && share.occupies && best != nullptr) {
-      const int64_t left_ns = std::min(share.drained_at_ns, now_ns_ + 2 * kDrainStepNs) - now_ns_ -
-                              options_.handover_ns;
-      next = std::min(next, now_ns_ + std::clamp(left_ns, kLeastDrainStepNs, kDrainStepNs));
+      next = std::min(next, NextDrainLook(share));
     }
     if (share.phase == Phase::kOpen && best != nullptr) {
-      const int64_t end = share.opened_ns + share.quantum_ns;
-      const int64_t early = end - options_.backlog_contended_ns;
+      const int64_t end = share.opened_ns + share.quantum_ns - kTurnRestNs;
+      // As much is queued as at the end of its last turn, as a rule.
+      const int64_t early = end - std::min(share.closing_backlog_ns, options_.backlog_contended_ns);
       next = std::min(
           next, early > now_ns_ ? early : std::max(now_ns_ + kStepNs, end - share.backlog_ns));
     }

@@ -87,6 +87,7 @@ class TimeSharing final : public LeasePolicy {
   void Remove(Key share, int64_t now_ns) override;
   void SetTerms(Key share, const ComputeTerms& terms, int64_t now_ns) override;
   void Report(Key share, uint64_t charged_total_ns, int64_t backlog_ns) override;
+  void ExpectEnd(Key share, int64_t end_ns) override;
   void Wanted(Key share, int64_t now_ns) override;
   void Idle(Key share, int64_t now_ns) override;
   void Drained(Key share, int64_t now_ns) override;
@@ -133,11 +134,14 @@ class TimeSharing final : public LeasePolicy {
     int64_t opened_ns = 0;   // its present quantum; one that stays furthest behind gets another
     int64_t turn_began_ns = 0;
     int64_t closed_ns = 0;
+    // When it was last called back; one that was not yet may have much queued, or a long kernel.
+    int64_t closing_backlog_ns = kNever;
     int64_t drain_by_ns = 0;
     int distrust = 0;              // so many of its drains are not anticipated
     int64_t watched_since_ns = 0;  // its members report their backlog often since then
     // Is expected to have drained, by all it reported since it was closed.
     int64_t drained_at_ns = 0;
+    int64_t expected_end_ns = kNever;                             // kNever: its members do not say
     int64_t active_ns = std::numeric_limits<int64_t>::min() / 2;  // last known to take part
     int64_t wanting_since_ns = 0;
     // Since it was last idle or had a good part of a turn: for so long it starves, if it wants.
@@ -192,6 +196,7 @@ class TimeSharing final : public LeasePolicy {
   bool TurnIsOver(const Share& holder, const Share& next) const;
   void MarkContended(Decisions& decisions);
   void Collect(Decisions& decisions);
+  int64_t NextDrainLook(const Share& share) const;
   int64_t NextDeadline();
 
   TimeSharingOptions options_;

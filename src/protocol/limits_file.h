@@ -19,7 +19,8 @@
 // Freestanding: no libstdc++ objects, for the client library includes it. All integers are native
 // (one machine). Every field that changes after creation is an atomic; a lone aligned 64-bit word
 // is all that is ever updated at once, so a kill between two instructions leaves no torn state.
-// Times are durations and counts, never absolute clocks (containers have time namespaces).
+// Times are durations and counts, not absolute clocks (containers have time namespaces), but for
+// one hint that its reader checks (DeviceUsage::expected_end_ns).
 
 #include <atomic>
 #include <cstddef>

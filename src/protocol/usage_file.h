@@ -57,7 +57,12 @@ struct DeviceUsage {
   // For how long a kernel has been running that is taken for a persistent one; 0: there is none
   // (src/client/run_watch.h).
   std::atomic<uint64_t> persistent_ns;
-  uint64_t reserved1[3];
+  // When all that is launched should be done, by CLOCK_MONOTONIC (slowed down under a dilated
+  // agent); kept from launch to launch, where `backlog_ns` is only as new as the helper's last
+  // look. The one absolute time: a reader in another time namespace finds it far from its own time,
+  // and goes by `backlog_ns`.
+  std::atomic<int64_t> expected_end_ns;
+  uint64_t reserved1[2];
   // Line 2: what mode choice will need.
   alignas(64) std::atomic<uint64_t> synchronizations;
   std::atomic<uint64_t> copied_bytes;
