@@ -7,7 +7,9 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <vector>
 
+#include "client/launch_gate.h"
 #include "client/launch_steps.h"
 #include "client/lease_tick.h"
 
@@ -25,7 +27,10 @@ class FakeWorld {
   protocol::DeviceUsage& Usage(uint32_t) { return usage; }
   DeviceCompute& Compute(uint32_t) { return compute; }
   Estimates& estimates() { return estimates_; }
-  bool Send(protocol::MessageType, const protocol::LeaseEvent&) { return true; }
+  bool Send(protocol::MessageType type, const protocol::LeaseEvent&) {
+    sent.push_back(type);
+    return true;
+  }
   struct OwnCalls {
     explicit OwnCalls(FakeWorld&) {}
   };
@@ -58,6 +63,7 @@ class FakeWorld {
   protocol::DeviceUsage usage = {};
   DeviceCompute compute = {};
   std::deque<int64_t> done_ns;
+  std::vector<protocol::MessageType> sent;
   std::map<const StreamRecord*, int64_t> free_at_ns;
 
  private:
@@ -238,6 +244,52 @@ TEST_F(FenceMachineTest, AFunctionKnownToTakeLongIsWaitedForLonger) {
   EXPECT_EQ(Persistent(), 0u);
   Pass(2 * kS, {&context});
   EXPECT_NE(Persistent(), 0u);
+}
+
+// A launch that comes while the last ones still run is told of by the word that they have drained.
+// But not for ever: they may wait for it, as the kernels of a collective do. Seen in the
+// simulation: a gang that was none yet, and never seen to wait.
+TEST_F(FenceMachineTest, AWaitIsToldOfWithTheDrainingOrALittleLater) {
+  Context context;
+  world_.estimates().Learn(1, static_cast<uint64_t>(kMs));
+  Launch(context, 0, 1, kNever);
+  world_.limits.lease.store(1u << protocol::kLeaseSequenceShift);
+  LaunchWait wait(0);
+  const LaunchWait::Next next = wait.Step(world_);
+  EXPECT_EQ(next.what, LaunchWait::Do::kAwaitLease);
+  EXPECT_EQ(next.timeout_ns, 2 * kMs);
+  EXPECT_EQ(world_.usage.waiting, 1u);
+  EXPECT_TRUE(world_.sent.empty());
+  world_.now_ns += next.timeout_ns;
+  EXPECT_EQ(wait.Step(world_).timeout_ns, LaunchWait::kLookAgainNs);
+  EXPECT_EQ(world_.sent, std::vector{protocol::MessageType::kLeaseWanted});
+}
+
+TEST_F(FenceMachineTest, AWaitAfterTheDrainingIsToldOfAtOnce) {
+  Context context;
+  world_.estimates().Learn(1, static_cast<uint64_t>(kMs));
+  Launch(context, 0, 1, kNever);
+  world_.limits.lease.store(1u << protocol::kLeaseSequenceShift);
+  world_.usage.drained_sequence = 1;
+  LaunchWait wait(0);
+  EXPECT_EQ(wait.Step(world_).timeout_ns, LaunchWait::kLookAgainNs);
+  EXPECT_EQ(world_.sent, std::vector{protocol::MessageType::kLeaseWanted});
+}
+
+TEST_F(FenceMachineTest, WhoWaitsAtTheBoundIsCounted) {
+  Context context;
+  world_.limits.backlog_alone_us.store(500);
+  world_.estimates().Learn(1, static_cast<uint64_t>(kMs));
+  Launch(context, 0, 1, world_.now_ns + kMs);
+  LaunchWait wait(0);
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitFence);
+  EXPECT_EQ(world_.compute.at_bound, 1u);
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitFence);
+  EXPECT_EQ(world_.compute.at_bound, 1u);
+  world_.now_ns += kMs;
+  Look({&context});
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kPass);
+  EXPECT_EQ(world_.compute.at_bound, 0u);
 }
 
 TEST_F(FenceMachineTest, APersistentKernelIsNotLookedAtAllTheTime) {

@@ -39,6 +39,7 @@ class LaunchWait {
   static constexpr int64_t kLookAgainNs = 20'000'000;
   static constexpr int64_t kLocalLookNs = 1'000'000;
   static constexpr uint64_t kSoonNs = 5'000'000;
+  static constexpr int64_t kDrainedLateNs = 1'000'000;
 
   explicit LaunchWait(uint32_t device) : device_(device) {}
 
@@ -90,8 +91,10 @@ class LaunchWait {
       if (Silent(world)) return BucketAllows(world, limits, compute);
       return open;  // it speaks again; the helper will notice
     }
-    if (!DrainedSoon(world, compute, lease)) SayWanted(world, compute, lease);
-    next->timeout_ns = kLookAgainNs;
+    const int64_t soon_ns = said_by_drained_ ? 0 : DrainedSoon(world, compute, lease);
+    said_by_drained_ = soon_ns != 0;
+    if (soon_ns == 0) SayWanted(world, compute, lease);
+    next->timeout_ns = soon_ns != 0 ? soon_ns : kLookAgainNs;
     return false;
   }
 
@@ -104,12 +107,15 @@ class LaunchWait {
 
   // The agent will hear soon that the member has drained, and then sees who waits: as a rule the
   // first launch of a turn's end comes while the last ones still run, and one message is enough.
-  // `waiting` was raised before; the helper says "drained" after it wrote the sequence.
+  // `waiting` was raised before; the helper says "drained" after it wrote the sequence. Answers for
+  // how long to wait for that, 0: not at all. What runs may wait for what is not launched.
   template <typename World>
-  bool DrainedSoon(World& world, DeviceCompute& compute, uint32_t lease) {
-    return compute.backlog.count() != 0 && compute.unknown.load(std::memory_order_relaxed) == 0 &&
-           compute.backlog.StillNs(world.NowNs()) < kSoonNs &&
-           world.Usage(device_).drained_sequence.load() != SequenceOf(lease);
+  int64_t DrainedSoon(World& world, DeviceCompute& compute, uint32_t lease) {
+    const uint64_t still_ns = compute.backlog.StillNs(world.NowNs());
+    const bool soon = compute.backlog.count() != 0 && still_ns < kSoonNs &&
+                      compute.unknown.load(std::memory_order_relaxed) == 0 &&
+                      world.Usage(device_).drained_sequence.load() != SequenceOf(lease);
+    return soon ? static_cast<int64_t>(still_ns) + kDrainedLateNs : 0;
   }
 
   // Once for a sequence.
@@ -126,6 +132,7 @@ class LaunchWait {
   uint32_t device_;
   bool counted_ = false;
   bool at_bound_ = false;
+  bool said_by_drained_ = false;  // that it wants the lease is left to the word of having drained
 };
 
 }  // namespace prorata::client

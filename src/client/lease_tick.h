@@ -48,7 +48,7 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
   const LeaseWatch::Act act = compute.watch.Step(
       {now_ns, lease, compute.backlog.count() != 0 || open.launching != 0,
        usage.waiting.load() != 0, open.ns, backlog_ns, launches,
-       limits.idle_report_us.load(std::memory_order_relaxed),
+       limits.idle_report_us.load(std::memory_order_relaxed), compute.backlog.end_ns(),
        limits.closely.load(std::memory_order_relaxed) != 0, open.persistent_ns != 0,
        compute.unknown.load(std::memory_order_relaxed) != 0,
        compute.at_bound.load(std::memory_order_relaxed) != 0});

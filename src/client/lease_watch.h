@@ -27,6 +27,7 @@ class LeaseWatch {
     uint64_t backlog_ns;   // estimate of all that is launched and not done, that included
     uint64_t launches;     // all launches so far
     uint32_t idle_report_us;
+    int64_t expected_end_ns = std::numeric_limits<int64_t>::max();  // of what is fenced
     bool closely = false;     // the agent goes by how much is left, at any moment
     bool persistent = false;  // of what is outstanding, something hardly ends soon (run_watch.h)
     bool unknown = false;     // nor is it known how long something of it takes
@@ -48,9 +49,10 @@ class LeaseWatch {
     const bool seldom = open && seen.now_ns - last_look_ns_ > 2 * kOftenNs;
     const bool just_done =
         was_outstanding_ && !seen.outstanding && (seldom || seen.unfenced_ns > 0);
+    const int64_t looked_ns = last_look_ns_;
     last_look_ns_ = seen.now_ns;
     was_outstanding_ = seen.outstanding;
-    if (just_done) last_work_ns_ = seen.now_ns;
+    if (just_done) last_work_ns_ = DoneAt(seen, looked_ns);
     if (!started_ || seen.launches != launches_ || seen.outstanding) {
       launches_ = seen.launches;
       last_work_ns_ = seen.now_ns;
@@ -95,6 +97,7 @@ class LeaseWatch {
 
   static constexpr int64_t kOftenNs = 100'000;
   static constexpr int64_t kWhileBusyNs = 500'000;
+  static constexpr uint64_t kLittleNs = 600'000;
   static constexpr int64_t kWhileCertainNs = 2'000'000;
   static constexpr int64_t kSometimesNs = 5'000'000;
   static constexpr int64_t kSeldomNs = 20'000'000;
@@ -114,7 +117,19 @@ class LeaseWatch {
     // A thread that waits at the bound launches before the backlog ends: until then its program is
     // certain not to be idle. When the backlog has ended the thread has launched.
     if (seen.at_bound && !seen.closely) return Within(kWhileCertainNs, seen.backlog_ns + kOftenNs);
+    if (seen.backlog_ns <= 1) return kOftenNs;  // later than expected
+    // Little, whose end is known well: seen done after it, it is known that nothing came since.
+    const auto idle_ns = static_cast<uint64_t>(seen.idle_report_us) * 1000;
+    if (seen.backlog_ns <= kLittleNs && !seen.closely && seen.unfenced_ns == 0) {
+      return Within(kWhileBusyNs, seen.backlog_ns + idle_ns);
+    }
     return Within(kWhileBusyNs, seen.backlog_ns / 2);
+  }
+  // Work that was outstanding at the last look and is not at this one: when it should have been
+  // done, if that was in between.
+  static int64_t DoneAt(const Seen& seen, int64_t looked_ns) {
+    const bool between = seen.expected_end_ns > looked_ns && seen.expected_end_ns < seen.now_ns;
+    return between && seen.unfenced_ns == 0 ? seen.expected_end_ns : seen.now_ns;
   }
   static int64_t Within(int64_t most_ns, uint64_t ns) {
     const auto wait_ns = static_cast<int64_t>(ns);

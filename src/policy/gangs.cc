@@ -170,7 +170,8 @@ void Gangs::WhileOn(Share& share, int64_t now_ns, Decisions& out) {
     any = any || on.seen.open || on.seen.wanting;
     if (on.seen.open) {
       on.opened = on.had_turn = true;
-    } else if (on.opened) {
+    } else if (on.opened || on.seen.draining) {
+      // Draining, and never seen open: it was let in and called back at one instant.
       const bool left = on.seen.idle && !on.seen.wanting && !on.seen.draining;
       if (left) on.opened = false;
       over = over || !left;

@@ -85,6 +85,28 @@ TEST(Gangs, AfterABeginningAnewItIsToldAgain) {
   EXPECT_EQ(told_away(4), 2u);
 }
 
+// Seen in the simulation: its turn on a device ended in the moment in which it began, nobody saw it
+// open, and it kept that device for its turn on the others, which had nothing to do.
+TEST(Gangs, ATurnThatEndsAsItBeginsEnds) {
+  Gangs gangs;
+  gangs.Add(7, {0, 1}, true);
+  Gangs::Seen first;
+  const auto see = [&](Gangs::Key, size_t device) { return device == 0 ? first : Gangs::Seen{}; };
+  int64_t now_ns = 0;
+  const auto told = [&] {
+    const Gangs::Decisions decisions = gangs.Decide(++now_ns, see);
+    return decisions.orders.empty() ? Gangs::Turn::kNone : decisions.orders.front().turn;
+  };
+  told();  // it is one from now on
+  told();  // and has drained
+  first.wanting = first.ready = first.may = true;
+  ASSERT_EQ(told(), Gangs::Turn::kOn);
+  first.ready = first.may = false;
+  EXPECT_EQ(told(), Gangs::Turn::kNone) << "it waits to be let in";
+  first.draining = first.drained = true;
+  EXPECT_EQ(told(), Gangs::Turn::kAway);
+}
+
 // Over 150 worlds of 1.5 s were seen: 51 ms torn, 128 ms of waiting (one with a limit: 312), 165 ms
 // without a kernel done, 18 ms of a device that stands still. What a gang with a limit gets is not
 // judged: where it is let in earlier on one device than on another, it may use its limit up there.
