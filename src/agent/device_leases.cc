@@ -78,7 +78,7 @@ DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
     for (const auto& [key, share] : shares_) {
       const LeasePolicy::ShareState state = sharing_->State(key);
       share->SetTogether(state.together);
-      share->SetGang(state.gang);
+      share->SetClosely(state.gang);
     }
     for (const LeasePolicy::Lease& lease : decisions.changes) {
       outcome.changes.push_back(

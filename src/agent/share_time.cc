@@ -1,6 +1,7 @@
 #include "agent/share_time.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace prorata::agent {
 namespace {
@@ -241,8 +242,8 @@ void ShareTime::SetTogether(bool together) {
   if (limits_->together.load() != word) limits_->together.store(word);
 }
 
-void ShareTime::SetGang(bool gang) {
-  const uint32_t word = gang ? 1 : 0;
+void ShareTime::SetClosely(bool closely) {
+  const uint32_t word = closely ? 1 : 0;
   if (limits_->closely.load() != word) limits_->closely.store(word);
 }
 

@@ -7,10 +7,10 @@
 // What members write is not to be trusted: a counter may jump, go back or lie.
 
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "policy/entitlement.h"
+#include "policy/lease_policy.h"
 #include "protocol/limits_file.h"
 #include "protocol/usage_file.h"
 
@@ -44,10 +44,10 @@ class ShareTime {
   uint64_t ReadDeviceTime();
   uint64_t ReadChargedTime() { return ReadDeviceTime() - history_ns_; }
   uint64_t MemberTime(uint32_t slot) const;  // as last read
-  // What is launched and not done; and when that should be, kNever if a member does not say.
+  // What is launched and not done; and when that should be, kNever if it is not known.
   struct Queued {
     uint64_t ns = 0;
-    int64_t end_ns = std::numeric_limits<int64_t>::max();
+    int64_t end_ns = policy::LeasePolicy::kNever;
   };
   Queued QueuedAt(int64_t now_ns) const;
   uint64_t BacklogNs() const;
@@ -75,7 +75,7 @@ class ShareTime {
   uint32_t lease() const { return limits_->lease.load(); }
   void SetContendedBacklog(int64_t backlog_ns);
   void SetTogether(bool together);
-  void SetGang(bool gang);
+  void SetClosely(bool closely);
   // The next word; answers its sequence.
   uint32_t WriteLease(bool open, bool contended);
 

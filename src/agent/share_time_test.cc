@@ -1,10 +1,8 @@
-// What a share's members are counted as for the time in which no agent speaks.
+// What a share's members are counted as for the time in which no agent speaks, and what is queued.
 
 #include "agent/share_time.h"
 
 #include <gtest/gtest.h>
-
-#include <limits>
 
 namespace prorata::agent {
 namespace {
@@ -48,7 +46,7 @@ TEST(ShareTime, AMemberWithWorkQueuedIsActiveHoweverLongItTakes) {
 // What a member wrote at its helper's last look is older than what its launches say.
 TEST(ShareTime, WhatIsQueuedIsKnownByItsExpectedEnd) {
   constexpr int64_t kNow = 5'000'000'000, kMs = 1'000'000;
-  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kNever = policy::LeasePolicy::kNever;
   protocol::DeviceLimits limits = {};
   ShareTime time(&limits);
   protocol::DeviceUsage usage[2] = {};

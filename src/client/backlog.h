@@ -83,9 +83,8 @@ inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t bey
   if (!truth && !batch.unknown && elapsed_ns < batch.estimate_ns) charge.doubtful = true;
   if (batch.first && !batch.unknown && elapsed_ns > batch.estimate_ns &&
       elapsed_ns < 2 * batch.estimate_ns + kHandoverNs) {
-    charge.learned_ns = 0;
-    charge.doubtful = elapsed_ns > batch.estimate_ns + kHandoverNs ||  //
-                      elapsed_ns > 2 * batch.estimate_ns;
+    const uint64_t most_ns = batch.estimate_ns < kHandoverNs ? batch.estimate_ns : kHandoverNs;
+    charge = {.doubtful = elapsed_ns > batch.estimate_ns + most_ns};
     busy_ns = batch.estimate_ns;
   }
   if (beyond_ns < 0) beyond_ns = 0;

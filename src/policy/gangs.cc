@@ -10,9 +10,8 @@ namespace {
 constexpr int64_t kPatienceNs = 52'000'000;
 // A gang that is drained on one device, and on the others has nothing that becomes less, for so
 // long: a peer is missing. Members say how far they are each tenth of a millisecond, and that they
-// have drained within a quarter; but what is left may be expected to be done before it is, and then
-// becomes less with the next fence only, half a millisecond of work later.
-constexpr int64_t kUnevenNs = 600'000;
+// have drained within a quarter.
+constexpr int64_t kUnevenNs = 400'000;
 // To catch up takes a wake-up and a launch.
 constexpr int64_t kCatchUpNs = 200'000;
 constexpr int kCatchUps = 8;

@@ -132,10 +132,7 @@ TEST(Gangs, RandomOnesBesideRandomShares) {
         EXPECT_LE(machines.longest_rest(i), limited ? kSteps : kRest) << "share " << i;
       }
       const int64_t life = std::min(job.stop_step, kSteps) - job.start_step;
-      // Its kernels hold the device while they wait for their peers, which is charged when they
-      // end.
-      const auto most = static_cast<int64_t>(job.terms.limit.value() * static_cast<double>(life)) +
-                        machines.longest_torn(i);
+      const auto most = static_cast<int64_t>(job.terms.limit.value() * static_cast<double>(life));
       for (size_t member = 0; limited && member < job.devices.size(); ++member) {
         EXPECT_LE(machines.UsedSteps(i, member), most + kOverLimit) << "share " << i;
       }

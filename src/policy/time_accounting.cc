@@ -154,7 +154,6 @@ void TimeSharing::Account(int64_t now_ns) {
   for (Share& share : shares_) {
     share.lag_ns -= share.pending_ns;
     share.turn_charged_ns += share.pending_ns;
-    share.fed_ns += share.pending_ns;
     share.pending_ns = 0;
   }
   for (const Rank& rank : ranks) CapAndBalance(rank);

@@ -17,8 +17,6 @@ constexpr int64_t kGangDrainStepNs = 200'000;
 // Drained by so much later than its backlog said (word of it takes a quarter of a millisecond), a
 // share's estimates are not to be gone by: for so many turns the next one waits for its word.
 constexpr int64_t kLateDrainNs = 600'000;
-// Who had this much of a turn, in however many moments, does not starve.
-constexpr double kFedQuanta = 0.5;
 constexpr int kDistrust = 8;
 // What a member keeps queued beyond the bound of what is fenced; and the least such bound.
 constexpr int64_t kUnfencedNs = 1'000'000;
@@ -62,6 +60,7 @@ void TimeSharing::Add(Key key, const ComputeTerms& terms, uint64_t charged_total
   share.terms = terms;
   share.charged_total_ns = charged_total_ns;
   share.quantum_ns = options_.quantum_ns;
+  share.hungry_since_ns = now_ns_;
   share.tokens_ns = ReopenTokens(share.terms.limit.value());
   shares_.push_back(share);
 }
@@ -82,7 +81,7 @@ void TimeSharing::Wanted(Key key, int64_t now_ns) {
   if (share == nullptr || share->phase == Phase::kOpen || share->wanting) return;
   share->wanting = true;
   share->wanting_since_ns = now_ns_;
-  if (share->idle || share->fed_ns >= kFedQuanta * static_cast<double>(options_.quantum_ns)) {
+  if (share->idle || share->fed_ns >= options_.quantum_ns / 2) {
     share->hungry_since_ns = now_ns_;
     share->fed_ns = 0;
   }
@@ -121,7 +120,6 @@ bool TimeSharing::Draining(Key key) const {
 
 void TimeSharing::Open(Share& share) {
   share.lifted = IsStarved(share) && IsBelowAnother(share);
-  if (share.lifted) share.hungry_since_ns = now_ns_;
   share.phase = Phase::kOpen;
   share.idle = share.idle && !share.wanting;
   share.wanting = false;
@@ -138,6 +136,7 @@ void TimeSharing::Close(Share& share, bool occupies) {
   share.occupies = occupies;
   share.drained = false;
   share.closed_ns = now_ns_;
+  share.fed_ns += now_ns_ - share.turn_began_ns;
   share.closing_backlog_ns = share.backlog_ns;
   share.active_ns = now_ns_;
   share.drained_at_ns = kNever;

@@ -144,9 +144,10 @@ class TimeSharing final : public LeasePolicy {
     int64_t expected_end_ns = kNever;                             // kNever: its members do not say
     int64_t active_ns = std::numeric_limits<int64_t>::min() / 2;  // last known to take part
     int64_t wanting_since_ns = 0;
-    // Since it was last idle or had a good part of a turn: for so long it starves, if it wants.
+    // Since it was last idle, or had had half a turn, in however many moments, when it wanted
+    // another: for so long it starves, if it wants.
     int64_t hungry_since_ns = 0;
-    double fed_ns = 0;  // charged since then
+    int64_t fed_ns = 0;  // of its turns since then
   };
 
   Share* Find(Key key);

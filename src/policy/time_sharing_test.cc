@@ -264,6 +264,31 @@ TEST(TimeSharing, WhoHasWorkQueuedIsNotIdleThoughNothingWasChargedYet) {
   EXPECT_TRUE(sharing.State(2).open);
 }
 
+// Seen with the agent: a share whose lease was opened before it wanted it was taken to have starved
+// since the machine's start, and had every turn.
+TEST(TimeSharing, WhoHadTheDeviceOpenHasNotStarved) {
+  ComputeTerms above = Busy(0).terms;
+  above.priority = 1;
+  for (const int64_t open_ns : {kMs, 10 * kS}) {
+    TimeSharing sharing;
+    int64_t now = 3'000 * kS;
+    sharing.Add(1, Busy(0).terms, 0, now);
+    sharing.Decide(now);
+    ASSERT_TRUE(sharing.State(1).open);
+    sharing.Report(1, 0, kMs);
+    now += open_ns;
+    sharing.Add(2, above, 0, now);
+    sharing.Wanted(2, now);
+    sharing.Decide(now);
+    sharing.Drained(1, now += kMs);
+    sharing.Wanted(1, now);
+    sharing.Decide(now);
+    ASSERT_TRUE(sharing.State(2).open) << open_ns;
+    sharing.Decide(now += kMs);
+    EXPECT_TRUE(sharing.State(2).open) << open_ns << ": its turn has only begun";
+  }
+}
+
 // Seen in the simulation: each time that the one above it was late to launch, a share got in for
 // one kernel, and then waited again as long as if it had had its turn.
 TEST(TimeSharing, AMomentOfServiceIsNotTheTurnThatAStarvingShareWaitsFor) {
