@@ -265,6 +265,26 @@ TEST_F(FenceMachineTest, AWaitIsToldOfWithTheDrainingOrALittleLater) {
   EXPECT_EQ(world_.sent, std::vector{protocol::MessageType::kLeaseWanted});
 }
 
+TEST_F(FenceMachineTest, AWaitThatTheDrainingToldOfIsNotToldOfAgain) {
+  Context context;
+  world_.estimates().Learn(1, static_cast<uint64_t>(kMs));
+  Launch(context, 0, 1, kNever);
+  const auto word = [](uint32_t sequence) { return sequence << protocol::kLeaseSequenceShift; };
+  world_.limits.lease.store(word(1));
+  LaunchWait wait(0);
+  world_.now_ns += wait.Step(world_).timeout_ns;
+  world_.usage.drained_sequence = 1;
+  EXPECT_EQ(wait.Step(world_).timeout_ns, LaunchWait::kLookAgainNs);
+  world_.now_ns += LaunchWait::kLookAgainNs;
+  EXPECT_EQ(wait.Step(world_).timeout_ns, LaunchWait::kLookAgainNs);
+  EXPECT_TRUE(world_.sent.empty());
+  // Another lease, which opened and closed while it slept: nobody has told of that.
+  world_.limits.lease.store(word(3));
+  world_.now_ns += wait.Step(world_).timeout_ns;
+  wait.Step(world_);
+  EXPECT_EQ(world_.sent, std::vector{protocol::MessageType::kLeaseWanted});
+}
+
 TEST_F(FenceMachineTest, AWaitAfterTheDrainingIsToldOfAtOnce) {
   Context context;
   world_.estimates().Learn(1, static_cast<uint64_t>(kMs));

@@ -91,11 +91,23 @@ class LaunchWait {
       if (Silent(world)) return BucketAllows(world, limits, compute);
       return open;  // it speaks again; the helper will notice
     }
-    const int64_t soon_ns = said_by_drained_ ? 0 : DrainedSoon(world, compute, lease);
-    said_by_drained_ = soon_ns != 0;
-    if (soon_ns == 0) SayWanted(world, compute, lease);
-    next->timeout_ns = soon_ns != 0 ? soon_ns : kLookAgainNs;
+    next->timeout_ns = TellThatItWaits(world, compute, lease);
     return false;
+  }
+
+  // `waiting` was raised. Answers for how long to wait.
+  template <typename World>
+  int64_t TellThatItWaits(World& world, DeviceCompute& compute, uint32_t lease) {
+    const uint64_t mark = uint64_t{SequenceOf(lease)} + 1;
+    const bool drained = world.Usage(device_).drained_sequence.load() == SequenceOf(lease);
+    if (left_to_drained_ == mark) {
+      if (drained) return kLookAgainNs;  // since: the agent was told, and has seen who waits
+    } else if (const int64_t soon_ns = drained ? 0 : DrainedSoon(world, compute); soon_ns != 0) {
+      left_to_drained_ = mark;
+      return soon_ns;
+    }
+    SayWanted(world, compute, lease);
+    return kLookAgainNs;
   }
 
   template <typename World>
@@ -110,11 +122,10 @@ class LaunchWait {
   // `waiting` was raised before; the helper says "drained" after it wrote the sequence. Answers for
   // how long to wait for that, 0: not at all. What runs may wait for what is not launched.
   template <typename World>
-  int64_t DrainedSoon(World& world, DeviceCompute& compute, uint32_t lease) {
+  static int64_t DrainedSoon(World& world, DeviceCompute& compute) {
     const uint64_t still_ns = compute.backlog.StillNs(world.NowNs());
     const bool soon = compute.backlog.count() != 0 && still_ns < kSoonNs &&
-                      compute.unknown.load(std::memory_order_relaxed) == 0 &&
-                      world.Usage(device_).drained_sequence.load() != SequenceOf(lease);
+                      compute.unknown.load(std::memory_order_relaxed) == 0;
     return soon ? static_cast<int64_t>(still_ns) + kDrainedLateNs : 0;
   }
 
@@ -132,7 +143,8 @@ class LaunchWait {
   uint32_t device_;
   bool counted_ = false;
   bool at_bound_ = false;
-  bool said_by_drained_ = false;  // that it wants the lease is left to the word of having drained
+  // For which lease (its sequence plus one) that it waits is left to the word of having drained.
+  uint64_t left_to_drained_ = 0;
 };
 
 }  // namespace prorata::client
