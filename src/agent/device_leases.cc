@@ -87,6 +87,7 @@ DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
   }
   for (const auto& [key, share] : shares_) {
     share->SetContendedBacklog(sharing_->ContendedBacklogNs(key));
+    share->SetDrainUnawaited(sharing_->DrainUnawaited(key));
   }
   NoteWhatIsHeld(now_ns);
   return outcome;
@@ -106,6 +107,7 @@ void DeviceLeases::TellWhatIsSeen(int64_t now_ns) {
       continue;
     }
     if (sharing_->Draining(key) && share->AllDrained(sharing_->State(key).passed_over)) {
+      sharing_->DrainedSince(key, share->DrainedSince(now_ns));
       sharing_->Drained(key, now_ns);
     }
     if (share->AnyWaiting()) sharing_->Wanted(key, now_ns);
@@ -115,7 +117,7 @@ void DeviceLeases::TellWhatIsSeen(int64_t now_ns) {
 DeviceLeases::Held DeviceLeases::WhatHolds(Key key, const ShareTime& share) const {
   if ((share.lease() & protocol::kLeaseOpen) != 0) return Held::kNot;
   // What was launched under the lease still runs: that is no waiting.
-  if (sharing_->Draining(key)) {
+  if (sharing_->Draining(key) && !sharing_->DrainUnawaited(key)) {
     return sharing_->State(key).passed_over ? Held::kUndrained : Held::kNot;
   }
   if (!share.AnyWaiting()) return Held::kNot;

@@ -191,6 +191,17 @@ bool ShareTime::AllDrained(bool late) const {
   return !any_silent || any_drained;
 }
 
+int64_t ShareTime::DrainedSince(int64_t now_ns) const {
+  int64_t since_ns = std::numeric_limits<int64_t>::min();
+  for (const Member& member : members_) {
+    if (member.departed || member.usage == nullptr || !Engaged(*member.usage)) continue;
+    const int64_t end_ns = member.usage->expected_end_ns.load();
+    if (end_ns > now_ns || end_ns < now_ns - kComparableNs) return now_ns;
+    since_ns = std::max(since_ns, end_ns);
+  }
+  return since_ns < now_ns - kComparableNs ? now_ns : since_ns;
+}
+
 bool ShareTime::AllIdle() const {
   const uint32_t sequence = SequenceOf(lease());
   bool any_living = false;
@@ -245,6 +256,11 @@ void ShareTime::SetTogether(bool together) {
 void ShareTime::SetClosely(bool closely) {
   const uint32_t word = closely ? 1 : 0;
   if (limits_->closely.load() != word) limits_->closely.store(word);
+}
+
+void ShareTime::SetDrainUnawaited(bool unawaited) {
+  const uint32_t word = unawaited ? SequenceOf(lease()) : 0;
+  if (limits_->drain_unawaited.load() != word) limits_->drain_unawaited.store(word);
 }
 
 uint32_t ShareTime::WriteLease(bool open, bool contended) {

@@ -57,6 +57,8 @@ class ShareTime {
   // member that says nothing and has nothing queued (it is stopped, say) no longer keeps the others
   // of its share from their turns, if one of them has drained.
   bool AllDrained(bool late) const;
+  // By when, at the latest, by what its members say; `now_ns` if they do not.
+  int64_t DrainedSince(int64_t now_ns) const;
   // Every member that ever launched has said under this very lease that it is idle, and has not
   // launched since. A share whose members have launched nothing yet is about to.
   bool AllIdle() const;
@@ -76,6 +78,7 @@ class ShareTime {
   void SetContendedBacklog(int64_t backlog_ns);
   void SetTogether(bool together);
   void SetClosely(bool closely);
+  void SetDrainUnawaited(bool unawaited);  // of the lease as it is
   // The next word; answers its sequence.
   uint32_t WriteLease(bool open, bool contended);
 

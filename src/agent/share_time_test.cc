@@ -43,6 +43,37 @@ TEST(ShareTime, AMemberWithWorkQueuedIsActiveHoweverLongItTakes) {
   EXPECT_EQ(limits.active_members, 1u);
 }
 
+TEST(ShareTime, SinceWhenItHasDrained) {
+  constexpr int64_t kNow = 5'000'000'000, kMs = 1'000'000;
+  protocol::DeviceLimits limits = {};
+  ShareTime time(&limits);
+  protocol::DeviceUsage usage[3] = {};
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    time.Admit(slot);
+    time.SetUsage(slot, &usage[slot]);
+  }
+  EXPECT_EQ(time.DrainedSince(kNow), kNow) << "none has launched";
+  usage[0].launches = usage[1].launches = 1;
+  usage[0].expected_end_ns = kNow - 4 * kMs;
+  usage[1].expected_end_ns = kNow - 3 * kMs;
+  EXPECT_EQ(time.DrainedSince(kNow), kNow - 3 * kMs) << "the last of them; one has launched nothing";
+  usage[0].expected_end_ns = kNow + kMs;
+  EXPECT_EQ(time.DrainedSince(kNow), kNow) << "that is no time at which it had drained";
+  usage[0].expected_end_ns = kNow - 3'600'000'000'000;
+  EXPECT_EQ(time.DrainedSince(kNow), kNow) << "nor is that of another time namespace";
+}
+
+TEST(ShareTime, TheWordThatADrainIsUnawaitedIsOfOneLease) {
+  protocol::DeviceLimits limits = {};
+  ShareTime time(&limits);
+  time.WriteLease(true, true);
+  const uint32_t closed = time.WriteLease(false, false);
+  time.SetDrainUnawaited(true);
+  EXPECT_EQ(limits.drain_unawaited, closed);
+  time.SetDrainUnawaited(false);
+  EXPECT_EQ(limits.drain_unawaited, 0u);
+}
+
 // What a member wrote at its helper's last look is older than what its launches say.
 TEST(ShareTime, WhatIsQueuedIsKnownByItsExpectedEnd) {
   constexpr int64_t kNow = 5'000'000'000, kMs = 1'000'000;

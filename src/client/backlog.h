@@ -103,12 +103,13 @@ inline BatchCharge ChargeInCrowd(const Batch& batch, const BatchCharge& charge) 
 // Fenced work outstanding on a device.
 class Backlog {
  public:
-  void Add(uint64_t ns, int64_t now_ns) {
+  // It may run since `since_ns`, at the earliest.
+  void Add(uint64_t ns, int64_t since_ns) {
     ns_.fetch_add(ns);
     count_.fetch_add(1);
     int64_t end_ns = end_ns_.load(std::memory_order_relaxed);
     while (!end_ns_.compare_exchange_weak(
-        end_ns, (end_ns > now_ns ? end_ns : now_ns) + static_cast<int64_t>(ns),
+        end_ns, (end_ns > since_ns ? end_ns : since_ns) + static_cast<int64_t>(ns),
         std::memory_order_relaxed)) {
     }
   }

@@ -109,7 +109,7 @@ uint64_t CopyKey(uint64_t bytes) {
 void BeforeWait(CUstream stream, bool per_thread) {
   StreamRecord* const record = FindStream(stream, per_thread);
   if (record != nullptr && record->word.load(std::memory_order_relaxed) != 0) {
-    EndBatch(record, false);
+    EndOldBatch(record);
   }
 }
 

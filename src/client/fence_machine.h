@@ -20,10 +20,19 @@ class FenceMachine {
     });
   }
 
-  // Fences the batch under way. `unknown`: it holds a launch without an estimate.
+  // Fences the batch under way, whose last launch was just made. `unknown`: it holds a launch
+  // without an estimate.
   void EndBatch(StreamRecord* stream, bool unknown) {
     Fencing(stream, [&] {
-      End(stream, unknown);
+      End(stream, unknown, true);
+      Harvest(stream->ring);
+    });
+  }
+
+  // That, some time after its last launch: all of it may have run by now.
+  void EndOldBatch(StreamRecord* stream) {
+    Fencing(stream, [&] {
+      End(stream, false, false);
       Harvest(stream->ring);
     });
   }
@@ -208,7 +217,7 @@ class FenceMachine {
     return true;
   }
 
-  void End(StreamRecord* stream, bool unknown) {
+  void End(StreamRecord* stream, bool unknown, bool just_launched) {
     Ring* ring = stream->ring;
     const uint64_t word = stream->word.exchange(0, std::memory_order_relaxed);
     const uint64_t key = stream->batch_key.exchange(0, std::memory_order_relaxed);
@@ -236,8 +245,10 @@ class FenceMachine {
     stream->last_slot = index;
     stream->last_use = slot.use;
     const int64_t now_ns = world_.NowNs();
-    if (compute.backlog.count() == 0) compute.backlog.HeadIs(slot.backlog_ns, now_ns);
-    compute.backlog.Add(slot.backlog_ns, now_ns);
+    // One that waited for its fence may have run meanwhile.
+    const int64_t since_ns = just_launched ? now_ns : stream->began_ns;
+    if (compute.backlog.count() == 0) compute.backlog.HeadIs(slot.backlog_ns, since_ns);
+    compute.backlog.Add(slot.backlog_ns, since_ns);
     if (unknown) compute.unknown.fetch_add(1, std::memory_order_relaxed);
     TellExpectedEnd(stream->device);
     if (AppendToQueue(ring, index)) compute.contexts.Begin(stream->began_ns);

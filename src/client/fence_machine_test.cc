@@ -296,6 +296,41 @@ TEST_F(FenceMachineTest, AWaitAfterTheDrainingIsToldOfAtOnce) {
   EXPECT_EQ(world_.sent, std::vector{protocol::MessageType::kLeaseWanted});
 }
 
+TEST_F(FenceMachineTest, ADrainThatNobodyAwaitsIsWrittenAndNotSent) {
+  Context context;
+  for (const uint32_t unawaited : {1u, 2u}) {
+    world_.limits.lease.store(2u << protocol::kLeaseSequenceShift);
+    world_.limits.drain_unawaited = unawaited;
+    world_.compute.watch = LeaseWatch();
+    world_.sent.clear();
+    world_.usage.drained_sequence = 0;
+    world_.now_ns += kMs;
+    Look({&context});
+    EXPECT_EQ(world_.usage.drained_sequence, 2u);
+    EXPECT_EQ(world_.usage.expected_end_ns, world_.now_ns);
+    EXPECT_EQ(world_.sent.size(), unawaited == 2 ? 0u : 1u) << "of another lease it is not said";
+  }
+}
+
+// What was launched and left without a fence may be done when its thread comes to wait.
+TEST_F(FenceMachineTest, ABatchThatIsFencedLateIsExpectedToEndByWhenItBegan) {
+  Context context;
+  StreamRecord& stream = context.streams[0];
+  world_.estimates().Learn(1, 300'000);
+  ASSERT_TRUE(RaiseLaunching(world_, &stream));
+  const uint32_t estimate_ns =
+      PrepareBatch(FenceMachine<FakeWorld>(world_), &stream, world_.estimates().Lookup(1));
+  const int64_t began_ns = world_.now_ns;
+  EXPECT_FALSE(AddLaunch(&stream, this, 1, estimate_ns));
+  stream.launching.fetch_sub(1);
+  world_.free_at_ns[&stream] = began_ns + 320'000;
+  world_.now_ns += 250'000;
+  world_.limits.lease.store(1u << protocol::kLeaseSequenceShift);
+  FenceBeforeWait(world_, &stream);
+  EXPECT_EQ(world_.usage.expected_end_ns, began_ns + estimate_ns);
+  EXPECT_NEAR(static_cast<double>(estimate_ns), 300'000, 5'000);
+}
+
 TEST_F(FenceMachineTest, WhoWaitsAtTheBoundIsCounted) {
   Context context;
   world_.limits.backlog_alone_us.store(500);

@@ -63,6 +63,11 @@ class InContextOf {
   Fences().EndBatch(stream, unknown);
 }
 
+[[gnu::noinline]] inline void EndOldBatch(StreamRecord* stream) {
+  const InContextOf here(stream);
+  Fences().EndOldBatch(stream);
+}
+
 template <typename Call>
 [[gnu::noinline]] CUresult LaunchWithoutRecord(Call&& call) {
   const Place place = CurrentPlace();

@@ -35,7 +35,7 @@ bool RaiseLaunching(World& world, StreamRecord* stream) {
 template <typename World>
 uint32_t PrepareBatch(FenceMachine<World> fences, StreamRecord* stream, uint32_t estimate_ns) {
   if (stream->word.load(std::memory_order_relaxed) != 0) {
-    fences.EndBatch(stream, false);
+    fences.EndOldBatch(stream);
   } else if (stream->probe.exchange(0, std::memory_order_relaxed) != 0) {
     estimate_ns = 0;
   }
@@ -50,7 +50,7 @@ template <typename World>
 void FenceBeforeWait(World& world, StreamRecord* stream) {
   if (stream->word.load(std::memory_order_relaxed) == 0) return;
   if (LeaseAllows(world, stream->device)) return;
-  FenceMachine<World>(world).EndBatch(stream, false);
+  FenceMachine<World>(world).EndOldBatch(stream);
 }
 
 // Adds to the word of a batch; answers what it was. `thread`: the caller's tag.

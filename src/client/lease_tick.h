@@ -56,7 +56,9 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
   // count as idle until it launches again.
   if (compute.watch.quiet()) usage.backlog_ns.store(0, std::memory_order_relaxed);
   if (act.drained) {
+    usage.expected_end_ns.store(now_ns, std::memory_order_relaxed);
     usage.drained_sequence.store(act.sequence);
+    if (limits.drain_unawaited.load() == act.sequence) return act.look_again_ns;
     world.Send(protocol::MessageType::kLeaseDrained, {device, act.sequence});
   }
   if (act.idle) world.Send(protocol::MessageType::kLeaseIdle, {device, act.sequence});

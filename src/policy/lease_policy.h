@@ -63,6 +63,8 @@ class LeasePolicy {
   virtual void Wanted(Key share, int64_t now_ns) = 0;   // a launch waits for the closed lease
   virtual void Idle(Key share, int64_t now_ns) = 0;     // nothing queued or running or waiting
   virtual void Drained(Key share, int64_t now_ns) = 0;  // launched before the closing, and done
+  // For the next Drained of it: that it was so at `drained_ns` already, if it is told late.
+  virtual void DrainedSince(Key /*share*/, int64_t /*drained_ns*/) {}
 
   virtual Decisions Decide(int64_t now_ns) = 0;
 
@@ -70,6 +72,9 @@ class LeasePolicy {
   virtual ShareState State(Key share) const = 0;
   // Called back, and not known to have drained (passed over or not).
   virtual bool Draining(Key share) const = 0;
+  // It drains, and nothing depends on when that is told: somebody else was let in meanwhile, and
+  // that it wants to run again is known.
+  virtual bool DrainUnawaited(Key /*share*/) const { return false; }
   // The most fenced work that a member of it keeps queued while its lease is contended.
   virtual int64_t ContendedBacklogNs(Key share) const {
     static_cast<void>(share);

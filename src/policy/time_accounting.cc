@@ -75,8 +75,12 @@ std::vector<double> TimeSharing::EntitledWhile(const std::vector<const Share*>& 
 // which it was let in. What it left unused it does not keep for long: that much would be charged
 // twice again. "Long" begins when nothing is outstanding; a backlog may be reported a tick too
 // late.
-void TimeSharing::ChargeNoMoreThanPossible(Share& share, double passed_ns) const {
-  if (share.phase != Phase::kClosed) share.possible_ns += passed_ns;
+void TimeSharing::ChargeNoMoreThanPossible(Share& share, double passed_ns, int64_t now_ns) const {
+  if (share.phase != Phase::kClosed) {
+    // What it was let in for ended when it had drained, not when that was told.
+    const double after_ns = static_cast<double>(now_ns - share.drained_since_ns);
+    share.possible_ns += passed_ns - std::clamp(after_ns, 0.0, passed_ns);
+  }
   share.pending_ns = std::min(share.pending_ns, share.possible_ns);
   share.possible_ns -= share.pending_ns;
   if (share.backlog_ns == 0) {
@@ -127,7 +131,7 @@ void TimeSharing::Account(int64_t now_ns) {
   started_ = true;
   const auto passed = static_cast<double>(std::max<int64_t>(0, now_ns - now_ns_));
   ChargeCompanyOnce(passed);
-  for (Share& share : shares_) ChargeNoMoreThanPossible(share, passed);
+  for (Share& share : shares_) ChargeNoMoreThanPossible(share, passed, now_ns);
   const std::vector<Rank> ranks = Ranks();
   now_ns_ = std::max(now_ns_, now_ns);
   for (Share& share : shares_) {

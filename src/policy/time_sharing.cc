@@ -112,6 +112,23 @@ void TimeSharing::Drained(Key key, int64_t now_ns) {
   if (share->phase == Phase::kDraining || share->phase == Phase::kPassedOver) EndDrain(*share);
 }
 
+void TimeSharing::DrainedSince(Key key, int64_t drained_ns) {
+  Share* share = Find(key);
+  if (share == nullptr || share->phase != Phase::kDraining || share->occupies) return;
+  share->drained_since_ns = std::max(drained_ns, share->closed_ns);
+}
+
+// Nor is it to be let in before the other's turn is over: it owes, has no claim by having woken, and
+// is not above the other.
+bool TimeSharing::DrainUnawaited(Key key) const {
+  const Share* share = Find(key);
+  return share != nullptr && share->phase == Phase::kDraining && !share->occupies &&
+         share->wanting && !share->woke && share->lag_ns <= 0 && share->gang == GangTurn::kNone &&
+         std::any_of(shares_.begin(), shares_.end(), [&](const Share& other) {
+           return other.phase == Phase::kOpen && RankOf(other) >= RankOf(*share);
+         });
+}
+
 bool TimeSharing::Draining(Key key) const {
   const Share* share = Find(key);
   return share != nullptr &&
@@ -145,13 +162,15 @@ void TimeSharing::Close(Share& share, bool occupies) {
 }
 
 void TimeSharing::EndDrain(Share& share) {
+  const int64_t drained_ns = std::min(now_ns_, share.drained_since_ns);
   if (share.drained_at_ns != kNever) {
-    const bool late = now_ns_ - share.drained_at_ns > kLateDrainNs;
+    const bool late = drained_ns - share.drained_at_ns > kLateDrainNs;
     share.distrust = late ? kDistrust : std::max(0, share.distrust - 1);
   }
   share.phase = Phase::kClosed;
   share.occupies = share.drained = false;
-  share.active_ns = now_ns_;
+  share.active_ns = drained_ns;
+  share.drained_since_ns = kNever;
   share.last_turn_ns = static_cast<double>(options_.quantum_ns) + share.turn_charged_ns;
 }
 
@@ -328,18 +347,28 @@ int64_t TimeSharing::NextDrainLook(const Share& share) const {
 int64_t TimeSharing::NextDeadline() {
   int64_t next = CompanyDeadline();
   const Share* best = Best(/*gangs_too=*/true);
+  // One that drains unawaited waits for its next turn, though it could not be let in yet.
+  const bool waited_for = best != nullptr || std::any_of(shares_.begin(), shares_.end(),
+                                                         [this](const Share& share) {
+                                                           return DrainUnawaited(share.key);
+                                                         });
   for (const Share& share : shares_) {
-    if (share.phase == Phase::kDraining) next = std::min(next, share.drain_by_ns);
+    if (share.phase == Phase::kDraining) {
+      // One that nobody waits for is looked at when something else is to be, as a rule.
+      const int64_t unhurried_ns = share.occupies ? 0 : options_.drain_grace_ns;
+      next = std::min(next, share.drain_by_ns + unhurried_ns);
+    }
     if (share.gang != GangTurn::kNone && share.phase == Phase::kDraining && !share.drained) {
       next = std::min(next, now_ns_ + kGangDrainStepNs);
     }
     if (share.phase == Phase::kDraining && share.occupies && best != nullptr) {
       next = std::min(next, NextDrainLook(share));
     }
-    if (share.phase == Phase::kOpen && best != nullptr) {
+    if (share.phase == Phase::kOpen && waited_for) {
       const int64_t end = share.opened_ns + share.quantum_ns - kTurnRestNs;
       // As much is queued as at the end of its last turn, as a rule.
-      const int64_t early = end - std::min(share.closing_backlog_ns, options_.backlog_contended_ns);
+      const int64_t early =
+          end - std::min(share.closing_backlog_ns, options_.backlog_contended_ns) / 2;
       next = std::min(
           next, early > now_ns_ ? early : std::max(now_ns_ + kStepNs, end - share.backlog_ns));
     }

@@ -91,10 +91,12 @@ class TimeSharing final : public LeasePolicy {
   void Wanted(Key share, int64_t now_ns) override;
   void Idle(Key share, int64_t now_ns) override;
   void Drained(Key share, int64_t now_ns) override;
+  void DrainedSince(Key share, int64_t drained_ns) override;
   Decisions Decide(int64_t now_ns) override;
   std::vector<Key> Shares() const override;
   ShareState State(Key share) const override;
   bool Draining(Key share) const override;
+  bool DrainUnawaited(Key share) const override;
   int64_t ContendedBacklogNs(Key share) const override;
   int64_t MostBacklogNs() const override;
   bool AtLimit(Key share) const override;
@@ -141,6 +143,7 @@ class TimeSharing final : public LeasePolicy {
     int64_t watched_since_ns = 0;  // its members report their backlog often since then
     // Is expected to have drained, by all it reported since it was closed.
     int64_t drained_at_ns = 0;
+    int64_t drained_since_ns = kNever;  // had drained by then, of which the word comes late
     int64_t expected_end_ns = kNever;                             // kNever: its members do not say
     int64_t active_ns = std::numeric_limits<int64_t>::min() / 2;  // last known to take part
     int64_t wanting_since_ns = 0;
@@ -164,7 +167,7 @@ class TimeSharing final : public LeasePolicy {
   std::vector<double> EntitledWhile(const std::vector<const Share*>& taking_part) const;
 
   void Account(int64_t now_ns);
-  void ChargeNoMoreThanPossible(Share& share, double passed_ns) const;
+  void ChargeNoMoreThanPossible(Share& share, double passed_ns, int64_t now_ns) const;
   // Those of one priority that take part, and what each is entitled to of what that priority gets.
   struct Rank {
     int32_t priority = 0;

@@ -104,7 +104,11 @@ struct DeviceLimits {
   // that costs them a processor's time. Where a share's kernels wait for each other, what becomes
   // less on one device and not on another tells that a peer is missing.
   std::atomic<uint32_t> closely;
-  uint32_t reserved1[12];
+  // The sequence of a closed lease of which nobody waits to hear that it has drained: the next share
+  // was let in when this one's work was about to be done, and that this one waits for another turn
+  // is known. Members write the drained_sequence of it, and send nothing.
+  std::atomic<uint32_t> drain_unawaited;
+  uint32_t reserved1[11];
   // What all grants of this share on this device add up to, with what the audit found beyond them,
   // for cuMemGetInfo: above the limit only while a limit that was lowered below use is being
   // reached, or when overhead alone is above it.
