@@ -13,11 +13,12 @@ constexpr int64_t kUs = 1'000, kMs = 1'000'000;
 // has drained.
 class Unawaited : public testing::Test {
  protected:
-  void Begin(int32_t priority_of_1 = 0) {
+  void Begin(int32_t priority_of_1 = 0, double limit_of_1 = 1) {
     for (const LeasePolicy::Key key : {1, 2}) {
       ComputeTerms terms;
       terms.request = Fraction{Fraction::kOne / 2};
       if (key == 1) terms.priority = priority_of_1;
+      if (key == 1) terms.limit.ppm = static_cast<uint32_t>(limit_of_1 * Fraction::kOne);
       sharing_.Add(key, terms, 0, 0);
     }
     sharing_.Wanted(1, 0);
@@ -82,8 +83,8 @@ TEST_F(Unawaited, TheNextTurnEndsInTime) {
   EXPECT_LE(now_ns_, opened_ns + 13 * kMs);
 }
 
-TEST_F(Unawaited, NotOfOneThatIsAboveTheOther) {
-  Begin(/*priority_of_1=*/1);
+TEST_F(Unawaited, NotOfOneThatWokeAndHasAClaim) {
+  Begin();
   // It is idle, the other is let in, and it wakes while its last kernel is still on the device.
   Look(1, 0);
   sharing_.Idle(1, now_ns_);
@@ -92,6 +93,27 @@ TEST_F(Unawaited, NotOfOneThatIsAboveTheOther) {
   EXPECT_FALSE(sharing_.DrainUnawaited(1));
   sharing_.Wanted(1, now_ns_);
   EXPECT_FALSE(sharing_.DrainUnawaited(1)) << "it is let in as soon as it has drained";
+}
+
+TEST_F(Unawaited, NotOfOneThatIsAboveTheOther) {
+  Begin(/*priority_of_1=*/1, /*limit_of_1=*/0.3);
+  Run(1, 100 * kMs);
+  ASSERT_TRUE(sharing_.Draining(1)) << "its limit is used up";
+  sharing_.Wanted(1, now_ns_);
+  now_ns_ += 1'960 * kUs;
+  Look(1, 40 * kUs);
+  ASSERT_TRUE(sharing_.State(2).open);
+  EXPECT_FALSE(sharing_.DrainUnawaited(1));
+}
+
+// It had but a moment, and is owed most of the device: it is not made to wait for a whole turn.
+TEST_F(Unawaited, NotOfOneThatIsOwed) {
+  HandOver();
+  sharing_.Report(2, charged_[2] + 13 * kMs, 0);
+  sharing_.Decide(now_ns_ + 13 * kMs);
+  ASSERT_TRUE(sharing_.State(2).open);
+  EXPECT_GT(sharing_.State(1).lag_ns, 0);
+  EXPECT_FALSE(sharing_.DrainUnawaited(1));
 }
 
 // The word comes with the next look, a turn later: the share was let in until it had drained, and
