@@ -13,10 +13,11 @@ constexpr int64_t kUs = 1'000, kMs = 1'000'000;
 // has drained.
 class Unawaited : public testing::Test {
  protected:
-  void Begin(int32_t priority_of_1 = 0, double limit_of_1 = 1) {
+  void Begin(int32_t priority_of_1 = 0, double limit_of_1 = 1, double request_of_1 = 0.5) {
     for (const LeasePolicy::Key key : {1, 2}) {
       ComputeTerms terms;
-      terms.request = Fraction{Fraction::kOne / 2};
+      const double request = key == 1 ? request_of_1 : 1 - request_of_1;
+      terms.request.ppm = static_cast<uint32_t>(request * Fraction::kOne);
       if (key == 1) terms.priority = priority_of_1;
       if (key == 1) terms.limit.ppm = static_cast<uint32_t>(limit_of_1 * Fraction::kOne);
       sharing_.Add(key, terms, 0, 0);
@@ -36,7 +37,6 @@ class Unawaited : public testing::Test {
     return sharing_.Decide(now_ns_);
   }
   void HandOver() {
-    Begin();
     Run(1, 20 * kMs);
     ASSERT_TRUE(sharing_.Draining(1));
     EXPECT_FALSE(sharing_.DrainUnawaited(1)) << "the next one is not in yet";
@@ -54,6 +54,7 @@ class Unawaited : public testing::Test {
 };
 
 TEST_F(Unawaited, OnceTheNextIsInAndTheWaitIsKnown) {
+  Begin();
   HandOver();
   EXPECT_TRUE(sharing_.DrainUnawaited(1));
   sharing_.Drained(1, now_ns_ + kMs);
@@ -71,6 +72,7 @@ TEST_F(Unawaited, NotWhileNobodyKnowsThatItWaits) {
 
 // Seen when this was new: with nobody who could be let in at once, the holder's turn had no end.
 TEST_F(Unawaited, TheNextTurnEndsInTime) {
+  Begin();
   HandOver();
   EXPECT_LE(decisions_.next_ns, now_ns_ + 13 * kMs);
   const int64_t opened_ns = now_ns_;
@@ -86,12 +88,14 @@ TEST_F(Unawaited, TheNextTurnEndsInTime) {
 TEST_F(Unawaited, NotOfOneThatWokeAndHasAClaim) {
   Begin();
   // It is idle, the other is let in, and it wakes while its last kernel is still on the device.
-  Look(1, 0);
+  sharing_.Report(1, 100 * kUs, 0);
   sharing_.Idle(1, now_ns_);
   sharing_.Decide(now_ns_);
   ASSERT_TRUE(sharing_.State(2).open);
   EXPECT_FALSE(sharing_.DrainUnawaited(1));
   sharing_.Wanted(1, now_ns_);
+  ASSERT_TRUE(sharing_.Draining(1));
+  EXPECT_LE(sharing_.State(1).lag_ns, 0);
   EXPECT_FALSE(sharing_.DrainUnawaited(1)) << "it is let in as soon as it has drained";
 }
 
@@ -108,10 +112,12 @@ TEST_F(Unawaited, NotOfOneThatIsAboveTheOther) {
 
 // It had but a moment, and is owed most of the device: it is not made to wait for a whole turn.
 TEST_F(Unawaited, NotOfOneThatIsOwed) {
+  Begin(0, 1, /*request_of_1=*/0.9);
   HandOver();
-  sharing_.Report(2, charged_[2] + 13 * kMs, 0);
-  sharing_.Decide(now_ns_ + 13 * kMs);
+  sharing_.Report(2, charged_[2] + 9 * kMs, 0);
+  sharing_.Decide(now_ns_ + 9 * kMs);
   ASSERT_TRUE(sharing_.State(2).open);
+  ASSERT_TRUE(sharing_.Draining(1));
   EXPECT_GT(sharing_.State(1).lag_ns, 0);
   EXPECT_FALSE(sharing_.DrainUnawaited(1));
 }
@@ -119,6 +125,7 @@ TEST_F(Unawaited, NotOfOneThatIsOwed) {
 // The word comes with the next look, a turn later: the share was let in until it had drained, and
 // can have used no more than that.
 TEST_F(Unawaited, WhatItMayBeChargedForEndsWhenItHadDrained) {
+  Begin();
   HandOver();
   const double before_ns = sharing_.State(2).lag_ns - sharing_.State(1).lag_ns;
   const int64_t drained_ns = now_ns_ + 40 * kUs;
@@ -132,6 +139,7 @@ TEST_F(Unawaited, WhatItMayBeChargedForEndsWhenItHadDrained) {
 
 // An end that was told late is not a late end: the next drain is gone by again.
 TEST_F(Unawaited, IsNotDistrustedForIt) {
+  Begin();
   HandOver();
   const int64_t drained_ns = now_ns_ + 40 * kUs;
   now_ns_ += 11 * kMs;
