@@ -56,7 +56,8 @@ TEST(ShareTime, SinceWhenItHasDrained) {
   usage[0].launches = usage[1].launches = 1;
   usage[0].expected_end_ns = kNow - 4 * kMs;
   usage[1].expected_end_ns = kNow - 3 * kMs;
-  EXPECT_EQ(time.DrainedSince(kNow), kNow - 3 * kMs) << "the last of them; one has launched nothing";
+  EXPECT_EQ(time.DrainedSince(kNow), kNow - 3 * kMs)
+      << "the last of them; one has launched nothing";
   usage[0].expected_end_ns = kNow + kMs;
   EXPECT_EQ(time.DrainedSince(kNow), kNow) << "that is no time at which it had drained";
   usage[0].expected_end_ns = kNow - 3'600'000'000'000;

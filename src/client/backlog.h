@@ -124,6 +124,13 @@ class Backlog {
     head_ns_.store(head_ns, std::memory_order_relaxed);
     end_ns_.store(now_ns + static_cast<int64_t>(StillNs(now_ns)), std::memory_order_relaxed);
   }
+  // The estimates may have been too long.
+  void AllIsDone(int64_t now_ns) {
+    int64_t end_ns = end_ns_.load(std::memory_order_relaxed);
+    while (end_ns > now_ns &&
+           !end_ns_.compare_exchange_weak(end_ns, now_ns, std::memory_order_relaxed)) {
+    }
+  }
   int64_t end_ns() const { return end_ns_.load(std::memory_order_relaxed); }
   // What is still to run, if all of it ran one after the other since it was added.
   uint64_t StillNs(int64_t now_ns) const {

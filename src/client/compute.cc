@@ -9,6 +9,7 @@ namespace prorata::client {
 
 constinit DeviceCompute g_compute[protocol::kMaxDevices];
 constinit Estimates g_estimates;
+constinit LookTimer g_look_timer(g_compute);
 
 void AwaitLaunch(uint32_t device) {
   LaunchWait wait(device);

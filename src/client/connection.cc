@@ -53,7 +53,8 @@ bool Receive(int fd) {
 
 // Waits for the answer to a join.
 JoinResult AwaitWelcome(int fd, int64_t deadline_ns, int64_t busy_until_ns,
-                        protocol::Welcome* welcome, protocol::RefusedReason* reason) {
+                        protocol::Welcome* welcome, protocol::RefusedReason* reason,
+                        int64_t (*meanwhile)()) {
   constexpr int64_t kLookEveryNs = 100'000'000;  // at the heart
   for (;;) {
     FrameHeader header;
@@ -74,7 +75,8 @@ JoinResult AwaitWelcome(int fd, int64_t deadline_ns, int64_t busy_until_ns,
     const bool beats = AgentSilentNs() < kHeartStoodStillNs;
     const int64_t left_ns = Max(deadline_ns, beats ? busy_until_ns : 0) - NowNs();
     if (state == FrameReader::State::kBad || left_ns <= 0) return JoinResult::kNoAgent;
-    AwaitReadable(fd, Min(left_ns, kLookEveryNs));
+    const int64_t look_ns = meanwhile != nullptr ? meanwhile() : kLookEveryNs;
+    AwaitReadable(fd, Min(left_ns, Min(look_ns, kLookEveryNs)));
     if (!Receive(fd)) return JoinResult::kNoAgent;
   }
 }
@@ -92,13 +94,15 @@ void RemapLimits() {
 
 }  // namespace
 
-JoinResult JoinAgent(int64_t deadline_ns, protocol::RefusedReason* reason, int64_t busy_until_ns) {
+JoinResult JoinAgent(int64_t deadline_ns, protocol::RefusedReason* reason, int64_t busy_until_ns,
+                     int64_t (*meanwhile)()) {
   const int fd = ConnectToAgent(g_share.folder);
   if (fd < 0) return JoinResult::kNoAgent;
   g_reader = FrameReader(g_buffer, sizeof g_buffer);
   protocol::Welcome welcome = {};
   JoinResult result = JoinResult::kNoAgent;
-  if (SendJoin(fd)) result = AwaitWelcome(fd, deadline_ns, busy_until_ns, &welcome, reason);
+  if (SendJoin(fd))
+    result = AwaitWelcome(fd, deadline_ns, busy_until_ns, &welcome, reason, meanwhile);
   if (result == JoinResult::kJoined && welcome.slot >= protocol::kMaxMembers) {
     result = JoinResult::kNoAgent;
   }

@@ -76,9 +76,12 @@ class FenceMachine {
     }
     if (any_done) {
       const int32_t head = NextInQueue(ring, -1);
+      Backlog& backlog = world_.Compute(ring->device).backlog;
       if (head >= 0) {
-        world_.Compute(ring->device).backlog.HeadIs(ring->slots[head].backlog_ns, world_.NowNs());
+        backlog.HeadIs(ring->slots[head].backlog_ns, world_.NowNs());
         TellExpectedEnd(ring->device);
+      } else if (backlog.count() == 0) {
+        backlog.AllIsDone(world_.NowNs());
       }
     }
     ring->persistent_ns.store(persistent_ns, std::memory_order_relaxed);
@@ -118,6 +121,24 @@ class FenceMachine {
   void TellExpectedEnd(uint32_t device) {
     world_.Usage(device).expected_end_ns.store(world_.Compute(device).backlog.end_ns(),
                                                std::memory_order_relaxed);
+  }
+
+  // There is nothing to be seen until what is launched should be done, and its program had time to
+  // launch more. Then a wake-up is worth its while.
+  void PutOffLook(uint32_t device, int64_t now_ns) {
+    DeviceCompute& compute = world_.Compute(device);
+    const int64_t by_ns = compute.look_by_ns.load(std::memory_order_relaxed);
+    if (by_ns == 0 || compute.unknown.load(std::memory_order_relaxed) != 0) return;
+    const uint64_t backlog_ns = compute.backlog.StillNs(now_ns);
+    world_.Usage(device).backlog_ns.store(backlog_ns > 0 ? backlog_ns : 1,
+                                          std::memory_order_relaxed);
+    const uint32_t idle_us = world_.Limits(device).idle_report_us.load(std::memory_order_relaxed);
+    // Long work may end some part earlier than expected.
+    const auto early_ns = static_cast<int64_t>(backlog_ns / 16);
+    const int64_t idle_ns = compute.backlog.end_ns() - early_ns + int64_t{idle_us} * 500;
+    const int64_t at_ns = idle_ns < by_ns ? idle_ns : by_ns;
+    const int64_t later_ns = at_ns - compute.look_ns.load(std::memory_order_relaxed);
+    if (later_ns > LeaseWatch::kOftenNs) world_.PutOffLook(device, at_ns);
   }
 
   void RemoveFromBacklog(Ring* ring, const Slot& slot) {
@@ -201,7 +222,7 @@ class FenceMachine {
     }
     slot.stream = stream;
     slot.batch.first = slot.from < 0 && FirstOfTurn(stream->device);
-    stream->began_ns = world_.NowNs();
+    stream->began_ns.store(world_.NowNs(), std::memory_order_relaxed);
     stream->open_slot = index;
   }
 
@@ -245,13 +266,28 @@ class FenceMachine {
     stream->last_slot = index;
     stream->last_use = slot.use;
     const int64_t now_ns = world_.NowNs();
-    // One that waited for its fence may have run meanwhile.
-    const int64_t since_ns = just_launched ? now_ns : stream->began_ns;
+    const int64_t since_ns = SinceWhen(*stream, slot, now_ns, just_launched);
     if (compute.backlog.count() == 0) compute.backlog.HeadIs(slot.backlog_ns, since_ns);
     compute.backlog.Add(slot.backlog_ns, since_ns);
     if (unknown) compute.unknown.fetch_add(1, std::memory_order_relaxed);
     TellExpectedEnd(stream->device);
+    PutOffLook(stream->device, now_ns);
     if (AppendToQueue(ring, index)) compute.contexts.Begin(stream->began_ns);
+  }
+
+  // From when on a batch runs that is just fenced, for what is expected of it: it waits for all of
+  // its fence. But one that was fenced late may have run meanwhile; and of one that was launched no
+  // faster than it runs, as those that leave gaps for others do, the last launch is left.
+  int64_t SinceWhen(const StreamRecord& stream, const Slot& slot, int64_t now_ns,
+                    bool just_launched) {
+    const int64_t began_ns = stream.began_ns.load(std::memory_order_relaxed);
+    if (!just_launched) return began_ns;
+    const auto all_ns = static_cast<int64_t>(slot.backlog_ns);
+    const bool gaps = world_.Limits(stream.device).together.load(std::memory_order_relaxed) != 0;
+    if (!gaps || slot.batch.unknown || (now_ns - began_ns) * 2 < all_ns) return now_ns;
+    const int64_t last_ns = all_ns / static_cast<int64_t>(slot.batch.launches);
+    const int64_t since_ns = now_ns + last_ns - all_ns;
+    return since_ns > began_ns ? since_ns : began_ns;
   }
 
   // Others run beside this member's work, and are in its elapsed times.

@@ -31,6 +31,11 @@ class FakeWorld {
     sent.push_back(type);
     return true;
   }
+  void PlanLook(uint32_t, int64_t at_ns, int64_t by_ns) {
+    compute.look_ns = at_ns;
+    compute.look_by_ns = by_ns;
+  }
+  void PutOffLook(uint32_t, int64_t at_ns) { compute.look_ns = at_ns; }
   struct OwnCalls {
     explicit OwnCalls(FakeWorld&) {}
   };

@@ -62,10 +62,10 @@ struct alignas(64) StreamRecord {
   bool per_thread;     // which variant of cuEventRecord means this stream
   // Under `fencing`:
   std::atomic<uint32_t> fencing;
-  int32_t open_slot;  // of the batch under way, or -1
-  int32_t last_slot;  // of the last fence, or -1 ...
-  uint64_t last_use;  // ... valid while the slot's `use` is this
-  int64_t began_ns;
+  int32_t open_slot;              // of the batch under way, or -1
+  int32_t last_slot;              // of the last fence, or -1 ...
+  uint64_t last_use;              // ... valid while the slot's `use` is this
+  std::atomic<int64_t> began_ns;  // the batch under way; others may read it
 };
 
 inline constexpr uint64_t kMixedKey = ~uint64_t{0};
@@ -77,11 +77,14 @@ struct OpenWork {
   uint64_t ns = 0;
   uint32_t launching = 0;      // threads that are just beginning a batch
   uint64_t persistent_ns = 0;  // of a persistent kernel: for how long it has been running
+  int64_t began_ns = 0;        // when the last of the batches was begun
   void Add(const StreamRecord& stream) {
     const uint64_t word = stream.word.load(std::memory_order_relaxed);
     launches += LaunchesIn(word);
     ns += NsIn(word);
     launching += stream.launching.load();
+    const int64_t batch_ns = stream.began_ns.load(std::memory_order_relaxed);
+    if (LaunchesIn(word) != 0 && batch_ns > began_ns) began_ns = batch_ns;
   }
   void Add(const Ring& ring);
 };

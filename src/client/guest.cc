@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,10 +53,18 @@ void FutexWakeAll(std::atomic<uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, nullptr, nullptr, 0);
 }
 
-bool AwaitReadable(int fd, int64_t timeout_ns) {
-  pollfd readable = {fd, POLLIN, 0};
+bool AwaitReadable(int fd, int64_t timeout_ns, int timer) {
+  pollfd readable[] = {{fd, POLLIN, 0}, {timer, POLLIN, 0}};  // one below 0 is passed over
   const timespec timeout = RealSpan(timeout_ns);
-  return ppoll(&readable, fd >= 0 ? 1 : 0, &timeout, nullptr) > 0;
+  return ppoll(readable, 2, &timeout, nullptr) > 0 && readable[0].revents != 0;
+}
+
+int MakeTimer() { return timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK); }
+
+void ArmTimer(int timer, int64_t in_ns) {
+  // 0 would be never.
+  const itimerspec once = {{0, 0}, RealSpan(Max(int64_t{1}, in_ns))};
+  timerfd_settime(timer, 0, &once, nullptr);
 }
 
 // Its sleeps are in real time: the holder was preempted by a real scheduler.

@@ -31,7 +31,10 @@ std::atomic<uint32_t> g_state;
 void Reconnect(int64_t now_ns, int64_t* next_ns) {
   if (now_ns < *next_ns) return;
   protocol::RefusedReason reason;
-  const JoinResult result = JoinAgent(now_ns + 1'000'000'000, &reason);
+  // What else it looks after goes on: an agent that is stopped takes the connection and does not
+  // answer.
+  const auto meanwhile = [] { return TickCompute(NowNs()); };
+  const JoinResult result = JoinAgent(now_ns + 1'000'000'000, &reason, 0, meanwhile);
   if (result == JoinResult::kJoined) {
     TellHoldings();  // before those who wait ask anything that depends on it
     ConnectionMade();
@@ -43,22 +46,22 @@ void Reconnect(int64_t now_ns, int64_t* next_ns) {
 }
 
 void Wait(int64_t timeout_ns) {
-  if (AwaitReadable(g_share.socket.load(), timeout_ns)) ReadAgent();
+  if (g_look_timer.Await(g_share.socket.load(), timeout_ns)) ReadAgent();
 }
 
 void* Run(void*) {
   prctl(PR_SET_NAME, "prorata");
+  g_look_timer.Open(g_share.device_count);
   int64_t next_connect_ns = 0, next_pools_ns = 0;
   for (;;) {
     int64_t now_ns = NowNs();
     if (g_share.socket.load() < 0) Reconnect(now_ns, &next_connect_ns);
-    int64_t wait_ns = TickCompute(now_ns);
+    TickCompute(now_ns);
     if (now_ns >= next_pools_ns) {
       SettleChangedPools();
       next_pools_ns = now_ns + kPoolsEveryNs;
     }
-    if (g_share.socket.load() < 0) wait_ns = Min(wait_ns, kReconnectEveryNs);
-    Wait(Min(wait_ns, kPoolsEveryNs));
+    Wait(g_share.socket.load() < 0 ? kReconnectEveryNs : kPoolsEveryNs);
   }
   return nullptr;
 }
@@ -118,6 +121,9 @@ bool EnsureHelper() {
   return state == kRunning;
 }
 
-void ForgetHelper() { g_state.store(kNone); }
+void ForgetHelper() {
+  g_state.store(kNone);
+  g_look_timer.Forget();
+}
 
 }  // namespace prorata::client

@@ -45,16 +45,21 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
       still_ns == 0 ? compute.backlog.end_ns() : now_ns + static_cast<int64_t>(still_ns),
       std::memory_order_relaxed);
   KeepLocalRule(world, limits, usage, compute, now_ns, silent);
+  // Beside others' work estimates say less of when it is done.
+  const bool together = limits.together.load(std::memory_order_relaxed) != 0;
   const LeaseWatch::Act act = compute.watch.Step(
       {now_ns, lease, compute.backlog.count() != 0 || open.launching != 0,
        usage.waiting.load() != 0, open.ns, backlog_ns, launches,
        limits.idle_report_us.load(std::memory_order_relaxed), compute.backlog.end_ns(),
        limits.closely.load(std::memory_order_relaxed) != 0, open.persistent_ns != 0,
        compute.unknown.load(std::memory_order_relaxed) != 0,
-       compute.at_bound.load(std::memory_order_relaxed) != 0});
+       compute.at_bound.load(std::memory_order_relaxed) != 0, together ? 0 : open.launches,
+       open.began_ns});
   // What no fence is behind was given its time: an idle member has no backlog, or it would not
   // count as idle until it launches again.
   if (compute.watch.quiet()) usage.backlog_ns.store(0, std::memory_order_relaxed);
+  world.PlanLook(device, now_ns + act.look_again_ns,
+                 act.may_be_put_off ? now_ns + LeaseWatch::kPutOffNs : 0);
   if (act.drained) {
     usage.expected_end_ns.store(now_ns, std::memory_order_relaxed);
     usage.drained_sequence.store(act.sequence);

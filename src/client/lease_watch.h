@@ -32,32 +32,39 @@ class LeaseWatch {
     bool persistent = false;  // of what is outstanding, something hardly ends soon (run_watch.h)
     bool unknown = false;     // nor is it known how long something of it takes
     bool at_bound = false;    // a thread waits for a fence, and launches when that is done
+    uint64_t unfenced_launches = 0;
+    int64_t unfenced_began_ns = 0;  // the first of those (of the last batch of them)
   };
   struct Act {
     bool drained = false;
     bool idle = false;
     uint32_t sequence = 0;
     int64_t look_again_ns = 0;
+    // Launches may put that look off, for what they add is certain to be outstanding until then.
+    bool may_be_put_off = false;
   };
 
   Act Step(const Seen& seen) {
     Act act;
     act.sequence = seen.lease >> protocol::kLeaseSequenceShift;
-    // When the last fence was done is not known, only that it was not at the look before. If that
-    // was long ago, or some work is behind no fence, the time without work begins now.
+    // When the last fence was done is not known, only that it was not at the look before, or that
+    // it was launched since. If that look was long ago, or some work is behind no fence, the time
+    // without work begins now; or when all of it should have been done.
     const bool open = (seen.lease & protocol::kLeaseOpen) != 0;
     const bool seldom = open && seen.now_ns - last_look_ns_ > 2 * kOftenNs;
     const bool just_done =
         was_outstanding_ && !seen.outstanding && (seldom || seen.unfenced_ns > 0);
-    const int64_t looked_ns = last_look_ns_;
-    last_look_ns_ = seen.now_ns;
-    was_outstanding_ = seen.outstanding;
-    if (just_done) last_work_ns_ = DoneAt(seen, looked_ns);
-    if (!started_ || seen.launches != launches_ || seen.outstanding) {
+    const bool launched = !started_ || seen.launches != launches_;
+    NoteFencedDone(seen, launched);
+    if (just_done || launched) last_work_ns_ = seen.unfenced_ns > 0 ? seen.now_ns : fenced_done_ns_;
+    if (seen.outstanding) last_work_ns_ = seen.now_ns;
+    if (launched) launched_ns_ = seen.now_ns;
+    if (launched || seen.outstanding) {
       launches_ = seen.launches;
-      last_work_ns_ = seen.now_ns;
       idle_said_ = false;
     }
+    last_look_ns_ = seen.now_ns;
+    was_outstanding_ = seen.outstanding;
     if (!started_ || seen.lease != lease_) {
       if ((seen.lease & ~lease_ & protocol::kLeaseOpen) != 0) last_waiting_ns_ = seen.now_ns;
       lease_ = seen.lease;
@@ -66,24 +73,36 @@ class LeaseWatch {
     }
     started_ = true;
     if (seen.waiting) last_waiting_ns_ = seen.now_ns;
-    // No fence tells when unfenced work is done: it is given its estimated time since it was seen.
+    // No fence tells when unfenced work is done: it is given its estimated time. Since it was seen;
+    // or, where nothing was launched between two looks, or nothing can be, since it began.
     const int64_t unfenced_ns = static_cast<int64_t>(seen.unfenced_ns);
+    const int64_t unfenced_end_ns = Later(fenced_done_ns_, seen.unfenced_began_ns) + unfenced_ns;
     if ((seen.lease & protocol::kLeaseOpen) == 0) {
-      act.drained = !drained_said_ && !seen.outstanding &&
-                    seen.now_ns - Later(last_work_ns_, changed_at_ns_) >= unfenced_ns;
+      const int64_t last_ns = seen.unfenced_launches != 0
+                                  ? unfenced_ns / static_cast<int64_t>(seen.unfenced_launches)
+                                  : unfenced_ns;
+      const int64_t since_began_ns = Later(unfenced_end_ns, changed_at_ns_ + last_ns);
+      const int64_t since_seen_ns = Later(last_work_ns_, changed_at_ns_) + unfenced_ns;
+      const int64_t end_ns = seen.unfenced_launches != 0 && since_began_ns < since_seen_ns
+                                 ? since_began_ns
+                                 : since_seen_ns;
+      act.drained = !drained_said_ && !seen.outstanding && seen.now_ns >= end_ns;
       drained_said_ |= act.drained;
       act.look_again_ns = drained_said_ ? kSeldomNs : WhileDraining(seen);
     } else if ((seen.lease & protocol::kLeaseContended) != 0) {
       const int64_t report_ns = int64_t{seen.idle_report_us} * 1000;
-      act.idle = !idle_said_ && !seen.outstanding && !seen.waiting &&
-                 seen.now_ns - Later(last_work_ns_, last_waiting_ns_) >= report_ns + unfenced_ns;
+      int64_t end_ns = last_work_ns_ + unfenced_ns;
+      if (seen.unfenced_launches != 0 && unfenced_end_ns < end_ns) {
+        end_ns = Later(unfenced_end_ns, launched_ns_);
+      }
+      const int64_t due_ns = Later(end_ns, last_waiting_ns_) + report_ns - seen.now_ns;
+      act.idle = !idle_said_ && !seen.outstanding && !seen.waiting && due_ns <= 0;
       idle_said_ |= act.idle;
       act.look_again_ns = idle_said_ ? kSeldomNs : WhileBusy(seen);
+      act.may_be_put_off = !idle_said_ && !seen.persistent && !seen.unknown && !seen.closely;
       if (!idle_said_ && report_ns / 2 > act.look_again_ns) act.look_again_ns = report_ns / 2;
       if (!idle_said_ && !seen.outstanding && !seen.waiting) {
         // Nothing but a launch keeps it from saying so then.
-        const int64_t due_ns =
-            Later(last_work_ns_, last_waiting_ns_) + report_ns + unfenced_ns - seen.now_ns;
         act.look_again_ns = due_ns > kWhileBusyNs ? kWhileBusyNs : due_ns;
       }
     } else {
@@ -101,6 +120,8 @@ class LeaseWatch {
   static constexpr int64_t kWhileCertainNs = 2'000'000;
   static constexpr int64_t kSometimesNs = 5'000'000;
   static constexpr int64_t kSeldomNs = 20'000'000;
+  // For so long at most a look is put off: it also sees whether the agent is silent.
+  static constexpr int64_t kPutOffNs = 15'000'000;
 
  private:
   // While work is outstanding nothing is to be said; looks come closer as its end does, and leave
@@ -125,11 +146,16 @@ class LeaseWatch {
     }
     return Within(kWhileBusyNs, seen.backlog_ns / 2);
   }
-  // Work that was outstanding at the last look and is not at this one: when it should have been
-  // done, if that was in between.
-  static int64_t DoneAt(const Seen& seen, int64_t looked_ns) {
-    const bool between = seen.expected_end_ns > looked_ns && seen.expected_end_ns < seen.now_ns;
-    return between && seen.unfenced_ns == 0 ? seen.expected_end_ns : seen.now_ns;
+  // When the fenced work was done: by when it should have been, if that was since the last look.
+  void NoteFencedDone(const Seen& seen, bool launched) {
+    const bool between = seen.expected_end_ns > last_look_ns_ && seen.expected_end_ns < seen.now_ns;
+    // Nothing was fenced since the last look, when all that was had been done.
+    const bool none = launched && !was_outstanding_ && seen.expected_end_ns <= last_look_ns_;
+    if (seen.outstanding) {
+      fenced_done_ns_ = seen.now_ns;
+    } else if ((was_outstanding_ || launched) && !(none && started_)) {
+      fenced_done_ns_ = between ? seen.expected_end_ns : seen.now_ns;
+    }
   }
   static int64_t Within(int64_t most_ns, uint64_t ns) {
     const auto wait_ns = static_cast<int64_t>(ns);
@@ -145,6 +171,8 @@ class LeaseWatch {
   uint64_t launches_ = 0;
   int64_t last_look_ns_ = 0;
   int64_t last_work_ns_ = 0;
+  int64_t fenced_done_ns_ = 0;
+  int64_t launched_ns_ = 0;  // when that was last seen
   int64_t last_waiting_ns_ = std::numeric_limits<int64_t>::min() / 2;
   int64_t changed_at_ns_ = 0;
 };

@@ -15,6 +15,10 @@
 //     DeviceCompute& Compute(uint32_t device);
 //     Estimates& estimates();
 //     bool Send(protocol::MessageType, const protocol::LeaseEvent&);  // false: not connected
+//     // Helper: writes look_ns and look_by_ns of the device. And a launch: its look is not before
+//     // then, if it may be put off yet. Each as a whole.
+//     void PlanLook(uint32_t device, int64_t at_ns, int64_t by_ns);
+//     void PutOffLook(uint32_t device, int64_t at_ns);
 //     struct OwnCalls { explicit OwnCalls(World&); };   // around driver calls of our own making
 //     bool CreateEvent(CUevent*);                 // once for a slot; these belong to the context
 //     bool Record(const StreamRecord&, CUevent);
@@ -54,7 +58,10 @@ struct alignas(64) DeviceCompute {
   ContextsOnce contexts;
   std::atomic<uint64_t> wanted_plus_1;   // last sequence that kLeaseWanted was sent for
   std::atomic<uint32_t> begun_sequence;  // last lease under which a batch was begun
-  LeaseWatch watch;                      // helper only
+  // When the helper looks next, and until when launches may put that off; 0: not at all.
+  std::atomic<int64_t> look_ns;
+  std::atomic<int64_t> look_by_ns;
+  LeaseWatch watch;  // helper only
 };
 
 inline uint32_t SequenceOf(uint32_t lease) { return lease >> protocol::kLeaseSequenceShift; }

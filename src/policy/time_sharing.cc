@@ -118,8 +118,8 @@ void TimeSharing::DrainedSince(Key key, int64_t drained_ns) {
   share->drained_since_ns = std::max(drained_ns, share->closed_ns);
 }
 
-// Nor is it to be let in before the other's turn is over: it owes, has no claim by having woken, and
-// is not above the other.
+// Nor is it to be let in before the other's turn is over: it owes, has no claim by having woken,
+// and is not above the other.
 bool TimeSharing::DrainUnawaited(Key key) const {
   const Share* share = Find(key);
   return share != nullptr && share->phase == Phase::kDraining && !share->occupies &&
@@ -348,10 +348,10 @@ int64_t TimeSharing::NextDeadline() {
   int64_t next = CompanyDeadline();
   const Share* best = Best(/*gangs_too=*/true);
   // One that drains unawaited waits for its next turn, though it could not be let in yet.
-  const bool waited_for = best != nullptr || std::any_of(shares_.begin(), shares_.end(),
-                                                         [this](const Share& share) {
-                                                           return DrainUnawaited(share.key);
-                                                         });
+  const bool waited_for =
+      best != nullptr || std::any_of(shares_.begin(), shares_.end(), [this](const Share& share) {
+        return DrainUnawaited(share.key);
+      });
   for (const Share& share : shares_) {
     if (share.phase == Phase::kDraining) {
       // One that nobody waits for is looked at when something else is to be, as a rule.

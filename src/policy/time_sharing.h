@@ -144,7 +144,7 @@ class TimeSharing final : public LeasePolicy {
     // Is expected to have drained, by all it reported since it was closed.
     int64_t drained_at_ns = 0;
     int64_t drained_since_ns = kNever;  // had drained by then, of which the word comes late
-    int64_t expected_end_ns = kNever;                             // kNever: its members do not say
+    int64_t expected_end_ns = kNever;   // kNever: its members do not say
     int64_t active_ns = std::numeric_limits<int64_t>::min() / 2;  // last known to take part
     int64_t wanting_since_ns = 0;
     // Since it was last idle, or had had half a turn, in however many moments, when it wanted

@@ -104,9 +104,9 @@ struct DeviceLimits {
   // that costs them a processor's time. Where a share's kernels wait for each other, what becomes
   // less on one device and not on another tells that a peer is missing.
   std::atomic<uint32_t> closely;
-  // The sequence of a closed lease of which nobody waits to hear that it has drained: the next share
-  // was let in when this one's work was about to be done, and that this one waits for another turn
-  // is known. Members write the drained_sequence of it, and send nothing.
+  // The sequence of a closed lease of which nobody waits to hear that it has drained: the next
+  // share was let in when this one's work was about to be done, and that this one waits for another
+  // turn is known. Members write the drained_sequence of it, and send nothing.
   std::atomic<uint32_t> drain_unawaited;
   uint32_t reserved1[11];
   // What all grants of this share on this device add up to, with what the audit found beyond them,

@@ -227,7 +227,12 @@ void Process::Host::StepAccount() {
 
 // --- The helper ---------------------------------------------------------------------------------
 
+void Process::Helper::PutOff(int64_t at_ns) {
+  if (by_timer_) WakeAt(at_ns + process_.world_.delays().Wake(process_.random_));
+}
+
 void Process::Helper::Readable() {
+  by_timer_ = false;
   WakeBy(process_.NowNs() + process_.world_.delays().Wake(process_.random_));
 }
 
@@ -241,21 +246,17 @@ void Process::Helper::JoinAnswered(bool welcome) {
 void Process::Helper::Run() {
   const Delays& delays = process_.world_.delays();
   const int64_t now_ns = process_.NowNs();
+  by_timer_ = false;
   if (process_.stopped_until_ns_ > now_ns) {
     return WakeAt(process_.stopped_until_ns_ + delays.Wake(process_.random_));
   }
-  if (process_.joining_) {
-    // It waits for the agent's answer, and looks after nothing meanwhile.
-    if (now_ns < join_until_ns_) return WakeAt(join_until_ns_);
+  if (process_.joining_ && now_ns >= join_until_ns_) {
     process_.joining_ = false;
     next_connect_ns_ = now_ns + kReconnectEveryNs;
   }
-  if (!process_.connected_ && now_ns >= next_connect_ns_) {
-    if (process_.Join()) {
-      join_until_ns_ = now_ns + kJoinWithinNs;
-      return WakeAt(join_until_ns_);
-    }
-    next_connect_ns_ = now_ns + kReconnectEveryNs;
+  if (!process_.connected_ && !process_.joining_ && now_ns >= next_connect_ns_) {
+    join_until_ns_ = now_ns + kJoinWithinNs;
+    if (!process_.Join()) next_connect_ns_ = now_ns + kReconnectEveryNs;
   }
   {
     const client::RingUse use(process_.ring_.get());
@@ -271,10 +272,13 @@ void Process::Helper::Run() {
     return open;
   };
   int64_t wait_ns = client::TickDevice(process_, 0, now_ns, silent, look);
-  if (!process_.connected_) wait_ns = std::min(wait_ns, kReconnectEveryNs);
+  const bool joining = process_.joining_;
+  if (joining) wait_ns = std::min(wait_ns, std::max<int64_t>(1, join_until_ns_ - now_ns));
+  if (!process_.connected_ && !joining) wait_ns = std::min(wait_ns, kReconnectEveryNs);
   process_.world_.Trace("helper looks", process_.id_,
                         static_cast<int64_t>(process_.usage_.backlog_ns.load()));
-  WakeAt(now_ns + process_.TakeSpent() + wait_ns + delays.TimedOut(process_.random_));
+  by_timer_ = true;  // which is exact, but its thread must wake
+  WakeAt(now_ns + process_.TakeSpent() + wait_ns + delays.Wake(process_.random_));
 }
 
 }  // namespace prorata::simulation

@@ -66,6 +66,7 @@ class Process::Helper final : public Thread {
   Helper(EventLoop& loop, Process& process) : Thread(loop), process_(process) {}
   // There is something to read.
   void Readable();
+  void PutOff(int64_t at_ns);
   void JoinAnswered(bool welcome);
 
  private:
@@ -76,6 +77,7 @@ class Process::Helper final : public Thread {
   Process& process_;
   int64_t next_connect_ns_ = 0;
   int64_t join_until_ns_ = 0;
+  bool by_timer_ = false;  // that is what it wakes for
 };
 
 }  // namespace prorata::simulation
