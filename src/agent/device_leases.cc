@@ -87,7 +87,8 @@ DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
   }
   for (const auto& [key, share] : shares_) {
     share->SetContendedBacklog(sharing_->ContendedBacklogNs(key));
-    share->SetDrainUnawaited(sharing_->DrainUnawaited(key));
+    const bool taken_back = share->SetDrainUnawaited(sharing_->DrainUnawaited(key));
+    if (taken_back && sharing_->Draining(key)) outcome.next_ns = now_ns;
   }
   NoteWhatIsHeld(now_ns);
   return outcome;

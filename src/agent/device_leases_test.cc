@@ -29,10 +29,11 @@ class Told final : public policy::LeasePolicy {
     return {.passed_over = passed_over.contains(share)};
   }
   bool Draining(Key share) const override { return draining.contains(share); }
+  bool DrainUnawaited(Key share) const override { return unawaited.contains(share); }
   bool AtLimit(Key share) const override { return at_limit.contains(share); }
 
   Decisions next;
-  std::set<Key> draining, passed_over, at_limit;
+  std::set<Key> draining, unawaited, passed_over, at_limit;
 
  private:
   std::vector<Key> keys_;
@@ -68,6 +69,27 @@ class LatelyTest : public ::testing::Test {
   Told* policy_ = new Told;  // the leases own it
   DeviceLeases leases_{std::unique_ptr<policy::LeasePolicy>(policy_)};
 };
+
+// A member that drains in the moment in which this is taken back may have said nothing.
+TEST_F(LatelyTest, ADrainThatIsAwaitedAfterAllIsLookedForAtOnce) {
+  policy_->draining = policy_->unawaited = {1};
+  EXPECT_EQ(leases_.Touch(kMs).next_ns, DeviceLeases::kNever);
+  EXPECT_NE(programs_[0].limits.drain_unawaited, 0u);
+  policy_->unawaited.clear();
+  EXPECT_EQ(leases_.Touch(2 * kMs).next_ns, 2 * kMs);
+  EXPECT_EQ(programs_[0].limits.drain_unawaited, 0u);
+  EXPECT_EQ(leases_.Touch(3 * kMs).next_ns, DeviceLeases::kNever);
+}
+
+// It waits for its turn all the while, though its last drain is not known of.
+TEST_F(LatelyTest, WhoDrainsUnawaitedWaitsForItsTurn) {
+  policy_->draining = policy_->unawaited = {1};
+  programs_[0].usage.waiting = 1;
+  leases_.Touch(0);
+  leases_.Touch(50 * kMs);
+  leases_.Sample(100 * kMs);
+  EXPECT_NEAR(Lately(1, 100 * kMs).waiting, 1, 1e-9);
+}
 
 TEST_F(LatelyTest, NothingIsKnownOfNobodyAndOfNow) {
   EXPECT_FALSE(leases_.Lately(3, 100 * kMs).has_value());

@@ -258,9 +258,12 @@ void ShareTime::SetClosely(bool closely) {
   if (limits_->closely.load() != word) limits_->closely.store(word);
 }
 
-void ShareTime::SetDrainUnawaited(bool unawaited) {
-  const uint32_t word = unawaited ? SequenceOf(lease()) : 0;
-  if (limits_->drain_unawaited.load() != word) limits_->drain_unawaited.store(word);
+bool ShareTime::SetDrainUnawaited(bool unawaited) {
+  const uint32_t sequence = SequenceOf(lease());
+  const uint32_t before = limits_->drain_unawaited.load();
+  const uint32_t word = unawaited ? sequence : 0;
+  if (before != word) limits_->drain_unawaited.store(word);
+  return before == sequence && !unawaited;
 }
 
 uint32_t ShareTime::WriteLease(bool open, bool contended) {

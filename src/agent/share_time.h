@@ -78,7 +78,9 @@ class ShareTime {
   void SetContendedBacklog(int64_t backlog_ns);
   void SetTogether(bool together);
   void SetClosely(bool closely);
-  void SetDrainUnawaited(bool unawaited);  // of the lease as it is
+  // Of the lease as it is. True: it was so, and is no longer; a member that drained in that moment
+  // may have said nothing.
+  bool SetDrainUnawaited(bool unawaited);
   // The next word; answers its sequence.
   uint32_t WriteLease(bool open, bool contended);
 

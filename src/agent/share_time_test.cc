@@ -69,10 +69,14 @@ TEST(ShareTime, TheWordThatADrainIsUnawaitedIsOfOneLease) {
   ShareTime time(&limits);
   time.WriteLease(true, true);
   const uint32_t closed = time.WriteLease(false, false);
-  time.SetDrainUnawaited(true);
+  EXPECT_FALSE(time.SetDrainUnawaited(true));
   EXPECT_EQ(limits.drain_unawaited, closed);
-  time.SetDrainUnawaited(false);
+  EXPECT_TRUE(time.SetDrainUnawaited(false));
   EXPECT_EQ(limits.drain_unawaited, 0u);
+  EXPECT_FALSE(time.SetDrainUnawaited(false)) << "it was not";
+  time.SetDrainUnawaited(true);
+  time.WriteLease(true, true);
+  EXPECT_FALSE(time.SetDrainUnawaited(false)) << "that was another lease";
 }
 
 // What a member wrote at its helper's last look is older than what its launches say.

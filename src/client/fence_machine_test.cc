@@ -336,6 +336,56 @@ TEST_F(FenceMachineTest, ABatchThatIsFencedLateIsExpectedToEndByWhenItBegan) {
   EXPECT_NEAR(static_cast<double>(estimate_ns), 300'000, 5'000);
 }
 
+TEST_F(FenceMachineTest, ALaunchPutsOffTheLook) {
+  Context context;
+  world_.limits.idle_report_us = 200;
+  world_.estimates().Learn(1, static_cast<uint64_t>(kMs));
+  const int64_t estimate_ns = world_.estimates().Lookup(1);
+  world_.PlanLook(0, world_.now_ns + 100'000, world_.now_ns + 15 * kMs);
+  Launch(context, 0, 1, kNever);
+  EXPECT_EQ(world_.compute.look_ns, world_.now_ns + estimate_ns - estimate_ns / 16 + 100'000);
+  EXPECT_EQ(world_.usage.backlog_ns, static_cast<uint64_t>(estimate_ns))
+      << "the agent must know that there is something";
+  const int64_t by_ns = world_.now_ns + kMs / 2;
+  world_.PlanLook(0, world_.now_ns + 100'000, by_ns);
+  Launch(context, 0, 1, kNever);
+  EXPECT_EQ(world_.compute.look_ns, by_ns) << "no further than that";
+  world_.PlanLook(0, world_.now_ns + 100'000, 0);
+  Launch(context, 0, 1, kNever);
+  EXPECT_EQ(world_.compute.look_ns, world_.now_ns + 100'000) << "it may not be put off";
+}
+
+// How long it takes is not known: 2 ms are assumed, and it may be much less.
+TEST_F(FenceMachineTest, AnUnknownLaunchDoesNotPutOffTheLook) {
+  Context context;
+  world_.PlanLook(0, world_.now_ns + 100'000, world_.now_ns + 15 * kMs);
+  Launch(context, 0, 1, kNever);
+  EXPECT_EQ(world_.compute.look_ns, world_.now_ns + 100'000);
+}
+
+TEST_F(FenceMachineTest, WhenAllIsDoneEarlyItIsNotExpectedAnyMore) {
+  Context context;
+  world_.estimates().Learn(1, static_cast<uint64_t>(10 * kMs));
+  Launch(context, 0, 1, world_.now_ns + kMs);
+  world_.now_ns += 2 * kMs;
+  Look({&context});
+  EXPECT_EQ(world_.compute.backlog.end_ns(), world_.now_ns);
+}
+
+// Beside others, a program that launches no faster than the device runs has little outstanding.
+TEST_F(FenceMachineTest, OfWhatIsLaunchedSlowlyInCompanyTheLastIsLeft) {
+  Context context;
+  world_.limits.together = 1;
+  StreamRecord& stream = context.streams[0];
+  world_.estimates().Learn(1, 100'000);
+  FenceMachine<FakeWorld> fences(world_);
+  const uint32_t estimate_ns = PrepareBatch(fences, &stream, world_.estimates().Lookup(1));
+  world_.free_at_ns[&stream] = kNever;
+  while (!AddLaunch(&stream, this, 1, estimate_ns)) world_.now_ns += 200'000;
+  fences.EndBatch(&stream, false);
+  EXPECT_EQ(world_.usage.expected_end_ns, world_.now_ns + estimate_ns);
+}
+
 TEST_F(FenceMachineTest, WhoWaitsAtTheBoundIsCounted) {
   Context context;
   world_.limits.backlog_alone_us.store(500);

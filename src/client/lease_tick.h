@@ -47,14 +47,23 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
   KeepLocalRule(world, limits, usage, compute, now_ns, silent);
   // Beside others' work estimates say less of when it is done.
   const bool together = limits.together.load(std::memory_order_relaxed) != 0;
-  const LeaseWatch::Act act = compute.watch.Step(
-      {now_ns, lease, compute.backlog.count() != 0 || open.launching != 0,
-       usage.waiting.load() != 0, open.ns, backlog_ns, launches,
-       limits.idle_report_us.load(std::memory_order_relaxed), compute.backlog.end_ns(),
-       limits.closely.load(std::memory_order_relaxed) != 0, open.persistent_ns != 0,
-       compute.unknown.load(std::memory_order_relaxed) != 0,
-       compute.at_bound.load(std::memory_order_relaxed) != 0, together ? 0 : open.launches,
-       open.began_ns});
+  const LeaseWatch::Act act =
+      compute.watch.Step({.now_ns = now_ns,
+                          .lease = lease,
+                          .outstanding = compute.backlog.count() != 0 || open.launching != 0,
+                          .waiting = usage.waiting.load() != 0,
+                          .unfenced_ns = open.ns,
+                          .backlog_ns = backlog_ns,
+                          .launches = launches,
+                          .idle_report_us = limits.idle_report_us.load(std::memory_order_relaxed),
+                          .expected_end_ns = compute.backlog.end_ns(),
+                          .closely = limits.closely.load(std::memory_order_relaxed) != 0,
+                          .persistent = open.persistent_ns != 0,
+                          .unknown = compute.unknown.load(std::memory_order_relaxed) != 0,
+                          .at_bound = compute.at_bound.load(std::memory_order_relaxed) != 0,
+                          .unfenced_launches = together ? 0 : open.launches,
+                          .unfenced_began_ns = open.began_ns,
+                          .unawaited = limits.drain_unawaited.load() == SequenceOf(lease)});
   // What no fence is behind was given its time: an idle member has no backlog, or it would not
   // count as idle until it launches again.
   if (compute.watch.quiet()) usage.backlog_ns.store(0, std::memory_order_relaxed);
@@ -63,6 +72,7 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
   if (act.drained) {
     usage.expected_end_ns.store(now_ns, std::memory_order_relaxed);
     usage.drained_sequence.store(act.sequence);
+    // Read after that is written: an agent that takes this back looks at that once more.
     if (limits.drain_unawaited.load() == act.sequence) return act.look_again_ns;
     world.Send(protocol::MessageType::kLeaseDrained, {device, act.sequence});
   }

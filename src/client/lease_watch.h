@@ -32,8 +32,9 @@ class LeaseWatch {
     bool persistent = false;  // of what is outstanding, something hardly ends soon (run_watch.h)
     bool unknown = false;     // nor is it known how long something of it takes
     bool at_bound = false;    // a thread waits for a fence, and launches when that is done
-    uint64_t unfenced_launches = 0;
-    int64_t unfenced_began_ns = 0;  // the first of those (of the last batch of them)
+    uint64_t unfenced_launches = 0;  // 0, too: when they are done is not to be reckoned
+    int64_t unfenced_began_ns = 0;   // the first of those (of the last batch of them)
+    bool unawaited = false;          // nobody waits to hear that it has drained
   };
   struct Act {
     bool drained = false;
@@ -130,7 +131,8 @@ class LeaseWatch {
   static int64_t WhileDraining(const Seen& seen) {
     if (seen.persistent) return kSometimesNs;
     if (seen.unknown || seen.closely) return kOftenNs;
-    return Within(kWhileCertainNs, seen.backlog_ns - seen.backlog_ns / 4);
+    if (seen.unawaited && seen.backlog_ns <= 1) return 2 * kOftenNs;
+    return Within(kWhileCertainNs, seen.backlog_ns - seen.backlog_ns / 8);
   }
   static int64_t WhileBusy(const Seen& seen) {
     if (seen.persistent) return kSometimesNs;

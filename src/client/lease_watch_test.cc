@@ -18,8 +18,21 @@ constexpr uint32_t Word(uint32_t sequence, uint32_t bits) {
 class LeaseWatchTest : public testing::Test {
  protected:
   LeaseWatch::Act Step(uint32_t lease, bool outstanding = false, uint64_t unfenced_ns = 0) {
-    return watch_.Step({now_ns_, lease, outstanding, waiting_, unfenced_ns, backlog_ns_, launches_,
-                        200, end_ns_, closely_, false, unknown_, at_bound_});
+    return watch_.Step({.now_ns = now_ns_,
+                        .lease = lease,
+                        .outstanding = outstanding,
+                        .waiting = waiting_,
+                        .unfenced_ns = unfenced_ns,
+                        .backlog_ns = backlog_ns_,
+                        .launches = launches_,
+                        .idle_report_us = 200,
+                        .expected_end_ns = end_ns_,
+                        .closely = closely_,
+                        .unknown = unknown_,
+                        .at_bound = at_bound_,
+                        .unfenced_launches = unfenced_launches_,
+                        .unfenced_began_ns = unfenced_began_ns_,
+                        .unawaited = unawaited_});
   }
   bool waiting_ = false;
   uint64_t backlog_ns_ = 0;
@@ -27,6 +40,9 @@ class LeaseWatchTest : public testing::Test {
   bool at_bound_ = false;
   int64_t end_ns_ = std::numeric_limits<int64_t>::max();
   bool closely_ = false;
+  uint64_t unfenced_launches_ = 0;
+  int64_t unfenced_began_ns_ = 0;
+  bool unawaited_ = false;
   LeaseWatch watch_;
   int64_t now_ns_ = 1'000 * kMs;
   uint64_t launches_ = 0;
@@ -118,12 +134,87 @@ TEST_F(LeaseWatchTest, LooksComeCloserAsTheWorkEnds) {
   EXPECT_EQ(Step(contended, true).look_again_ns, LeaseWatch::kOftenNs) << "late";
   backlog_ns_ = 600 * kUs;
   // Others wait for the end of these, and the agent for the next figure.
-  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, 450 * kUs);
+  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, 525 * kUs);
   closely_ = true;  // and goes by all that come before
   EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, LeaseWatch::kOftenNs);
   closely_ = false;
   backlog_ns_ = 80 * kUs;
   EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, LeaseWatch::kOftenNs);
+}
+
+TEST_F(LeaseWatchTest, ALateDrainThatNobodyAwaitsIsLookedForLessOften) {
+  backlog_ns_ = 1;
+  unawaited_ = true;
+  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, 2 * LeaseWatch::kOftenNs);
+}
+
+// What launches add is outstanding until it should be done: the look after the last of them is all
+// that is needed, but only where that is known and nobody goes by the figures in between.
+TEST_F(LeaseWatchTest, LooksAtABusyHolderMayBePutOff) {
+  const uint32_t contended = Word(1, protocol::kLeaseOpen | protocol::kLeaseContended);
+  backlog_ns_ = 800 * kUs;
+  EXPECT_TRUE(Step(contended, true).may_be_put_off);
+  unknown_ = true;
+  EXPECT_FALSE(Step(contended, true).may_be_put_off);
+  unknown_ = false;
+  closely_ = true;
+  EXPECT_FALSE(Step(contended, true).may_be_put_off);
+  closely_ = false;
+  EXPECT_FALSE(Step(Word(2, 0), true).may_be_put_off) << "others wait for the end of these";
+  EXPECT_FALSE(Step(Word(3, protocol::kLeaseOpen), true).may_be_put_off) << "seldom as it is";
+}
+
+// That look finds launches that it has not seen, and all of them done: it says so at once, for they
+// should have been done since.
+TEST_F(LeaseWatchTest, WhatWasLaunchedAndDoneBetweenTwoLooksIsKnownByItsExpectedEnd) {
+  const uint32_t contended = Word(1, protocol::kLeaseOpen | protocol::kLeaseContended);
+  Step(contended);
+  launches_ += 20;
+  end_ns_ = now_ns_ + 9 * kMs;
+  now_ns_ = end_ns_ + 200 * kUs;
+  EXPECT_TRUE(Step(contended).idle);
+  launches_ += 20;
+  end_ns_ = now_ns_ + 9 * kMs;
+  now_ns_ = end_ns_ + 100 * kUs;
+  const LeaseWatch::Act act = Step(contended);
+  EXPECT_FALSE(act.idle);
+  EXPECT_EQ(act.look_again_ns, 100 * kUs);
+}
+
+// A batch that no fence is behind ends by when it was begun and what it takes, if nothing was added
+// to it for as long as idleness is looked for.
+TEST_F(LeaseWatchTest, AnOpenBatchEndsByWhenItBegan) {
+  const uint32_t contended = Word(1, protocol::kLeaseOpen | protocol::kLeaseContended);
+  Step(contended);
+  launches_ += 3;
+  unfenced_launches_ = 3;
+  unfenced_began_ns_ = now_ns_ + 10 * kUs;
+  end_ns_ = 0;
+  now_ns_ += 100 * kUs;
+  LeaseWatch::Act act = Step(contended, false, 300 * kUs);
+  EXPECT_FALSE(act.idle);
+  EXPECT_EQ(act.look_again_ns, 10 * kUs + 300 * kUs + 200 * kUs - 100 * kUs);
+  ++launches_;  // it launches on
+  now_ns_ += act.look_again_ns;
+  act = Step(contended, false, 400 * kUs);
+  EXPECT_FALSE(act.idle);
+  EXPECT_EQ(act.look_again_ns, 200 * kUs);
+  now_ns_ += act.look_again_ns;
+  EXPECT_TRUE(Step(contended, false, 400 * kUs).idle);
+}
+
+TEST_F(LeaseWatchTest, AnOpenBatchHasDrainedByWhenItBeganAndItsLastLaunchMayTake) {
+  Step(Word(1, protocol::kLeaseOpen), false);
+  launches_ += 4;
+  unfenced_launches_ = 4;
+  unfenced_began_ns_ = now_ns_;
+  end_ns_ = 0;
+  now_ns_ += 350 * kUs;
+  EXPECT_FALSE(Step(Word(2, 0), false, 400 * kUs).drained);
+  now_ns_ += 60 * kUs;
+  EXPECT_FALSE(Step(Word(2, 0), false, 400 * kUs).drained) << "a launch may have come at the end";
+  now_ns_ += 40 * kUs;
+  EXPECT_TRUE(Step(Word(2, 0), false, 400 * kUs).drained);
 }
 
 // Who waits for a fence launches when it is done: the program will not be idle before. But how long
