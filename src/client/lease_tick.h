@@ -35,6 +35,9 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
   const uint32_t lease = limits.lease.load();
   const OpenWork open = look(device);
   const uint64_t launches = compute.launches.load(std::memory_order_relaxed) + open.launches;
+  if (launches != usage.launches.load(std::memory_order_relaxed)) {
+    compute.unfenced.store(open.ns != 0 ? 1 : 0, std::memory_order_relaxed);
+  }
   usage.launches.store(launches, std::memory_order_relaxed);
   usage.persistent_ns.store(open.persistent_ns, std::memory_order_relaxed);
   // Above 0 as long as anything is outstanding, even if it takes longer than was expected.

@@ -102,8 +102,8 @@ class LeaseWatch {
       act.look_again_ns = idle_said_ ? kSeldomNs : WhileBusy(seen);
       act.may_be_put_off = !idle_said_ && !seen.persistent && !seen.unknown && !seen.closely;
       if (!idle_said_ && report_ns / 2 > act.look_again_ns) act.look_again_ns = report_ns / 2;
-      if (!idle_said_ && !seen.outstanding && !seen.waiting) {
-        // Nothing but a launch keeps it from saying so then.
+      if (!idle_said_ && !seen.outstanding) {
+        // Nothing but a launch, or who still waits, keeps it from saying so then.
         act.look_again_ns = due_ns > kWhileBusyNs ? kWhileBusyNs : due_ns;
       }
     } else {

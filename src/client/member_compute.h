@@ -61,6 +61,8 @@ struct alignas(64) DeviceCompute {
   // When the helper looks next, and until when launches may put that off; 0: not at all.
   std::atomic<int64_t> look_ns;
   std::atomic<int64_t> look_by_ns;
+  // The last look that found launches found some of them behind no fence.
+  std::atomic<uint32_t> unfenced;
   LeaseWatch watch;  // helper only
 };
 
