@@ -190,6 +190,17 @@ void TimeSharing::CapAndBalance(const Rank& rank) {
   }
 }
 
+TimeSharing::ShareState TimeSharing::Standing(Key key) const {
+  const Share* asked = Find(key);
+  if (asked == nullptr) return {};
+  return {.open = asked->phase == Phase::kOpen,
+          .wanting = asked->wanting,
+          .passed_over = asked->phase == Phase::kPassedOver,
+          .lag_ns = asked->lag_ns,
+          .together = asked->together,
+          .gang = asked->gang != GangTurn::kNone};
+}
+
 TimeSharing::ShareState TimeSharing::State(Key key) const {
   const Share* asked = Find(key);
   if (asked == nullptr) return {};
@@ -197,9 +208,9 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
   for (const Share& share : shares_) {
     if (&share != asked && TakesPart(share)) taking_part.push_back(&share);
   }
-  return {asked->phase == Phase::kOpen,       asked->wanting, asked->phase == Phase::kPassedOver,
-          EntitledWhile(taking_part).front(), asked->lag_ns,  asked->together,
-          asked->gang != GangTurn::kNone};
+  ShareState state = Standing(key);
+  state.entitled = EntitledWhile(taking_part).front();
+  return state;
 }
 
 }  // namespace prorata::policy
