@@ -138,7 +138,7 @@ class FenceMachine {
     int64_t idle_ns =
         int64_t{world_.Limits(device).idle_report_us.load(std::memory_order_relaxed)} * 1000;
     const bool more = compute.unfenced.load(std::memory_order_relaxed) != 0;
-    if (more || left_ns > kExactNs) idle_ns /= 2;
+    idle_ns = more || left_ns > kExactNs ? idle_ns / 2 : LeaseWatch::AfterFencesNs(idle_ns);
     if (left_ns > kExactNs) idle_ns -= left_ns / 16;
     const int64_t idle_at_ns = compute.backlog.end_ns() + idle_ns;
     const int64_t at_ns = idle_at_ns < by_ns ? idle_at_ns : by_ns;
