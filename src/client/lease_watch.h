@@ -97,8 +97,7 @@ class LeaseWatch {
         end_ns = Later(unfenced_end_ns, launched_ns_);
       }
       const int64_t after_ns = unfenced_ns == 0 ? AfterFencesNs(report_ns) : report_ns;
-      const int64_t due_ns =
-          Later(end_ns + after_ns, last_waiting_ns_ + report_ns) - seen.now_ns;
+      const int64_t due_ns = Later(end_ns + after_ns, last_waiting_ns_ + report_ns) - seen.now_ns;
       act.idle = !idle_said_ && !seen.outstanding && !seen.waiting && due_ns <= 0;
       idle_said_ |= act.idle;
       act.look_again_ns = idle_said_ ? kSeldomNs : WhileBusy(seen);
@@ -118,7 +117,7 @@ class LeaseWatch {
   bool quiet() const { return idle_said_ || drained_said_; }
 
   // Where all work is behind fences it is known well when it was done: less time shows as much.
-  static constexpr int64_t AfterFencesNs(int64_t report_ns) { return report_ns - report_ns / 4; }
+  static constexpr int64_t AfterFencesNs(int64_t report_ns) { return report_ns - report_ns / 5; }
 
   static constexpr int64_t kOftenNs = 100'000;
   static constexpr int64_t kWhileBusyNs = 500'000;
