@@ -58,17 +58,22 @@ TEST_F(LookTimerTest, TheTimeOutEndsTheSleep) {
 // after the hundredth is over is what it wakes for.
 TEST_F(LookTimerTest, ALookIsPutOffWhileItIsSleptFor) {
   timer_.Open(2);
-  const int64_t now_ns = NowNs();
-  timer_.Plan(0, now_ns + 100 * kMs, now_ns + 7'200 * kS);
-  timer_.Plan(1, now_ns + 3'600 * kS, 0);
-  std::thread other([&] {
-    timer_.PutOff(0, now_ns + 3'600 * kS);
-    while (NowNs() < now_ns + 120 * kMs) usleep(10'000);
-    Write();
-  });
-  const bool readable = Await();
-  other.join();
-  EXPECT_TRUE(readable);
+  for (bool in_time = false; !in_time;) {  // a machine that is busy may be later than the look
+    const int64_t now_ns = NowNs();
+    timer_.Plan(0, now_ns + 100 * kMs, now_ns + 7'200 * kS);
+    timer_.Plan(1, now_ns + 3'600 * kS, 0);
+    std::thread other([&] {
+      timer_.PutOff(0, now_ns + 3'600 * kS);
+      in_time = NowNs() < now_ns + 100 * kMs;
+      while (NowNs() < now_ns + 120 * kMs) usleep(10'000);
+      Write();
+    });
+    const bool readable = Await();
+    other.join();
+    EXPECT_TRUE(readable || !in_time);
+    char byte;
+    ASSERT_EQ(read(pipe_[0], &byte, 1), 1);
+  }
 }
 
 // A lease was closed, say: what a launch knew before does not put off the look that this asks for.
@@ -85,10 +90,7 @@ TEST_F(LookTimerTest, OneThatIsPutOffDoesNotPutOffTheOthers) {
   const int64_t now_ns = NowNs();
   timer_.Plan(0, now_ns + 20 * kMs, now_ns + 7'200 * kS);
   timer_.Plan(1, now_ns + 40 * kMs, now_ns + 7'200 * kS);
-  std::thread other([&] { timer_.PutOff(0, now_ns + 3'600 * kS); });
-  EXPECT_FALSE(Await());
-  other.join();
-  EXPECT_GE(NowNs(), now_ns + 20 * kMs);
+  timer_.PutOff(0, now_ns + 3'600 * kS);
   EXPECT_FALSE(Await());
   EXPECT_GE(NowNs(), now_ns + 40 * kMs);
 }
