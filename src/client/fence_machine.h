@@ -135,10 +135,11 @@ class FenceMachine {
     const auto left_ns = static_cast<int64_t>(compute.backlog.StillNs(now_ns));
     world_.Usage(device).backlog_ns.store(static_cast<uint64_t>(left_ns > 0 ? left_ns : 1),
                                           std::memory_order_relaxed);
-    int64_t idle_ns =
-        int64_t{world_.Limits(device).idle_report_us.load(std::memory_order_relaxed)} * 1000;
+    const protocol::DeviceLimits& limits = world_.Limits(device);
+    const auto report_ns = int64_t{limits.idle_report_us.load(std::memory_order_relaxed)} * 1000;
     const bool more = compute.unfenced.load(std::memory_order_relaxed) != 0;
-    idle_ns = more || left_ns > kExactNs ? idle_ns / 2 : LeaseWatch::AfterFencesNs(idle_ns);
+    const bool exact = EndsAreExact(limits) && !more && left_ns <= kExactNs;
+    int64_t idle_ns = exact ? LeaseWatch::AfterFencesNs(report_ns) : report_ns / 2;
     if (left_ns > kExactNs) idle_ns -= left_ns / 16;
     const int64_t idle_at_ns = compute.backlog.end_ns() + idle_ns;
     const int64_t at_ns = idle_at_ns < by_ns ? idle_at_ns : by_ns;

@@ -66,6 +66,7 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
                           .at_bound = compute.at_bound.load(std::memory_order_relaxed) != 0,
                           .unfenced_launches = together ? 0 : open.launches,
                           .unfenced_began_ns = open.began_ns,
+                          .exact = EndsAreExact(limits),
                           .unawaited = limits.drain_unawaited.load() == SequenceOf(lease)});
   // What no fence is behind was given its time: an idle member has no backlog, or it would not
   // count as idle until it launches again.

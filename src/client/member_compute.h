@@ -96,6 +96,13 @@ inline uint32_t ContextsAtWork(const protocol::DeviceLimits& limits, const Devic
   return (members > 1 ? members - 1 : 0) + (own > 1 ? own : 1);
 }
 
+// Nothing of the same share runs beside this member's work, and no peer of it on another device:
+// when it ends is known well.
+inline bool EndsAreExact(const protocol::DeviceLimits& limits) {
+  return limits.closely.load(std::memory_order_relaxed) == 0 &&
+         limits.active_members.load(std::memory_order_relaxed) <= 1;
+}
+
 // Measured device time of this member.
 template <typename World>
 void ChargeDevice(World& world, uint32_t device, uint64_t busy_ns) {
