@@ -76,7 +76,7 @@ DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
     outcome.next_ns = decisions.next_ns;
     if (decisions.changes.empty()) break;
     for (const auto& [key, share] : shares_) {
-      const LeasePolicy::ShareState state = sharing_->Standing(key);
+      const LeasePolicy::ShareState state = sharing_->State(key);
       share->SetTogether(state.together);
       share->SetClosely(state.gang);
     }
@@ -107,7 +107,7 @@ void DeviceLeases::TellWhatIsSeen(int64_t now_ns) {
       if ((contended && share->AllIdle()) || !share->AnyLiving()) sharing_->Idle(key, now_ns);
       continue;
     }
-    if (sharing_->Draining(key) && share->AllDrained(sharing_->Standing(key).passed_over)) {
+    if (sharing_->Draining(key) && share->AllDrained(sharing_->State(key).passed_over)) {
       sharing_->DrainedSince(key, share->DrainedSince(now_ns));
       sharing_->Drained(key, now_ns);
     }
@@ -119,7 +119,7 @@ DeviceLeases::Held DeviceLeases::WhatHolds(Key key, const ShareTime& share) cons
   if ((share.lease() & protocol::kLeaseOpen) != 0) return Held::kNot;
   // What was launched under the lease still runs: that is no waiting.
   if (sharing_->Draining(key) && !sharing_->DrainUnawaited(key)) {
-    return sharing_->Standing(key).passed_over ? Held::kUndrained : Held::kNot;
+    return sharing_->State(key).passed_over ? Held::kUndrained : Held::kNot;
   }
   if (!share.AnyWaiting()) return Held::kNot;
   return sharing_->AtLimit(key) ? Held::kByLimit : Held::kForTurn;

@@ -124,25 +124,19 @@ class FenceMachine {
   }
 
   // There is nothing to be seen until what is launched should be done, and its program had time to
-  // launch more; a wake-up is worth its while then. Sooner, where more follows that no fence is
-  // behind, for how long that takes is only known when it is seen; and where there is so much that
-  // it may end some part earlier than expected.
+  // launch more. Then a wake-up is worth its while.
   void PutOffLook(uint32_t device, int64_t now_ns) {
-    constexpr int64_t kExactNs = 2'000'000;
     DeviceCompute& compute = world_.Compute(device);
     const int64_t by_ns = compute.look_by_ns.load(std::memory_order_relaxed);
     if (by_ns == 0 || compute.unknown.load(std::memory_order_relaxed) != 0) return;
-    const auto left_ns = static_cast<int64_t>(compute.backlog.StillNs(now_ns));
-    world_.Usage(device).backlog_ns.store(static_cast<uint64_t>(left_ns > 0 ? left_ns : 1),
+    const uint64_t backlog_ns = compute.backlog.StillNs(now_ns);
+    world_.Usage(device).backlog_ns.store(backlog_ns > 0 ? backlog_ns : 1,
                                           std::memory_order_relaxed);
-    const protocol::DeviceLimits& limits = world_.Limits(device);
-    const auto report_ns = int64_t{limits.idle_report_us.load(std::memory_order_relaxed)} * 1000;
-    const bool more = compute.unfenced.load(std::memory_order_relaxed) != 0;
-    const bool exact = EndsAreExact(limits) && !more && left_ns <= kExactNs;
-    int64_t idle_ns = exact ? LeaseWatch::AfterFencesNs(report_ns) : report_ns / 2;
-    if (left_ns > kExactNs) idle_ns -= left_ns / 16;
-    const int64_t idle_at_ns = compute.backlog.end_ns() + idle_ns;
-    const int64_t at_ns = idle_at_ns < by_ns ? idle_at_ns : by_ns;
+    const uint32_t idle_us = world_.Limits(device).idle_report_us.load(std::memory_order_relaxed);
+    // Long work may end some part earlier than expected.
+    const auto early_ns = static_cast<int64_t>(backlog_ns / 16);
+    const int64_t idle_ns = compute.backlog.end_ns() - early_ns + int64_t{idle_us} * 500;
+    const int64_t at_ns = idle_ns < by_ns ? idle_ns : by_ns;
     const int64_t later_ns = at_ns - compute.look_ns.load(std::memory_order_relaxed);
     if (later_ns > LeaseWatch::kOftenNs) world_.PutOffLook(device, at_ns);
   }
@@ -290,8 +284,7 @@ class FenceMachine {
     if (!just_launched) return began_ns;
     const auto all_ns = static_cast<int64_t>(slot.backlog_ns);
     const bool gaps = world_.Limits(stream.device).together.load(std::memory_order_relaxed) != 0;
-    if (slot.batch.unknown || (now_ns - began_ns) * 2 < all_ns) return now_ns;
-    if (!gaps) return now_ns - began_ns < all_ns ? now_ns : now_ns - all_ns / 2;
+    if (!gaps || slot.batch.unknown || (now_ns - began_ns) * 2 < all_ns) return now_ns;
     const int64_t last_ns = all_ns / static_cast<int64_t>(slot.batch.launches);
     const int64_t since_ns = now_ns + last_ns - all_ns;
     return since_ns > began_ns ? since_ns : began_ns;

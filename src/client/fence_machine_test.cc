@@ -343,7 +343,7 @@ TEST_F(FenceMachineTest, ALaunchPutsOffTheLook) {
   const int64_t estimate_ns = world_.estimates().Lookup(1);
   world_.PlanLook(0, world_.now_ns + 100'000, world_.now_ns + 15 * kMs);
   Launch(context, 0, 1, kNever);
-  EXPECT_EQ(world_.compute.look_ns, world_.now_ns + estimate_ns + 160'000);
+  EXPECT_EQ(world_.compute.look_ns, world_.now_ns + estimate_ns - estimate_ns / 16 + 100'000);
   EXPECT_EQ(world_.usage.backlog_ns, static_cast<uint64_t>(estimate_ns))
       << "the agent must know that there is something";
   const int64_t by_ns = world_.now_ns + kMs / 2;

@@ -36,7 +36,7 @@ class LaunchWait {
     int64_t timeout_ns = 0;
   };
 
-  static constexpr int64_t kLookAgainNs = 10'000'000;
+  static constexpr int64_t kLookAgainNs = 20'000'000;
   static constexpr int64_t kLocalLookNs = 1'000'000;
   static constexpr uint64_t kSoonNs = 5'000'000;
   static constexpr int64_t kDrainedLateNs = 1'000'000;

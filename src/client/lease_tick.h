@@ -35,9 +35,6 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
   const uint32_t lease = limits.lease.load();
   const OpenWork open = look(device);
   const uint64_t launches = compute.launches.load(std::memory_order_relaxed) + open.launches;
-  if (launches != usage.launches.load(std::memory_order_relaxed)) {
-    compute.unfenced.store(open.ns != 0 ? 1 : 0, std::memory_order_relaxed);
-  }
   usage.launches.store(launches, std::memory_order_relaxed);
   usage.persistent_ns.store(open.persistent_ns, std::memory_order_relaxed);
   // Above 0 as long as anything is outstanding, even if it takes longer than was expected.
@@ -66,7 +63,6 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
                           .at_bound = compute.at_bound.load(std::memory_order_relaxed) != 0,
                           .unfenced_launches = together ? 0 : open.launches,
                           .unfenced_began_ns = open.began_ns,
-                          .exact = EndsAreExact(limits),
                           .unawaited = limits.drain_unawaited.load() == SequenceOf(lease)});
   // What no fence is behind was given its time: an idle member has no backlog, or it would not
   // count as idle until it launches again.

@@ -34,7 +34,6 @@ class LeaseWatch {
     bool at_bound = false;    // a thread waits for a fence, and launches when that is done
     uint64_t unfenced_launches = 0;  // 0, too: when they are done is not to be reckoned
     int64_t unfenced_began_ns = 0;   // the first of those (of the last batch of them)
-    bool exact = false;              // when what is fenced ends is known well
     bool unawaited = false;          // nobody waits to hear that it has drained
   };
   struct Act {
@@ -97,16 +96,14 @@ class LeaseWatch {
       if (seen.unfenced_launches != 0 && unfenced_end_ns < end_ns) {
         end_ns = Later(unfenced_end_ns, launched_ns_);
       }
-      const int64_t after_ns =
-          seen.exact && unfenced_ns == 0 ? AfterFencesNs(report_ns) : report_ns;
-      const int64_t due_ns = Later(end_ns + after_ns, last_waiting_ns_ + report_ns) - seen.now_ns;
+      const int64_t due_ns = Later(end_ns, last_waiting_ns_) + report_ns - seen.now_ns;
       act.idle = !idle_said_ && !seen.outstanding && !seen.waiting && due_ns <= 0;
       idle_said_ |= act.idle;
       act.look_again_ns = idle_said_ ? kSeldomNs : WhileBusy(seen);
       act.may_be_put_off = !idle_said_ && !seen.persistent && !seen.unknown && !seen.closely;
       if (!idle_said_ && report_ns / 2 > act.look_again_ns) act.look_again_ns = report_ns / 2;
-      if (!idle_said_ && !seen.outstanding) {
-        // Nothing but a launch, or who still waits, keeps it from saying so then.
+      if (!idle_said_ && !seen.outstanding && !seen.waiting) {
+        // Nothing but a launch keeps it from saying so then.
         act.look_again_ns = due_ns > kWhileBusyNs ? kWhileBusyNs : due_ns;
       }
     } else {
@@ -117,9 +114,6 @@ class LeaseWatch {
 
   // It was said that nothing is queued or running, and nothing came since.
   bool quiet() const { return idle_said_ || drained_said_; }
-
-  // Where it is known well when all work was done, less time shows as much.
-  static constexpr int64_t AfterFencesNs(int64_t report_ns) { return report_ns - report_ns / 5; }
 
   static constexpr int64_t kOftenNs = 100'000;
   static constexpr int64_t kWhileBusyNs = 500'000;

@@ -61,8 +61,6 @@ struct alignas(64) DeviceCompute {
   // When the helper looks next, and until when launches may put that off; 0: not at all.
   std::atomic<int64_t> look_ns;
   std::atomic<int64_t> look_by_ns;
-  // The last look that found launches found some of them behind no fence.
-  std::atomic<uint32_t> unfenced;
   LeaseWatch watch;  // helper only
 };
 
@@ -94,13 +92,6 @@ inline uint32_t ContextsAtWork(const protocol::DeviceLimits& limits, const Devic
   const uint32_t members = limits.members_at_work.load(std::memory_order_relaxed);
   const uint32_t own = compute.contexts.at_work();
   return (members > 1 ? members - 1 : 0) + (own > 1 ? own : 1);
-}
-
-// Nothing of the same share runs beside this member's work, and no peer of it on another device:
-// when it ends is known well.
-inline bool EndsAreExact(const protocol::DeviceLimits& limits) {
-  return limits.closely.load(std::memory_order_relaxed) == 0 &&
-         limits.active_members.load(std::memory_order_relaxed) <= 1;
 }
 
 // Measured device time of this member.

@@ -70,8 +70,6 @@ class LeasePolicy {
 
   virtual std::vector<Key> Shares() const = 0;
   virtual ShareState State(Key share) const = 0;
-  // That, but for `entitled`, which takes longest to say.
-  virtual ShareState Standing(Key share) const { return State(share); }
   // Called back, and not known to have drained (passed over or not).
   virtual bool Draining(Key share) const = 0;
   // It drains, and nothing depends on when that is told: somebody else was let in meanwhile, and

@@ -190,17 +190,6 @@ void TimeSharing::CapAndBalance(const Rank& rank) {
   }
 }
 
-TimeSharing::ShareState TimeSharing::Standing(Key key) const {
-  const Share* asked = Find(key);
-  if (asked == nullptr) return {};
-  return {.open = asked->phase == Phase::kOpen,
-          .wanting = asked->wanting,
-          .passed_over = asked->phase == Phase::kPassedOver,
-          .lag_ns = asked->lag_ns,
-          .together = asked->together,
-          .gang = asked->gang != GangTurn::kNone};
-}
-
 TimeSharing::ShareState TimeSharing::State(Key key) const {
   const Share* asked = Find(key);
   if (asked == nullptr) return {};
@@ -208,9 +197,9 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
   for (const Share& share : shares_) {
     if (&share != asked && TakesPart(share)) taking_part.push_back(&share);
   }
-  ShareState state = Standing(key);
-  state.entitled = EntitledWhile(taking_part).front();
-  return state;
+  return {asked->phase == Phase::kOpen,       asked->wanting, asked->phase == Phase::kPassedOver,
+          EntitledWhile(taking_part).front(), asked->lag_ns,  asked->together,
+          asked->gang != GangTurn::kNone};
 }
 
 }  // namespace prorata::policy

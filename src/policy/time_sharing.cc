@@ -76,9 +76,9 @@ void TimeSharing::SetTerms(Key key, const ComputeTerms& terms, int64_t now_ns) {
 }
 
 void TimeSharing::Wanted(Key key, int64_t now_ns) {
+  Account(now_ns);
   Share* share = Find(key);
   if (share == nullptr || share->phase == Phase::kOpen || share->wanting) return;
-  Account(now_ns);
   share->wanting = true;
   share->wanting_since_ns = now_ns_;
   if (share->idle || share->fed_ns >= options_.quantum_ns / 2) {

@@ -95,7 +95,6 @@ class TimeSharing final : public LeasePolicy {
   Decisions Decide(int64_t now_ns) override;
   std::vector<Key> Shares() const override;
   ShareState State(Key share) const override;
-  ShareState Standing(Key share) const override;
   bool Draining(Key share) const override;
   bool DrainUnawaited(Key share) const override;
   int64_t ContendedBacklogNs(Key share) const override;

@@ -148,32 +148,6 @@ TEST(Bars, TwoProgramsWithShortBurstsAndGapsRunTogether) {
   }
 }
 
-// 6 ms of work, then 4 ms of none: two of them fit into each other's gaps, where a switch of the
-// device costs nothing as well as where the device's own slices lose to it.
-TEST(Bars, APairWithGapsKeepsUpWithNoProrata) {
-  for (const int64_t switch_ns : {100 * kUs, 10 * kUs}) {
-    Scenario scenario;
-    scenario.duration_ns = 6 * kS;
-    scenario.machine.devices[0].switch_cost_ns = switch_ns;
-    for (int i = 0; i < 2; ++i) {
-      ProgramSpec& program = AddProgram(scenario, 0);
-      Kernels(program, 500 * kUs, 500 * kUs);
-      program.per_sync = 12;
-      program.gap_ns = 4 * kMs;
-    }
-    Scenario without = scenario;
-    without.prorata = false;
-    for (uint64_t seed = 1; seed <= 3; ++seed) {
-      const double use = RunWindows(scenario, seed, 1 * kS, 6).Use(1, 6);
-      const double throughput = use / RunWindows(without, seed, 1 * kS, 6).Use(1, 6);
-      std::printf("a pair with gaps, a switch of %3lld us: %.1f %% in use, %.1f %% of no prorata\n",
-                  static_cast<long long>(switch_ns / kUs), use * 100, throughput * 100);
-      EXPECT_GE(throughput, 0.97) << switch_ns << ", seed " << seed;
-      EXPECT_GE(use, 0.95) << switch_ns << ", seed " << seed;
-    }
-  }
-}
-
 // Beside one of higher priority that always wants the device nobody hangs for ever.
 TEST(Bars, ALowerPriorityIsServedNowAndThen) {
   Scenario scenario;
