@@ -131,8 +131,7 @@ class LeaseWatch {
   static int64_t WhileDraining(const Seen& seen) {
     if (seen.persistent) return kSometimesNs;
     if (seen.unknown || seen.closely) return kOftenNs;
-    if (seen.unawaited && seen.backlog_ns <= 1) return 2 * kOftenNs;
-    return Within(kWhileCertainNs, seen.backlog_ns - seen.backlog_ns / 8);
+    return Within(kWhileCertainNs, seen.backlog_ns - seen.backlog_ns / 4);
   }
   static int64_t WhileBusy(const Seen& seen) {
     if (seen.persistent) return kSometimesNs;

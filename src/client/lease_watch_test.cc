@@ -134,7 +134,7 @@ TEST_F(LeaseWatchTest, LooksComeCloserAsTheWorkEnds) {
   EXPECT_EQ(Step(contended, true).look_again_ns, LeaseWatch::kOftenNs) << "late";
   backlog_ns_ = 600 * kUs;
   // Others wait for the end of these, and the agent for the next figure.
-  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, 525 * kUs);
+  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, 450 * kUs);
   closely_ = true;  // and goes by all that come before
   EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, LeaseWatch::kOftenNs);
   closely_ = false;
@@ -145,7 +145,7 @@ TEST_F(LeaseWatchTest, LooksComeCloserAsTheWorkEnds) {
 TEST_F(LeaseWatchTest, ALateDrainThatNobodyAwaitsIsLookedForLessOften) {
   backlog_ns_ = 1;
   unawaited_ = true;
-  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, 2 * LeaseWatch::kOftenNs);
+  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, LeaseWatch::kOftenNs);
 }
 
 // What launches add is outstanding until it should be done: the look after the last of them is all
