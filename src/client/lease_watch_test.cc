@@ -142,12 +142,6 @@ TEST_F(LeaseWatchTest, LooksComeCloserAsTheWorkEnds) {
   EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, LeaseWatch::kOftenNs);
 }
 
-TEST_F(LeaseWatchTest, ALateDrainThatNobodyAwaitsIsLookedForLessOften) {
-  backlog_ns_ = 1;
-  unawaited_ = true;
-  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, LeaseWatch::kOftenNs);
-}
-
 // What launches add is outstanding until it should be done: the look after the last of them is all
 // that is needed, but only where that is known and nobody goes by the figures in between.
 TEST_F(LeaseWatchTest, LooksAtABusyHolderMayBePutOff) {
