@@ -7,14 +7,22 @@
 namespace prorata::agent {
 namespace {
 
-TEST(ShareTime, MembersThatUseTheDeviceAreCountedAsActive) {
-  protocol::DeviceLimits limits = {};
-  ShareTime time(&limits);
-  protocol::DeviceUsage usage[3] = {};
-  for (uint32_t slot = 0; slot < 3; ++slot) {
-    time.Admit(slot);
-    time.SetUsage(slot, &usage[slot]);
+// A share with so many members, in the slots from 0 on.
+struct Members {
+  explicit Members(uint32_t count) {
+    for (uint32_t slot = 0; slot < count; ++slot) {
+      time.Admit(slot);
+      time.SetUsage(slot, &usage[slot]);
+    }
   }
+  protocol::DeviceLimits limits = {};
+  protocol::DeviceUsage usage[3] = {};
+  ShareTime time{&limits};
+};
+
+TEST(ShareTime, MembersThatUseTheDeviceAreCountedAsActive) {
+  Members members(3);
+  auto& [limits, usage, time] = members;
   time.CountActive();
   EXPECT_EQ(limits.active_members, 0u) << "nobody has done anything";
   usage[0].launches = 5;
@@ -45,13 +53,8 @@ TEST(ShareTime, AMemberWithWorkQueuedIsActiveHoweverLongItTakes) {
 
 TEST(ShareTime, SinceWhenItHasDrained) {
   constexpr int64_t kNow = 5'000'000'000, kMs = 1'000'000;
-  protocol::DeviceLimits limits = {};
-  ShareTime time(&limits);
-  protocol::DeviceUsage usage[3] = {};
-  for (uint32_t slot = 0; slot < 3; ++slot) {
-    time.Admit(slot);
-    time.SetUsage(slot, &usage[slot]);
-  }
+  Members members(3);
+  auto& [limits, usage, time] = members;
   EXPECT_EQ(time.DrainedSince(kNow), kNow) << "none has launched";
   usage[0].launches = usage[1].launches = 1;
   usage[0].expected_end_ns = kNow - 4 * kMs;
@@ -83,13 +86,8 @@ TEST(ShareTime, TheWordThatADrainIsUnawaitedIsOfOneLease) {
 TEST(ShareTime, WhatIsQueuedIsKnownByItsExpectedEnd) {
   constexpr int64_t kNow = 5'000'000'000, kMs = 1'000'000;
   constexpr int64_t kNever = policy::LeasePolicy::kNever;
-  protocol::DeviceLimits limits = {};
-  ShareTime time(&limits);
-  protocol::DeviceUsage usage[2] = {};
-  for (uint32_t slot = 0; slot < 2; ++slot) {
-    time.Admit(slot);
-    time.SetUsage(slot, &usage[slot]);
-  }
+  Members members(2);
+  auto& [limits, usage, time] = members;
   usage[0].launches = 1;
   EXPECT_EQ(time.QueuedAt(kNow).ns, 0u);
   EXPECT_EQ(time.QueuedAt(kNow).end_ns, kNever) << "nothing is queued";

@@ -101,8 +101,9 @@ JoinResult JoinAgent(int64_t deadline_ns, protocol::RefusedReason* reason, int64
   g_reader = FrameReader(g_buffer, sizeof g_buffer);
   protocol::Welcome welcome = {};
   JoinResult result = JoinResult::kNoAgent;
-  if (SendJoin(fd))
+  if (SendJoin(fd)) {
     result = AwaitWelcome(fd, deadline_ns, busy_until_ns, &welcome, reason, meanwhile);
+  }
   if (result == JoinResult::kJoined && welcome.slot >= protocol::kMaxMembers) {
     result = JoinResult::kNoAgent;
   }

@@ -62,8 +62,7 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
                           .unknown = compute.unknown.load(std::memory_order_relaxed) != 0,
                           .at_bound = compute.at_bound.load(std::memory_order_relaxed) != 0,
                           .unfenced_launches = together ? 0 : open.launches,
-                          .unfenced_began_ns = open.began_ns,
-                          .unawaited = limits.drain_unawaited.load() == SequenceOf(lease)});
+                          .unfenced_began_ns = open.began_ns});
   // What no fence is behind was given its time: an idle member has no backlog, or it would not
   // count as idle until it launches again.
   if (compute.watch.quiet()) usage.backlog_ns.store(0, std::memory_order_relaxed);

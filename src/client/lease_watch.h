@@ -34,7 +34,6 @@ class LeaseWatch {
     bool at_bound = false;    // a thread waits for a fence, and launches when that is done
     uint64_t unfenced_launches = 0;  // 0, too: when they are done is not to be reckoned
     int64_t unfenced_began_ns = 0;   // the first of those (of the last batch of them)
-    bool unawaited = false;          // nobody waits to hear that it has drained
   };
   struct Act {
     bool drained = false;

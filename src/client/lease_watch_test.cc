@@ -31,8 +31,7 @@ class LeaseWatchTest : public testing::Test {
                         .unknown = unknown_,
                         .at_bound = at_bound_,
                         .unfenced_launches = unfenced_launches_,
-                        .unfenced_began_ns = unfenced_began_ns_,
-                        .unawaited = unawaited_});
+                        .unfenced_began_ns = unfenced_began_ns_});
   }
   bool waiting_ = false;
   uint64_t backlog_ns_ = 0;
@@ -42,7 +41,6 @@ class LeaseWatchTest : public testing::Test {
   bool closely_ = false;
   uint64_t unfenced_launches_ = 0;
   int64_t unfenced_began_ns_ = 0;
-  bool unawaited_ = false;
   LeaseWatch watch_;
   int64_t now_ns_ = 1'000 * kMs;
   uint64_t launches_ = 0;

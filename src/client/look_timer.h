@@ -36,8 +36,8 @@ class LookTimer {
 
   DeviceCompute* devices_;
   uint32_t count_ = 0;
-  Lock
-      lock_;  // of all below, of the devices' look_ns and look_by_ns; held while the timer is armed
+  // Of all below, and of the devices' look_ns and look_by_ns. Held while the timer is armed.
+  Lock lock_;
   int timer_ = -1;
   int64_t armed_ns_ = 0;
 };

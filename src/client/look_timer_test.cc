@@ -54,8 +54,8 @@ TEST_F(LookTimerTest, TheTimeOutEndsTheSleep) {
   EXPECT_FALSE(Await(kMs));
 }
 
-// The sleeper's deadline is moved from a hundredth of a second to an hour, and what is written
-// after the hundredth is over is what it wakes for.
+// The sleeper's deadline is moved from a tenth of a second to an hour, and what is written
+// after the tenth is over is what it wakes for.
 TEST_F(LookTimerTest, ALookIsPutOffWhileItIsSleptFor) {
   timer_.Open(2);
   for (bool in_time = false; !in_time;) {  // a machine that is busy may be later than the look

@@ -366,7 +366,8 @@ int64_t TimeSharing::NextDeadline() {
     }
     if (share.phase == Phase::kOpen && waited_for) {
       const int64_t end = share.opened_ns + share.quantum_ns - kTurnRestNs;
-      // As much is queued as at the end of its last turn, as a rule.
+      // As much is queued as at the end of its last turn, as a rule; half of that is left when it
+      // is looked at, so that one look ends the turn. By all of it most turns took a second look.
       const int64_t early =
           end - std::min(share.closing_backlog_ns, options_.backlog_contended_ns) / 2;
       next = std::min(

@@ -1,8 +1,6 @@
 // What prorata costs a processor while several programs want all of a GPU is wake-ups: of the agent
 // and of the helper threads. How long one takes is measured in real processes (tests/cost); how
-// many there are is decided here. A hundredth of a core for each program is the bar, and a wake-up
-// takes 10 to 20 us: the bar needs half of what is allowed here, which is what is seen and a
-// little.
+// many there are is decided here: what is seen, and a little.
 
 #include <gtest/gtest.h>
 
@@ -50,8 +48,8 @@ TEST(WakeUps, UnderContentionTheyAreFew) {
   for (const int programs : {2, 4, 8}) {
     for (const int64_t kernel_ns : {50 * kUs, kMs}) {
       const WakeUps seen = Count(programs, kernel_ns);
-      EXPECT_LE(seen.agent_per_s, 600);
-      EXPECT_LE(seen.helper_per_s * programs, 3600);
+      EXPECT_LE(seen.agent_per_s, 400);
+      EXPECT_LE(seen.helper_per_s * programs, 1400);
     }
   }
 }
