@@ -94,6 +94,12 @@ DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
   return outcome;
 }
 
+bool DeviceLeases::MindsLease(Key key, uint32_t slot, int64_t now_ns) const {
+  const ShareTime& share = *shares_.at(key);
+  const bool open = (share.lease() & protocol::kLeaseOpen) != 0;
+  return (open || sharing_->DrainForeseen(key)) && share.MindsLease(slot, now_ns);
+}
+
 void DeviceLeases::TellWhatIsSeen(int64_t now_ns) {
   for (const auto& [key, share] : shares_) {
     const ShareTime::Queued queued = share->QueuedAt(now_ns);

@@ -32,8 +32,9 @@ class DeviceLeases {
     uint32_t sequence = 0;
   };
   struct Outcome {
-    std::vector<Change> changes;  // lease words that were written: wake and tell who looks at them
-    int64_t next_ns = kNever;     // Touch again by then
+    // Lease words that were written: wake who looks at them, tell whoever does not (MindsLease).
+    std::vector<Change> changes;
+    int64_t next_ns = kNever;  // Touch again by then
   };
 
   explicit DeviceLeases(const policy::TimeSharingOptions& options = {})
@@ -54,6 +55,8 @@ class DeviceLeases {
 
   // Something may have changed: looks at everything, and decides.
   Outcome Touch(int64_t now_ns);
+  // A change of this share's lease need not be told to this member: it sees it soon enough.
+  bool MindsLease(Key key, uint32_t slot, int64_t now_ns) const;
 
   // Each tenth of a second: remembers the figures for Lately.
   void Sample(int64_t now_ns);

@@ -30,10 +30,11 @@ class Told final : public policy::LeasePolicy {
   }
   bool Draining(Key share) const override { return draining.contains(share); }
   bool DrainUnawaited(Key share) const override { return unawaited.contains(share); }
+  bool DrainForeseen(Key share) const override { return foreseen.contains(share); }
   bool AtLimit(Key share) const override { return at_limit.contains(share); }
 
   Decisions next;
-  std::set<Key> draining, unawaited, passed_over, at_limit;
+  std::set<Key> draining, unawaited, foreseen, passed_over, at_limit;
 
  private:
   std::vector<Key> keys_;
@@ -169,6 +170,22 @@ TEST_F(LatelyTest, AYoungShareIsJudgedByItsOwnLife) {
   EXPECT_DOUBLE_EQ(Lately(3, 600 * kMs).waiting, 1);
   leases_.Remove(3, 600 * kMs);
   EXPECT_FALSE(leases_.Lately(3, 700 * kMs).has_value());
+}
+
+TEST_F(LatelyTest, WhoIsToldOfItsLease) {
+  Program& program = programs_[0];
+  program.usage.minds_lease = protocol::kMindsOpening | protocol::kMindsClosing;
+  program.usage.backlog_ns = static_cast<uint64_t>(kMs);
+  program.usage.expected_end_ns = 101 * kMs;
+  EXPECT_FALSE(leases_.MindsLease(1, 0, 100 * kMs)) << "its word that it has drained is waited for";
+  policy_->foreseen = {1};
+  EXPECT_TRUE(leases_.MindsLease(1, 0, 100 * kMs));
+  policy_->foreseen.clear();
+  Lease(1, true);
+  leases_.Touch(100 * kMs);
+  EXPECT_FALSE(leases_.MindsLease(1, 0, 100 * kMs));
+  program.usage.waiting = 1;
+  EXPECT_TRUE(leases_.MindsLease(1, 0, 100 * kMs)) << "who waits sees it, foreseen or not";
 }
 
 }  // namespace

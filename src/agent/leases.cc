@@ -4,7 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <algorithm>
 #include <climits>
 #include <utility>
 
@@ -21,10 +21,11 @@ void WakeAll(std::atomic<uint32_t>& word) {
 
 Leases::Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock& clock,
                const Heartbeat& heartbeat)
-    : clock_(clock), heartbeat_(heartbeat), gang_timer_(loop) {
+    : clock_(clock), heartbeat_(heartbeat), gangs_deadline_(loop, [this] { StepGangs(); }) {
   std::vector<DeviceLeases*> all;
   for (size_t i = 0; i < devices; ++i) {
-    all.push_back(&devices_.emplace_back(std::make_unique<Device>(loop))->leases);
+    all.push_back(
+        &devices_.emplace_back(std::make_unique<Device>(loop, [this, i] { Touch(i); }))->leases);
   }
   gangs_ = GangLeases(std::move(all));
 }
@@ -118,18 +119,12 @@ void Leases::StepGangs() {
     const bool seen = candidate.share->config().gang == protocol::Gang::kAuto;
     if (seen && on_gang) on_gang(*candidate.share, is_gang);
   }
-  DoBy(gang_timer_, outcome.next_ns, [this] { StepGangs(); });
+  MoveTo(gangs_deadline_, outcome.next_ns);
 }
 
-template <typename Then>
-void Leases::DoBy(boost::asio::steady_timer& timer, int64_t when_ns, Then then) {
-  timer.cancel();
-  if (when_ns == DeviceLeases::kNever) return;
-  const int64_t wait_ns = std::max<int64_t>(1, when_ns - clock_.NowNs());
-  timer.expires_after(std::chrono::nanoseconds(clock_.RealNs(wait_ns)));
-  timer.async_wait([then](const boost::system::error_code& stopped) {
-    if (!stopped) then();
-  });
+void Leases::MoveTo(Deadline& deadline, int64_t when_ns) {
+  if (when_ns == DeviceLeases::kNever) return deadline.Never();
+  deadline.In(clock_.RealNs(std::max<int64_t>(1, when_ns - clock_.NowNs())));
 }
 
 void Leases::WriteOut(size_t number, const DeviceLeases::Outcome& outcome) {
@@ -137,14 +132,17 @@ void Leases::WriteOut(size_t number, const DeviceLeases::Outcome& outcome) {
   for (const DeviceLeases::Change& change : outcome.changes) {
     Share& share = *device.shares.at(change.share);
     const uint32_t index = *share.IndexOf(number);
-    WakeAll(share.limits()->devices[index].lease);  // launching threads; helpers get the message
+    // Launching threads that wait for it; helpers get the message.
+    std::atomic<uint32_t>& lease = share.limits()->devices[index].lease;
+    if ((lease.load() & protocol::kLeaseOpen) != 0) WakeAll(lease);
     for (const Member* member : share.Members()) {
       if (member->connection == nullptr) continue;
+      if (device.leases.MindsLease(change.share, member->slot, clock_.NowNs())) continue;
       member->connection->SendMessage(protocol::MessageType::kLeaseChanged,
                                       protocol::LeaseEvent{index, change.sequence});
     }
   }
-  DoBy(device.timer, outcome.next_ns, [this, number] { Touch(number); });
+  MoveTo(device.deadline, outcome.next_ns);
 }
 
 void Leases::Idle(Share& share, Member& member, uint32_t index, uint32_t sequence) {

@@ -4,13 +4,14 @@
 // keeps its deadlines, and wakes and tells whom its leases concern.
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "agent/deadline.h"
 #include "agent/device_leases.h"
 #include "agent/gang_leases.h"
 #include "agent/heartbeat.h"
@@ -56,10 +57,11 @@ class Leases {
 
  private:
   struct Device {
-    explicit Device(boost::asio::io_context& loop) : timer(loop) {}
+    Device(boost::asio::io_context& loop, std::function<void()> touch)
+        : deadline(loop, std::move(touch)) {}
     DeviceLeases leases;
     Fraction elastic_ceiling = Fraction::One();
-    boost::asio::steady_timer timer;
+    Deadline deadline;
     std::map<uint64_t, Share*> shares;
   };
 
@@ -74,16 +76,14 @@ class Leases {
   void CarryOut(size_t number, const DeviceLeases::Outcome& outcome);
   void WriteOut(size_t number, const DeviceLeases::Outcome& outcome);
   void StepGangs();
-  // By then at the latest; what was to be done with this timer before is not.
-  template <typename Then>
-  void DoBy(boost::asio::steady_timer& timer, int64_t when_ns, Then then);
+  void MoveTo(Deadline& deadline, int64_t when_ns);
 
   const DilatedClock& clock_;
   const Heartbeat& heartbeat_;
   std::vector<std::unique_ptr<Device>> devices_;
   GangLeases gangs_{{}};
   std::map<uint64_t, Candidate> candidates_;
-  boost::asio::steady_timer gang_timer_;
+  Deadline gangs_deadline_;
   uint64_t silences_ = 0;  // of the heartbeat, when all last began anew
 };
 

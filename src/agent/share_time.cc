@@ -18,6 +18,8 @@ constexpr uint64_t kMostHistoryNs = uint64_t{31'536'000} * 1'000'000'000;  // a 
 constexpr uint64_t kMostBacklogNs = 10'000'000'000;
 // An expected end further from now than this is another clock's.
 constexpr int64_t kComparableNs = 20'000'000'000;
+// A share whose work ends sooner than this need not be told that it is called back.
+constexpr int64_t kNearNs = 5'000'000;
 // A counter that jumps by more than a minute between two looks (a tenth of a second apart at most)
 // is nonsense; one that goes back is taken as standing still.
 constexpr uint64_t kMostStepNs = 60'000'000'000;
@@ -264,6 +266,21 @@ bool ShareTime::SetDrainUnawaited(bool unawaited) {
   const uint32_t word = unawaited ? sequence : 0;
   if (before != word) limits_->drain_unawaited.store(word);
   return before == sequence && !unawaited;
+}
+
+// Open: a thread of it waits, and is woken by the word. Closed: the look comes when what it has
+// launched should be done, and that is known and near.
+bool ShareTime::MindsLease(uint32_t slot, int64_t now_ns) const {
+  const Member* member = Find(slot);
+  if (member == nullptr || member->usage == nullptr) return false;
+  const protocol::DeviceUsage& usage = *member->usage;
+  const uint32_t minds = usage.minds_lease.load();
+  if ((lease() & protocol::kLeaseOpen) != 0) {
+    return (minds & protocol::kMindsOpening) != 0 && usage.waiting.load() > 0;
+  }
+  if ((minds & protocol::kMindsClosing) == 0) return false;
+  const int64_t left_ns = usage.expected_end_ns.load() - now_ns;
+  return usage.backlog_ns.load() > 0 && left_ns > 0 && left_ns < kNearNs;
 }
 
 uint32_t ShareTime::WriteLease(bool open, bool contended) {

@@ -74,6 +74,8 @@ class ShareTime {
   void WriteBacklogs(const policy::ComputeTerms& terms, int64_t bound_ns);
 
   // --- The lease -------------------------------------------------------------------------------
+  // The member will see by itself, and soon enough, that the lease is as it is now.
+  bool MindsLease(uint32_t slot, int64_t now_ns) const;
   uint32_t lease() const { return limits_->lease.load(); }
   void SetContendedBacklog(int64_t backlog_ns);
   void SetTogether(bool together);

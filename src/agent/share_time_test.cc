@@ -113,5 +113,34 @@ TEST(ShareTime, WhatIsQueuedIsKnownByItsExpectedEnd) {
   EXPECT_EQ(time.QueuedAt(kNow).end_ns, kNow + kMs) << "that one has nothing queued";
 }
 
+// Who has a look planned by itself needs no word of its lease: when that opens, a thread that waits
+// moves the look; when it closes, the look comes as the work ends, if that is known and near.
+TEST(ShareTime, WhoSeesTheLeaseByItself) {
+  constexpr int64_t kNow = 5'000'000'000, kMs = 1'000'000;
+  Members members(1);
+  auto& [limits, usage, time] = members;
+  time.WriteLease(true, true);
+  usage[0].waiting = 1;
+  EXPECT_FALSE(time.MindsLease(0, kNow)) << "it does not say so";
+  usage[0].minds_lease = protocol::kMindsOpening;
+  EXPECT_TRUE(time.MindsLease(0, kNow));
+  EXPECT_FALSE(time.MindsLease(7, kNow)) << "nobody";
+  usage[0].waiting = 0;
+  EXPECT_FALSE(time.MindsLease(0, kNow)) << "no thread will wake, and it is to say that it is idle";
+  time.WriteLease(false, false);
+  usage[0].backlog_ns = 2 * kMs;
+  usage[0].expected_end_ns = kNow + 2 * kMs;
+  EXPECT_FALSE(time.MindsLease(0, kNow)) << "some of it is behind no fence";
+  usage[0].minds_lease = protocol::kMindsOpening | protocol::kMindsClosing;
+  EXPECT_TRUE(time.MindsLease(0, kNow));
+  usage[0].expected_end_ns = kNow + 20 * kMs;
+  EXPECT_FALSE(time.MindsLease(0, kNow)) << "it may end much earlier";
+  usage[0].expected_end_ns = kNow;
+  EXPECT_FALSE(time.MindsLease(0, kNow)) << "it should have ended";
+  usage[0].expected_end_ns = kNow + 2 * kMs;
+  usage[0].backlog_ns = 0;
+  EXPECT_FALSE(time.MindsLease(0, kNow)) << "it has none, as far as is known";
+}
+
 }  // namespace
 }  // namespace prorata::agent

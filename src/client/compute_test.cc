@@ -29,6 +29,17 @@ TEST(Estimates, UnknownUntilLearnedThenFollowsSlowly) {
   EXPECT_EQ(estimates->Lookup(key), 0u);
 }
 
+// Beside members of its own share a launch is measured too long, as a rule, and never too short.
+TEST(Estimates, WhatOthersRanBesideMakesLongerBySlowSteps) {
+  auto estimates = std::make_unique<Estimates>();
+  estimates->Learn(7, 9000, true);
+  EXPECT_EQ(estimates->Lookup(7), 9000u) << "there is nothing better to go by";
+  estimates->Learn(7, 9000 + 32'000, true);
+  EXPECT_EQ(estimates->Lookup(7), 10'000u);
+  estimates->Learn(7, 6000, true);
+  EXPECT_EQ(estimates->Lookup(7), 9000u) << "shorter is nearer to the truth";
+}
+
 TEST(Estimates, NothingTakesNothingAndNothingOverflows) {
   auto estimates = std::make_unique<Estimates>();
   estimates->Learn(3, 1);

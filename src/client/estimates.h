@@ -35,8 +35,9 @@ class Estimates {
     return 0;
   }
 
-  // A launch took ns_per_launch. Moves a known estimate a quarter of the way.
-  void Learn(uint64_t key, uint64_t ns_per_launch) {
+  // A launch took ns_per_launch. Moves a known estimate a quarter of the way. `at_most`: others may
+  // have run beside it, which only makes it longer; moves one that is shorter by little.
+  void Learn(uint64_t key, uint64_t ns_per_launch, bool at_most = false) {
     if (ns_per_launch < kLeastNs) ns_per_launch = kLeastNs;
     if (ns_per_launch > kMostNs) ns_per_launch = kMostNs;
     Slot* slot = Find(key);
@@ -47,7 +48,9 @@ class Estimates {
       slot->key.store(key, std::memory_order_relaxed);
     }
     const uint64_t old = slot->ns.load(std::memory_order_relaxed);
-    const uint64_t next = old == 0 ? ns_per_launch : (3 * old + ns_per_launch + 2) / 4;
+    const uint64_t parts = at_most && ns_per_launch > old ? 32 : 4;
+    const uint64_t moved = ((parts - 1) * old + ns_per_launch + parts / 2) / parts;
+    const uint64_t next = old == 0 ? ns_per_launch : moved;
     slot->ns.store(static_cast<uint32_t>(next), std::memory_order_relaxed);
   }
 

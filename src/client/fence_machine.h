@@ -125,20 +125,28 @@ class FenceMachine {
 
   // There is nothing to be seen until what is launched should be done, and its program had time to
   // launch more. Then a wake-up is worth its while.
-  void PutOffLook(uint32_t device, int64_t now_ns) {
+  void MoveLook(uint32_t device, int64_t now_ns) {
     DeviceCompute& compute = world_.Compute(device);
     const int64_t by_ns = compute.look_by_ns.load(std::memory_order_relaxed);
     if (by_ns == 0 || compute.unknown.load(std::memory_order_relaxed) != 0) return;
     const uint64_t backlog_ns = compute.backlog.StillNs(now_ns);
     world_.Usage(device).backlog_ns.store(backlog_ns > 0 ? backlog_ns : 1,
                                           std::memory_order_relaxed);
-    const uint32_t idle_us = world_.Limits(device).idle_report_us.load(std::memory_order_relaxed);
-    // Long work may end some part earlier than expected.
-    const auto early_ns = static_cast<int64_t>(backlog_ns / 16);
-    const int64_t idle_ns = compute.backlog.end_ns() - early_ns + int64_t{idle_us} * 500;
+    // Work may end some part earlier than expected, which matters where it is long, or a long pause
+    // is to follow. One that is not long as a rule is seen to begin, and seen again. What was
+    // launched behind the last fence when it was last looked at is launched behind this one, too.
+    const bool matters =
+        backlog_ns > static_cast<uint64_t>(LeaseWatch::kWhileCertainNs) || compute.gaps.AreLong();
+    const int64_t early_ns = matters ? static_cast<int64_t>(backlog_ns / 16) : 0;
+    const int64_t tail_ns = compute.tail_ns.load(std::memory_order_relaxed);
+    const int64_t report_ns = IdleReportNs(world_.Limits(device), compute);
+    const int64_t after_ns = compute.gaps.AreLong() ? report_ns : report_ns / 2;
+    const int64_t idle_ns = compute.backlog.end_ns() - early_ns + tail_ns + after_ns;
     const int64_t at_ns = idle_ns < by_ns ? idle_ns : by_ns;
     const int64_t later_ns = at_ns - compute.look_ns.load(std::memory_order_relaxed);
-    if (later_ns > LeaseWatch::kOftenNs) world_.PutOffLook(device, at_ns);
+    if (later_ns > LeaseWatch::kOftenNs || later_ns < -LeaseWatch::kOftenNs) {
+      world_.MoveLook(device, at_ns);
+    }
   }
 
   void RemoveFromBacklog(Ring* ring, const Slot& slot) {
@@ -222,7 +230,10 @@ class FenceMachine {
     }
     slot.stream = stream;
     slot.batch.first = slot.from < 0 && FirstOfTurn(stream->device);
-    stream->began_ns.store(world_.NowNs(), std::memory_order_relaxed);
+    const int64_t now_ns = world_.NowNs();
+    stream->began_ns.store(now_ns, std::memory_order_relaxed);
+    DeviceCompute& compute = world_.Compute(stream->device);
+    if (compute.backlog.count() == 0) compute.gaps.Launches(compute.backlog.end_ns(), now_ns);
     stream->open_slot = index;
   }
 
@@ -267,11 +278,15 @@ class FenceMachine {
     stream->last_use = slot.use;
     const int64_t now_ns = world_.NowNs();
     const int64_t since_ns = SinceWhen(*stream, slot, now_ns, just_launched);
-    if (compute.backlog.count() == 0) compute.backlog.HeadIs(slot.backlog_ns, since_ns);
+    if (compute.backlog.count() == 0) {
+      // What was launched before it, and is done, ran before it.
+      const int64_t done_ns = compute.backlog.end_ns();
+      compute.backlog.HeadIs(slot.backlog_ns, done_ns > since_ns ? done_ns : since_ns);
+    }
     compute.backlog.Add(slot.backlog_ns, since_ns);
     if (unknown) compute.unknown.fetch_add(1, std::memory_order_relaxed);
     TellExpectedEnd(stream->device);
-    PutOffLook(stream->device, now_ns);
+    MoveLook(stream->device, now_ns);
     if (AppendToQueue(ring, index)) compute.contexts.Begin(stream->began_ns);
   }
 
@@ -288,6 +303,11 @@ class FenceMachine {
     const int64_t last_ns = all_ns / static_cast<int64_t>(slot.batch.launches);
     const int64_t since_ns = now_ns + last_ns - all_ns;
     return since_ns > began_ns ? since_ns : began_ns;
+  }
+
+  // Members of its own share run beside this one in its turns.
+  bool BesideItsOwn(uint32_t device) {
+    return world_.Limits(device).active_members.load(std::memory_order_relaxed) > 1;
   }
 
   // Others run beside this member's work, and are in its elapsed times.
@@ -319,7 +339,9 @@ class FenceMachine {
       auto& contexts = world_.Compute(ring->device).contexts;
       ChargeDevice(world_, ring->device,
                    contexts.Take(charge.busy_ns, [this] { return world_.NowNs(); }));
-      if (charge.learned_ns != 0) world_.estimates().Learn(slot.batch.key, charge.learned_ns);
+      if (charge.learned_ns != 0) {
+        world_.estimates().Learn(slot.batch.key, charge.learned_ns, BesideItsOwn(ring->device));
+      }
       if (charge.doubtful) slot.stream->probe.store(1, std::memory_order_relaxed);
     }
     const Holding holding(ring->lock);

@@ -4,132 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <deque>
-#include <map>
-#include <memory>
-#include <vector>
-
-#include "client/launch_gate.h"
-#include "client/launch_steps.h"
-#include "client/lease_tick.h"
+#include "client/testing_world.h"
 
 namespace prorata::client {
 namespace {
-
-constexpr int64_t kMs = 1'000'000, kS = 1'000'000'000;
-constexpr int64_t kNever = INT64_MAX;
-
-class FakeWorld {
- public:
-  int64_t NowNs() const { return now_ns; }
-  int64_t AgentSilentNs() const { return 0; }
-  const protocol::DeviceLimits& Limits(uint32_t) const { return limits; }
-  protocol::DeviceUsage& Usage(uint32_t) { return usage; }
-  DeviceCompute& Compute(uint32_t) { return compute; }
-  Estimates& estimates() { return estimates_; }
-  bool Send(protocol::MessageType type, const protocol::LeaseEvent&) {
-    sent.push_back(type);
-    return true;
-  }
-  void PlanLook(uint32_t, int64_t at_ns, int64_t by_ns) {
-    compute.look_ns = at_ns;
-    compute.look_by_ns = by_ns;
-  }
-  void PutOffLook(uint32_t, int64_t at_ns) { compute.look_ns = at_ns; }
-  struct OwnCalls {
-    explicit OwnCalls(FakeWorld&) {}
-  };
-  bool CreateEvent(CUevent* event) {
-    *event = reinterpret_cast<CUevent>(&done_ns.emplace_back(0));
-    return true;
-  }
-  bool Record(const StreamRecord& stream, CUevent event) {
-    DoneNs(event) = std::max(now_ns, free_at_ns[&stream]);
-    return true;
-  }
-  bool Pending(CUevent event) { return now_ns < DoneNs(event); }
-  bool Elapsed(CUevent from, CUevent to, int64_t* ns) {
-    *ns = DoneNs(to) - DoneNs(from);
-    return true;
-  }
-
-  int64_t& DoneNs(CUevent event) { return *reinterpret_cast<int64_t*>(event); }
-  // What the stream has so far ends then.
-  void EndAt(const StreamRecord& stream, int64_t end_ns) {
-    free_at_ns[&stream] = end_ns;
-    for (const Slot& slot : stream.ring->slots) {
-      if (slot.stream == &stream && slot.references > 0 && Pending(slot.end))
-        DoneNs(slot.end) = end_ns;
-    }
-  }
-
-  int64_t now_ns = 1 * kS;
-  protocol::DeviceLimits limits = {};
-  protocol::DeviceUsage usage = {};
-  DeviceCompute compute = {};
-  std::deque<int64_t> done_ns;
-  std::vector<protocol::MessageType> sent;
-  std::map<const StreamRecord*, int64_t> free_at_ns;
-
- private:
-  Estimates estimates_;
-};
-
-class FenceMachineTest : public testing::Test {
- protected:
-  struct Context {
-    Context() {
-      ClearRing(ring.get());
-      ring->context.store(reinterpret_cast<CUcontext>(this));
-      for (StreamRecord& stream : streams) {
-        stream.ring = ring.get();
-        stream.open_slot = stream.last_slot = -1;
-      }
-    }
-    std::unique_ptr<Ring> ring = std::make_unique<Ring>();
-    StreamRecord streams[2] = {};
-  };
-
-  FenceMachineTest() {
-    world_.limits.lease.store(protocol::kLeaseOpen);
-    world_.limits.backlog_alone_us.store(20'000);
-  }
-
-  // One launch of a function, fenced at once; its work is done at `end_ns`.
-  void Launch(Context& context, int stream, uint64_t key, int64_t end_ns) {
-    StreamRecord& record = context.streams[stream];
-    FenceMachine<FakeWorld> fences(world_);
-    uint32_t estimate_ns = world_.estimates().Lookup(key);
-    ASSERT_TRUE(RaiseLaunching(world_, &record));
-    estimate_ns = PrepareBatch(fences, &record, estimate_ns);
-    world_.free_at_ns[&record] = end_ns;
-    AddLaunch(&record, this, key, estimate_ns);
-    fences.EndBatch(&record, estimate_ns == 0);
-    record.launching.fetch_sub(1);
-  }
-  void Look(std::initializer_list<Context*> contexts) {
-    for (Context* context : contexts) FenceMachine<FakeWorld>(world_).Harvest(context->ring.get());
-    TickDevice(world_, 0, world_.now_ns, false, [&](uint32_t) {
-      OpenWork open;
-      for (const Context* context : contexts) {
-        for (const StreamRecord& stream : context->streams) open.Add(stream);
-        open.Add(*context->ring);
-      }
-      return open;
-    });
-  }
-  // Looks every 100 ms, as the helper does at the least.
-  void Pass(int64_t ns, std::initializer_list<Context*> contexts) {
-    for (const int64_t end_ns = world_.now_ns + ns; world_.now_ns < end_ns;) {
-      world_.now_ns += 100 * kMs;
-      Look(contexts);
-    }
-  }
-  uint64_t Persistent() const { return world_.usage.persistent_ns.load(); }
-  uint64_t Charged() const { return world_.usage.device_time_ns.load(); }
-
-  FakeWorld world_;
-};
 
 TEST_F(FenceMachineTest, AKernelThatNeverEndsIsTakenForPersistentUntilItDoes) {
   Context context;
@@ -251,72 +129,6 @@ TEST_F(FenceMachineTest, AFunctionKnownToTakeLongIsWaitedForLonger) {
   EXPECT_NE(Persistent(), 0u);
 }
 
-// A launch that comes while the last ones still run is told of by the word that they have drained.
-// But not for ever: they may wait for it, as the kernels of a collective do. Seen in the
-// simulation: a gang that was none yet, and never seen to wait.
-TEST_F(FenceMachineTest, AWaitIsToldOfWithTheDrainingOrALittleLater) {
-  Context context;
-  world_.estimates().Learn(1, static_cast<uint64_t>(kMs));
-  Launch(context, 0, 1, kNever);
-  world_.limits.lease.store(1u << protocol::kLeaseSequenceShift);
-  LaunchWait wait(0);
-  const LaunchWait::Next next = wait.Step(world_);
-  EXPECT_EQ(next.what, LaunchWait::Do::kAwaitLease);
-  EXPECT_EQ(next.timeout_ns, 2 * kMs);
-  EXPECT_EQ(world_.usage.waiting, 1u);
-  EXPECT_TRUE(world_.sent.empty());
-  world_.now_ns += next.timeout_ns;
-  EXPECT_EQ(wait.Step(world_).timeout_ns, LaunchWait::kLookAgainNs);
-  EXPECT_EQ(world_.sent, std::vector{protocol::MessageType::kLeaseWanted});
-}
-
-TEST_F(FenceMachineTest, AWaitThatTheDrainingToldOfIsNotToldOfAgain) {
-  Context context;
-  world_.estimates().Learn(1, static_cast<uint64_t>(kMs));
-  Launch(context, 0, 1, kNever);
-  const auto word = [](uint32_t sequence) { return sequence << protocol::kLeaseSequenceShift; };
-  world_.limits.lease.store(word(1));
-  LaunchWait wait(0);
-  world_.now_ns += wait.Step(world_).timeout_ns;
-  world_.usage.drained_sequence = 1;
-  EXPECT_EQ(wait.Step(world_).timeout_ns, LaunchWait::kLookAgainNs);
-  world_.now_ns += LaunchWait::kLookAgainNs;
-  EXPECT_EQ(wait.Step(world_).timeout_ns, LaunchWait::kLookAgainNs);
-  EXPECT_TRUE(world_.sent.empty());
-  // Another lease, which opened and closed while it slept: nobody has told of that.
-  world_.limits.lease.store(word(3));
-  world_.now_ns += wait.Step(world_).timeout_ns;
-  wait.Step(world_);
-  EXPECT_EQ(world_.sent, std::vector{protocol::MessageType::kLeaseWanted});
-}
-
-TEST_F(FenceMachineTest, AWaitAfterTheDrainingIsToldOfAtOnce) {
-  Context context;
-  world_.estimates().Learn(1, static_cast<uint64_t>(kMs));
-  Launch(context, 0, 1, kNever);
-  world_.limits.lease.store(1u << protocol::kLeaseSequenceShift);
-  world_.usage.drained_sequence = 1;
-  LaunchWait wait(0);
-  EXPECT_EQ(wait.Step(world_).timeout_ns, LaunchWait::kLookAgainNs);
-  EXPECT_EQ(world_.sent, std::vector{protocol::MessageType::kLeaseWanted});
-}
-
-TEST_F(FenceMachineTest, ADrainThatNobodyAwaitsIsWrittenAndNotSent) {
-  Context context;
-  for (const uint32_t unawaited : {1u, 2u}) {
-    world_.limits.lease.store(2u << protocol::kLeaseSequenceShift);
-    world_.limits.drain_unawaited = unawaited;
-    world_.compute.watch = LeaseWatch();
-    world_.sent.clear();
-    world_.usage.drained_sequence = 0;
-    world_.now_ns += kMs;
-    Look({&context});
-    EXPECT_EQ(world_.usage.drained_sequence, 2u);
-    EXPECT_EQ(world_.usage.expected_end_ns, world_.now_ns);
-    EXPECT_EQ(world_.sent.size(), unawaited == 2 ? 0u : 1u) << "of another lease it is not said";
-  }
-}
-
 // What was launched and left without a fence may be done when its thread comes to wait.
 TEST_F(FenceMachineTest, ABatchThatIsFencedLateIsExpectedToEndByWhenItBegan) {
   Context context;
@@ -334,33 +146,6 @@ TEST_F(FenceMachineTest, ABatchThatIsFencedLateIsExpectedToEndByWhenItBegan) {
   FenceBeforeWait(world_, &stream);
   EXPECT_EQ(world_.usage.expected_end_ns, began_ns + estimate_ns);
   EXPECT_NEAR(static_cast<double>(estimate_ns), 300'000, 5'000);
-}
-
-TEST_F(FenceMachineTest, ALaunchPutsOffTheLook) {
-  Context context;
-  world_.limits.idle_report_us = 200;
-  world_.estimates().Learn(1, static_cast<uint64_t>(kMs));
-  const int64_t estimate_ns = world_.estimates().Lookup(1);
-  world_.PlanLook(0, world_.now_ns + 100'000, world_.now_ns + 15 * kMs);
-  Launch(context, 0, 1, kNever);
-  EXPECT_EQ(world_.compute.look_ns, world_.now_ns + estimate_ns - estimate_ns / 16 + 100'000);
-  EXPECT_EQ(world_.usage.backlog_ns, static_cast<uint64_t>(estimate_ns))
-      << "the agent must know that there is something";
-  const int64_t by_ns = world_.now_ns + kMs / 2;
-  world_.PlanLook(0, world_.now_ns + 100'000, by_ns);
-  Launch(context, 0, 1, kNever);
-  EXPECT_EQ(world_.compute.look_ns, by_ns) << "no further than that";
-  world_.PlanLook(0, world_.now_ns + 100'000, 0);
-  Launch(context, 0, 1, kNever);
-  EXPECT_EQ(world_.compute.look_ns, world_.now_ns + 100'000) << "it may not be put off";
-}
-
-// How long it takes is not known: 2 ms are assumed, and it may be much less.
-TEST_F(FenceMachineTest, AnUnknownLaunchDoesNotPutOffTheLook) {
-  Context context;
-  world_.PlanLook(0, world_.now_ns + 100'000, world_.now_ns + 15 * kMs);
-  Launch(context, 0, 1, kNever);
-  EXPECT_EQ(world_.compute.look_ns, world_.now_ns + 100'000);
 }
 
 TEST_F(FenceMachineTest, WhenAllIsDoneEarlyItIsNotExpectedAnyMore) {
@@ -386,22 +171,6 @@ TEST_F(FenceMachineTest, OfWhatIsLaunchedSlowlyInCompanyTheLastIsLeft) {
   EXPECT_EQ(world_.usage.expected_end_ns, world_.now_ns + estimate_ns);
 }
 
-TEST_F(FenceMachineTest, WhoWaitsAtTheBoundIsCounted) {
-  Context context;
-  world_.limits.backlog_alone_us.store(500);
-  world_.estimates().Learn(1, static_cast<uint64_t>(kMs));
-  Launch(context, 0, 1, world_.now_ns + kMs);
-  LaunchWait wait(0);
-  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitFence);
-  EXPECT_EQ(world_.compute.at_bound, 1u);
-  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitFence);
-  EXPECT_EQ(world_.compute.at_bound, 1u);
-  world_.now_ns += kMs;
-  Look({&context});
-  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kPass);
-  EXPECT_EQ(world_.compute.at_bound, 0u);
-}
-
 TEST_F(FenceMachineTest, APersistentKernelIsNotLookedAtAllTheTime) {
   LeaseWatch watch;
   LeaseWatch::Seen seen = {1 * kS, 0, true, true, 0, 1, 1, 200};
@@ -410,6 +179,29 @@ TEST_F(FenceMachineTest, APersistentKernelIsNotLookedAtAllTheTime) {
   EXPECT_EQ(watch.Step(seen).look_again_ns, LeaseWatch::kSometimesNs);
   seen.lease = protocol::kLeaseOpen | protocol::kLeaseContended;
   EXPECT_EQ(watch.Step(seen).look_again_ns, LeaseWatch::kSometimesNs);
+}
+
+// A batch under way is fenced late, after all that was queued before it has been seen to be done:
+// it did not run before that.
+TEST_F(FenceMachineTest, AnOldBatchRanAfterWhatWasBeforeIt) {
+  Context context;
+  StreamRecord& stream = context.streams[0];
+  world_.estimates().Learn(1, static_cast<uint64_t>(5 * kMs));
+  world_.estimates().Learn(2, 200'000);
+  const int64_t before_ns = world_.now_ns + world_.estimates().Lookup(1);
+  Launch(context, 0, 1, before_ns);
+  FenceMachine<FakeWorld> fences(world_);
+  ASSERT_TRUE(RaiseLaunching(world_, &stream));
+  const uint32_t estimate_ns = PrepareBatch(fences, &stream, world_.estimates().Lookup(2));
+  AddLaunch(&stream, this, 2, estimate_ns);
+  stream.launching.fetch_sub(1);
+  world_.now_ns = before_ns + 20'000;
+  fences.Harvest(context.ring.get());
+  ASSERT_EQ(world_.compute.backlog.count(), 0u);
+  world_.free_at_ns[&stream] = before_ns + 200'000;
+  world_.limits.lease.store(1u << protocol::kLeaseSequenceShift);
+  FenceBeforeWait(world_, &stream);
+  EXPECT_EQ(world_.usage.expected_end_ns, before_ns + estimate_ns);
 }
 
 }  // namespace

@@ -37,6 +37,9 @@ class LaunchWait {
   };
 
   static constexpr int64_t kLookAgainNs = 20'000'000;
+  // From then on: who waits for longer than a turn may find that the agent is silent, and the
+  // sooner its last heartbeat is seen the sooner that is certain.
+  static constexpr int64_t kLookOftenNs = 10'000'000;
   static constexpr int64_t kLocalLookNs = 1'000'000;
   static constexpr uint64_t kSoonNs = 5'000'000;
   static constexpr int64_t kDrainedLateNs = 1'000'000;
@@ -66,9 +69,11 @@ class LaunchWait {
       }
       world.Usage(device_).waiting.fetch_add(1);
       counted_ = true;
+      compute.gaps.Waits(compute.backlog.end_ns(), world.NowNs());
     }
     Next next;
     if (!LeasePasses(world, limits, compute, &next)) return next;
+    LookSoon(world, limits, compute);
     world.Usage(device_).waiting.fetch_sub(1);
     counted_ = false;
     // The lease, or the local rule, lets it pass; either bounds the backlog too.
@@ -95,19 +100,36 @@ class LaunchWait {
     return false;
   }
 
+  // The helper may not have been told that the lease is open (DeviceUsage::minds_lease): it looks
+  // when what is launched now could be done, unless a fence tells when that will be.
+  template <typename World>
+  void LookSoon(World& world, const protocol::DeviceLimits& limits, DeviceCompute& compute) {
+    const int64_t by_ns = compute.look_by_ns.load(std::memory_order_relaxed);
+    if (by_ns == 0) return;
+    const int64_t soon_ns = world.NowNs() + IdleReportNs(limits, compute);
+    const int64_t at_ns = soon_ns < by_ns ? soon_ns : by_ns;
+    if (at_ns < compute.look_ns.load(std::memory_order_relaxed)) world.MoveLook(device_, at_ns);
+  }
+
   // `waiting` was raised. Answers for how long to wait.
   template <typename World>
   int64_t TellThatItWaits(World& world, DeviceCompute& compute, uint32_t lease) {
     const uint64_t mark = uint64_t{SequenceOf(lease)} + 1;
     const bool drained = world.Usage(device_).drained_sequence.load() == SequenceOf(lease);
     if (left_to_drained_ == mark) {
-      if (drained) return kLookAgainNs;  // since: the agent was told, and has seen who waits
+      if (drained) return LookAgain(mark);  // since: the agent was told, and has seen who waits
     } else if (const int64_t soon_ns = drained ? 0 : DrainedSoon(world, compute); soon_ns != 0) {
       left_to_drained_ = mark;
       return soon_ns;
     }
     SayWanted(world, compute, lease);
-    return kLookAgainNs;
+    return LookAgain(mark);
+  }
+
+  int64_t LookAgain(uint64_t mark) {
+    const int64_t again_ns = waited_ == mark ? kLookOftenNs : kLookAgainNs;
+    waited_ = mark;
+    return again_ns;
   }
 
   template <typename World>
@@ -145,6 +167,7 @@ class LaunchWait {
   bool at_bound_ = false;
   // For which lease (its sequence plus one) that it waits is left to the word of having drained.
   uint64_t left_to_drained_ = 0;
+  uint64_t waited_ = 0;  // for which, in the same way, it has waited once
 };
 
 }  // namespace prorata::client

@@ -47,7 +47,7 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
   KeepLocalRule(world, limits, usage, compute, now_ns, silent);
   // Beside others' work estimates say less of when it is done.
   const bool together = limits.together.load(std::memory_order_relaxed) != 0;
-  const LeaseWatch::Act act =
+  LeaseWatch::Act act =
       compute.watch.Step({.now_ns = now_ns,
                           .lease = lease,
                           .outstanding = compute.backlog.count() != 0 || open.launching != 0,
@@ -55,21 +55,33 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool silent, L
                           .unfenced_ns = open.ns,
                           .backlog_ns = backlog_ns,
                           .launches = launches,
-                          .idle_report_us = limits.idle_report_us.load(std::memory_order_relaxed),
+                          .idle_report_ns = IdleReportNs(limits, compute),
                           .expected_end_ns = compute.backlog.end_ns(),
                           .closely = limits.closely.load(std::memory_order_relaxed) != 0,
                           .persistent = open.persistent_ns != 0,
                           .unknown = compute.unknown.load(std::memory_order_relaxed) != 0,
                           .at_bound = compute.at_bound.load(std::memory_order_relaxed) != 0,
+                          .unawaited = limits.drain_unawaited.load() == SequenceOf(lease),
                           .unfenced_launches = together ? 0 : open.launches,
                           .unfenced_began_ns = open.began_ns});
   // What no fence is behind was given its time: an idle member has no backlog, or it would not
   // count as idle until it launches again.
   if (compute.watch.quiet()) usage.backlog_ns.store(0, std::memory_order_relaxed);
-  world.PlanLook(device, now_ns + act.look_again_ns,
-                 act.may_be_put_off ? now_ns + LeaseWatch::kPutOffNs : 0);
+  const int64_t tail_ns = open.launching == 0 ? static_cast<int64_t>(open.ns) : 0;
+  constexpr auto kBatchNs = static_cast<int64_t>(kFenceAtNs);
+  compute.tail_ns.store(tail_ns < kBatchNs ? tail_ns : kBatchNs, std::memory_order_relaxed);
+  const bool movable = world.PlanLook(device, now_ns + act.look_again_ns,
+                                      act.may_be_moved ? now_ns + act.move_within_ns : 0);
+  // Of what no fence is behind the agent learns when it is looked at, and must ask for that.
+  const uint32_t closing = tail_ns == 0 ? protocol::kMindsClosing : 0;
+  usage.minds_lease.store(movable ? protocol::kMindsOpening | closing : 0);
+  // Read after that is written: of a change before it, nobody tells.
+  if (limits.lease.load() != lease) {
+    act.look_again_ns = 0;
+    world.PlanLook(device, now_ns, 0);
+  }
   if (act.drained) {
-    usage.expected_end_ns.store(now_ns, std::memory_order_relaxed);
+    usage.expected_end_ns.store(act.done_ns, std::memory_order_relaxed);
     usage.drained_sequence.store(act.sequence);
     // Read after that is written: an agent that takes this back looks at that once more.
     if (limits.drain_unawaited.load() == act.sequence) return act.look_again_ns;

@@ -26,12 +26,13 @@ class LeaseWatch {
     uint64_t unfenced_ns;  // estimate of work launched since the last fences
     uint64_t backlog_ns;   // estimate of all that is launched and not done, that included
     uint64_t launches;     // all launches so far
-    uint32_t idle_report_us;
+    int64_t idle_report_ns;
     int64_t expected_end_ns = std::numeric_limits<int64_t>::max();  // of what is fenced
     bool closely = false;     // the agent goes by how much is left, at any moment
     bool persistent = false;  // of what is outstanding, something hardly ends soon (run_watch.h)
     bool unknown = false;     // nor is it known how long something of it takes
     bool at_bound = false;    // a thread waits for a fence, and launches when that is done
+    bool unawaited = false;   // nobody waits to hear that it has drained
     uint64_t unfenced_launches = 0;  // 0, too: when they are done is not to be reckoned
     int64_t unfenced_began_ns = 0;   // the first of those (of the last batch of them)
   };
@@ -39,9 +40,12 @@ class LeaseWatch {
     bool drained = false;
     bool idle = false;
     uint32_t sequence = 0;
+    int64_t done_ns = 0;  // drained: when that was so, as far as is known
     int64_t look_again_ns = 0;
-    // Launches may put that look off, for what they add is certain to be outstanding until then.
-    bool may_be_put_off = false;
+    // Launches may move that look, for what they add is certain to be outstanding until a time that
+    // they know; for so long at most, from now.
+    bool may_be_moved = false;
+    int64_t move_within_ns = kPutOffNs;
   };
 
   Act Step(const Seen& seen) {
@@ -72,7 +76,10 @@ class LeaseWatch {
       drained_said_ = idle_said_ = false;
     }
     started_ = true;
-    if (seen.waiting) last_waiting_ns_ = seen.now_ns;
+    // Who waits for a fence launches, too, as soon as it has woken; but where kernels wait for
+    // peers, those may be missing on another device for want of this one.
+    const bool about_to_launch = seen.waiting || (seen.at_bound && !seen.closely);
+    if (about_to_launch) last_waiting_ns_ = seen.now_ns;
     // No fence tells when unfenced work is done: it is given its estimated time. Since it was seen;
     // or, where nothing was launched between two looks, or nothing can be, since it began.
     const int64_t unfenced_ns = static_cast<int64_t>(seen.unfenced_ns);
@@ -88,20 +95,24 @@ class LeaseWatch {
                                  : since_seen_ns;
       act.drained = !drained_said_ && !seen.outstanding && seen.now_ns >= end_ns;
       drained_said_ |= act.drained;
+      act.done_ns = seen.unfenced_ns == 0 && fenced_done_ns_ != 0 ? fenced_done_ns_ : seen.now_ns;
       act.look_again_ns = drained_said_ ? kSeldomNs : WhileDraining(seen);
+      // Then there is nothing to see until the lease opens, and whoever waits for that knows.
+      act.may_be_moved = drained_said_ && !seen.closely;
+      act.move_within_ns = kSeldomNs;
     } else if ((seen.lease & protocol::kLeaseContended) != 0) {
-      const int64_t report_ns = int64_t{seen.idle_report_us} * 1000;
+      const int64_t report_ns = seen.idle_report_ns;
       int64_t end_ns = last_work_ns_ + unfenced_ns;
       if (seen.unfenced_launches != 0 && unfenced_end_ns < end_ns) {
         end_ns = Later(unfenced_end_ns, launched_ns_);
       }
       const int64_t due_ns = Later(end_ns, last_waiting_ns_) + report_ns - seen.now_ns;
-      act.idle = !idle_said_ && !seen.outstanding && !seen.waiting && due_ns <= 0;
+      act.idle = !idle_said_ && !seen.outstanding && !about_to_launch && due_ns <= 0;
       idle_said_ |= act.idle;
       act.look_again_ns = idle_said_ ? kSeldomNs : WhileBusy(seen);
-      act.may_be_put_off = !idle_said_ && !seen.persistent && !seen.unknown && !seen.closely;
+      act.may_be_moved = !idle_said_ && !seen.persistent && !seen.unknown && !seen.closely;
       if (!idle_said_ && report_ns / 2 > act.look_again_ns) act.look_again_ns = report_ns / 2;
-      if (!idle_said_ && !seen.outstanding && !seen.waiting) {
+      if (!idle_said_ && !seen.outstanding && !about_to_launch) {
         // Nothing but a launch keeps it from saying so then.
         act.look_again_ns = due_ns > kWhileBusyNs ? kWhileBusyNs : due_ns;
       }
@@ -120,7 +131,8 @@ class LeaseWatch {
   static constexpr int64_t kWhileCertainNs = 2'000'000;
   static constexpr int64_t kSometimesNs = 5'000'000;
   static constexpr int64_t kSeldomNs = 20'000'000;
-  // For so long at most a look is put off: it also sees whether the agent is silent.
+  // For so long at most a look is put off: it also sees whether the agent is silent. From a turn
+  // to the next it is as long as without work.
   static constexpr int64_t kPutOffNs = 15'000'000;
 
  private:
@@ -130,17 +142,24 @@ class LeaseWatch {
   static int64_t WhileDraining(const Seen& seen) {
     if (seen.persistent) return kSometimesNs;
     if (seen.unknown || seen.closely) return kOftenNs;
+    // Nobody waits for it: by when it was expected to end is near enough.
+    if (seen.unawaited) {
+      return seen.backlog_ns > 1 ? Within(kWhileCertainNs, seen.backlog_ns + kOftenNs / 2)
+                                 : 3 * kOftenNs;
+    }
     return Within(kWhileCertainNs, seen.backlog_ns - seen.backlog_ns / 4);
   }
   static int64_t WhileBusy(const Seen& seen) {
     if (seen.persistent) return kSometimesNs;
     if (seen.unknown) return 2 * kOftenNs;
-    // A thread that waits at the bound launches before the backlog ends: until then its program is
-    // certain not to be idle. When the backlog has ended the thread has launched.
-    if (seen.at_bound && !seen.closely) return Within(kWhileCertainNs, seen.backlog_ns + kOftenNs);
+    // A thread that waits at the bound launches before the backlog ends, and then moves the look:
+    // until then its program is certain not to be idle, however late the backlog ends.
+    if (seen.at_bound && !seen.closely) {
+      return Within(kWhileCertainNs, seen.backlog_ns + kWhileBusyNs);
+    }
     if (seen.backlog_ns <= 1) return kOftenNs;  // later than expected
     // Little, whose end is known well: seen done after it, it is known that nothing came since.
-    const auto idle_ns = static_cast<uint64_t>(seen.idle_report_us) * 1000;
+    const auto idle_ns = static_cast<uint64_t>(seen.idle_report_ns);
     if (seen.backlog_ns <= kLittleNs && !seen.closely && seen.unfenced_ns == 0) {
       return Within(kWhileBusyNs, seen.backlog_ns + idle_ns);
     }

@@ -25,11 +25,12 @@ class LeaseWatchTest : public testing::Test {
                         .unfenced_ns = unfenced_ns,
                         .backlog_ns = backlog_ns_,
                         .launches = launches_,
-                        .idle_report_us = 200,
+                        .idle_report_ns = 200 * 1000,
                         .expected_end_ns = end_ns_,
                         .closely = closely_,
                         .unknown = unknown_,
                         .at_bound = at_bound_,
+                        .unawaited = unawaited_,
                         .unfenced_launches = unfenced_launches_,
                         .unfenced_began_ns = unfenced_began_ns_});
   }
@@ -37,6 +38,7 @@ class LeaseWatchTest : public testing::Test {
   uint64_t backlog_ns_ = 0;
   bool unknown_ = false;
   bool at_bound_ = false;
+  bool unawaited_ = false;
   int64_t end_ns_ = std::numeric_limits<int64_t>::max();
   bool closely_ = false;
   uint64_t unfenced_launches_ = 0;
@@ -145,15 +147,15 @@ TEST_F(LeaseWatchTest, LooksComeCloserAsTheWorkEnds) {
 TEST_F(LeaseWatchTest, LooksAtABusyHolderMayBePutOff) {
   const uint32_t contended = Word(1, protocol::kLeaseOpen | protocol::kLeaseContended);
   backlog_ns_ = 800 * kUs;
-  EXPECT_TRUE(Step(contended, true).may_be_put_off);
+  EXPECT_TRUE(Step(contended, true).may_be_moved);
   unknown_ = true;
-  EXPECT_FALSE(Step(contended, true).may_be_put_off);
+  EXPECT_FALSE(Step(contended, true).may_be_moved);
   unknown_ = false;
   closely_ = true;
-  EXPECT_FALSE(Step(contended, true).may_be_put_off);
+  EXPECT_FALSE(Step(contended, true).may_be_moved);
   closely_ = false;
-  EXPECT_FALSE(Step(Word(2, 0), true).may_be_put_off) << "others wait for the end of these";
-  EXPECT_FALSE(Step(Word(3, protocol::kLeaseOpen), true).may_be_put_off) << "seldom as it is";
+  EXPECT_FALSE(Step(Word(2, 0), true).may_be_moved) << "others wait for the end of these";
+  EXPECT_FALSE(Step(Word(3, protocol::kLeaseOpen), true).may_be_moved) << "seldom as it is";
 }
 
 // That look finds launches that it has not seen, and all of them done: it says so at once, for they
@@ -216,7 +218,11 @@ TEST_F(LeaseWatchTest, WhileAThreadWaitsAtTheBoundLooksAreFew) {
   backlog_ns_ = 1'800 * kUs;
   EXPECT_EQ(Step(contended, true).look_again_ns, LeaseWatch::kWhileBusyNs);
   at_bound_ = true;
-  EXPECT_EQ(Step(contended, true).look_again_ns, 1'900 * kUs);
+  EXPECT_EQ(Step(contended, true).look_again_ns, 2'000 * kUs);
+  backlog_ns_ = 1;
+  EXPECT_EQ(Step(contended, true).look_again_ns, LeaseWatch::kWhileBusyNs + 1)
+      << "it is later than expected";
+  backlog_ns_ = 1'800 * kUs;
   closely_ = true;
   EXPECT_EQ(Step(contended, true).look_again_ns, LeaseWatch::kWhileBusyNs);
   closely_ = false;
@@ -276,6 +282,73 @@ TEST_F(LeaseWatchTest, ARunningKernelIsNotIdle) {
   EXPECT_FALSE(Step(contended).idle) << "it ended since the last look, 150 us ago at most";
   now_ns_ += 50 * kUs;
   EXPECT_TRUE(Step(contended).idle);
+}
+
+// It has no work on the device for the moment it takes to wake up.
+TEST_F(LeaseWatchTest, WhoWaitsForAFenceIsAboutToLaunch) {
+  const uint32_t contended = Word(2, protocol::kLeaseOpen | protocol::kLeaseContended);
+  at_bound_ = true;
+  Step(contended, true);
+  now_ns_ += 10 * kMs;
+  Step(contended);
+  now_ns_ += 10 * kMs;
+  EXPECT_FALSE(Step(contended).idle);
+  at_bound_ = false;
+  EXPECT_FALSE(Step(contended).idle) << "the time begins when it has woken";
+  now_ns_ += 200 * kUs;
+  EXPECT_TRUE(Step(contended).idle);
+}
+
+TEST_F(LeaseWatchTest, WhereKernelsWaitForPeersAWaitForAFenceKeepsNobody) {
+  const uint32_t contended = Word(2, protocol::kLeaseOpen | protocol::kLeaseContended);
+  at_bound_ = closely_ = true;
+  Step(contended, true);
+  now_ns_ += 10 * kMs;
+  Step(contended);
+  now_ns_ += 10 * kMs;
+  EXPECT_TRUE(Step(contended).idle);
+}
+
+// From then on there is nothing to see before the lease opens, and who waits for that knows.
+TEST_F(LeaseWatchTest, AfterDrainingTheLookMayBeMovedAndComesInTimeForASilence) {
+  Step(Word(1, protocol::kLeaseOpen | protocol::kLeaseContended), true);
+  now_ns_ += kMs;
+  EXPECT_FALSE(Step(Word(2, 0), true).may_be_moved) << "it ends when it ends";
+  now_ns_ += kMs;
+  const LeaseWatch::Act act = Step(Word(2, 0));
+  EXPECT_TRUE(act.drained);
+  EXPECT_TRUE(act.may_be_moved);
+  EXPECT_EQ(act.move_within_ns, LeaseWatch::kSeldomNs);
+  closely_ = true;
+  EXPECT_FALSE(Step(Word(2, 0)).may_be_moved) << "these must be told of each change";
+}
+
+// That it has drained is written down and waited for by nobody: one look, as it should be done.
+TEST_F(LeaseWatchTest, ADrainThatNobodyAwaitsIsLookedAtOnce) {
+  backlog_ns_ = 800 * kUs;
+  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, 600 * kUs);
+  unawaited_ = true;
+  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, 850 * kUs);
+  backlog_ns_ = 1;
+  EXPECT_EQ(Step(Word(2, 0), true).look_again_ns, 300 * kUs) << "later than expected";
+}
+
+// A look that comes late finds it drained; when that was is known by when it was expected.
+TEST_F(LeaseWatchTest, WhenItHadDrainedIsToldAsFarAsItIsKnown) {
+  Step(Word(1, protocol::kLeaseOpen | protocol::kLeaseContended), true);
+  end_ns_ = now_ns_ + kMs;
+  now_ns_ += 3 * kMs;
+  LeaseWatch::Act act = Step(Word(2, 0));
+  EXPECT_TRUE(act.drained);
+  EXPECT_EQ(act.done_ns, end_ns_);
+  Step(Word(3, protocol::kLeaseOpen | protocol::kLeaseContended), true);
+  end_ns_ = now_ns_ - kMs;
+  now_ns_ += kMs;
+  Step(Word(4, 0), true);
+  now_ns_ += kMs;
+  act = Step(Word(4, 0));
+  EXPECT_TRUE(act.drained);
+  EXPECT_EQ(act.done_ns, now_ns_) << "it was not done when it should have been";
 }
 
 }  // namespace

@@ -22,10 +22,10 @@ struct LibraryWorld {
   static bool Send(protocol::MessageType type, const protocol::LeaseEvent& event) {
     return client::Send(type, event);
   }
-  static void PlanLook(uint32_t device, int64_t at_ns, int64_t by_ns) {
-    g_look_timer.Plan(device, at_ns, by_ns);
+  static bool PlanLook(uint32_t device, int64_t at_ns, int64_t by_ns) {
+    return g_look_timer.Plan(device, at_ns, by_ns);
   }
-  static void PutOffLook(uint32_t device, int64_t at_ns) { g_look_timer.PutOff(device, at_ns); }
+  static void MoveLook(uint32_t device, int64_t at_ns) { g_look_timer.Move(device, at_ns); }
 
   struct OwnCalls {
     explicit OwnCalls(LibraryWorld&) {}

@@ -11,10 +11,11 @@ void LookTimer::Open(uint32_t count) {
   timer_ = timer;
 }
 
-void LookTimer::Plan(uint32_t device, int64_t at_ns, int64_t by_ns) {
+bool LookTimer::Plan(uint32_t device, int64_t at_ns, int64_t by_ns) {
   const Holding planning(lock_);
   devices_[device].look_ns.store(at_ns, std::memory_order_relaxed);
   devices_[device].look_by_ns.store(by_ns, std::memory_order_relaxed);
+  return timer_ >= 0 && by_ns != 0;
 }
 
 bool LookTimer::Await(int fd, int64_t timeout_ns) {
@@ -29,7 +30,7 @@ bool LookTimer::Await(int fd, int64_t timeout_ns) {
   return AwaitReadable(fd, Min(timeout_ns, Max(int64_t{1}, NextNs() - NowNs())));
 }
 
-void LookTimer::PutOff(uint32_t device, int64_t at_ns) {
+void LookTimer::Move(uint32_t device, int64_t at_ns) {
   const Holding planning(lock_);
   if (timer_ < 0 || devices_[device].look_by_ns.load(std::memory_order_relaxed) == 0) return;
   devices_[device].look_ns.store(at_ns, std::memory_order_relaxed);

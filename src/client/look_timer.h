@@ -1,11 +1,12 @@
 #pragma once
 
 // The helper's sleep: until there is something to read, or the next look at a device is due.
-// Launching threads may put a look off while it sleeps (LeaseWatch::Act::may_be_put_off): that is
-// one call of the kernel, and spares the helper a wake-up that would find nothing.
+// Launching threads may move a look while it sleeps (LeaseWatch::Act::may_be_moved): that is one
+// call of the kernel, and spares the helper a wake-up that would find nothing, and the agent the
+// message that a lease has opened.
 //
 // The deadline of a thread that sleeps in poll() cannot be moved, that of a timerfd can. Where no
-// descriptor is to be had looks are not put off.
+// descriptor is to be had looks are not moved.
 
 #include <cstdint>
 
@@ -21,12 +22,13 @@ class LookTimer {
 
   // Helper, before its first look.
   void Open(uint32_t count);
-  // Helper: when it looks next, and until when that may be put off (0: not at all).
-  void Plan(uint32_t device, int64_t at_ns, int64_t by_ns);
+  // Helper: when it looks next, and until when that may be put off (0: it may not be moved).
+  // Answers whether launches can move it.
+  bool Plan(uint32_t device, int64_t at_ns, int64_t by_ns);
   // Helper: sleeps until the first of the looks, or for timeout_ns. True: `fd` is readable.
   bool Await(int fd, int64_t timeout_ns);
-  // Anyone: the look at this device is not before at_ns, if it may be put off yet.
-  void PutOff(uint32_t device, int64_t at_ns);
+  // Anyone: the look at this device is at at_ns instead, if it may be moved.
+  void Move(uint32_t device, int64_t at_ns);
   // In the child after a fork: the timer is that of its parent.
   void Forget();
 

@@ -45,6 +45,9 @@ TEST_F(LookTimerTest, SleepsUntilTheFirstOfTheLooks) {
   EXPECT_FALSE(Await()) << "device 2 is none of this member's";
   EXPECT_GE(NowNs(), now_ns + 5 * kMs);
   EXPECT_FALSE(Await()) << "a look that is overdue is due at once";
+  timer_.Plan(0, NowNs() + 5 * kMs, 0);
+  timer_.Plan(1, NowNs() + 3'600 * kS, 0);
+  EXPECT_FALSE(Await()) << "whichever device it is at";
 }
 
 TEST_F(LookTimerTest, WhatThereIsToReadEndsTheSleep) {
@@ -70,7 +73,7 @@ TEST_F(LookTimerTest, ALookIsPutOffWhileItIsSleptFor) {
     timer_.Plan(0, now_ns + 100 * kMs, now_ns + 7'200 * kS);
     timer_.Plan(1, now_ns + 3'600 * kS, 0);
     std::thread other([&] {
-      timer_.PutOff(0, now_ns + 3'600 * kS);
+      timer_.Move(0, now_ns + 3'600 * kS);
       in_time = NowNs() < now_ns + 100 * kMs;
       while (NowNs() < now_ns + 120 * kMs) usleep(10'000);
       Write();
@@ -88,7 +91,7 @@ TEST_F(LookTimerTest, ALookThatMayNotBePutOffIsNot) {
   timer_.Open(1);
   const int64_t now_ns = NowNs();
   timer_.Plan(0, now_ns + kMs, 0);
-  timer_.PutOff(0, now_ns + 3'600 * kS);
+  timer_.Move(0, now_ns + 3'600 * kS);
   EXPECT_FALSE(Await());
 }
 
@@ -97,7 +100,7 @@ TEST_F(LookTimerTest, OneThatIsPutOffDoesNotPutOffTheOthers) {
   const int64_t now_ns = NowNs();
   timer_.Plan(0, now_ns + 20 * kMs, now_ns + 7'200 * kS);
   timer_.Plan(1, now_ns + 40 * kMs, now_ns + 7'200 * kS);
-  timer_.PutOff(0, now_ns + 3'600 * kS);
+  timer_.Move(0, now_ns + 3'600 * kS);
   EXPECT_FALSE(Await());
   EXPECT_GE(NowNs(), now_ns + 40 * kMs);
 }
@@ -112,7 +115,7 @@ TEST_F(LookTimerTest, WithoutADescriptorLooksAreAsPlanned) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   const int64_t now_ns = NowNs();
   timer_.Plan(0, now_ns + 5 * kMs, now_ns + 7'200 * kS);
-  timer_.PutOff(0, now_ns + 3'600 * kS);
+  timer_.Move(0, now_ns + 3'600 * kS);
   EXPECT_FALSE(Await());
   EXPECT_GE(NowNs(), now_ns + 5 * kMs);
   timer_.Plan(0, now_ns + 3'600 * kS, 0);
@@ -126,7 +129,7 @@ TEST_F(LookTimerTest, PuttingOffAndPlanningAtOnce) {
   timer_.Open(1);
   std::atomic<bool> done = false;
   std::thread other([&] {
-    while (!done) timer_.PutOff(0, NowNs() + kMs / 4);
+    while (!done) timer_.Move(0, NowNs() + kMs / 4);
   });
   for (int i = 0; i < 100; ++i) {
     const int64_t now_ns = NowNs();
@@ -140,6 +143,26 @@ TEST_F(LookTimerTest, PuttingOffAndPlanningAtOnce) {
   }
   done = true;
   other.join();
+}
+
+TEST_F(LookTimerTest, ALookIsBroughtNearerWhileItIsSleptFor) {
+  timer_.Open(1);
+  EXPECT_TRUE(timer_.Plan(0, NowNs() + 3'600 * kS, NowNs() + 3'600 * kS));
+  int64_t at_ns = 0;
+  std::thread other([&] {
+    at_ns = NowNs() + 5 * kMs;
+    timer_.Move(0, at_ns);
+  });
+  EXPECT_FALSE(Await());
+  other.join();
+  EXPECT_GE(NowNs(), at_ns);
+}
+
+TEST_F(LookTimerTest, WhetherALookCanBeMoved) {
+  EXPECT_FALSE(timer_.Plan(0, NowNs(), NowNs() + kS)) << "there is no timer yet";
+  timer_.Open(1);
+  EXPECT_TRUE(timer_.Plan(0, NowNs(), NowNs() + kS));
+  EXPECT_FALSE(timer_.Plan(0, NowNs(), 0));
 }
 
 }  // namespace

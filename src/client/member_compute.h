@@ -15,10 +15,10 @@
 //     DeviceCompute& Compute(uint32_t device);
 //     Estimates& estimates();
 //     bool Send(protocol::MessageType, const protocol::LeaseEvent&);  // false: not connected
-//     // Helper: writes look_ns and look_by_ns of the device. And a launch: its look is not before
-//     // then, if it may be put off yet. Each as a whole.
-//     void PlanLook(uint32_t device, int64_t at_ns, int64_t by_ns);
-//     void PutOffLook(uint32_t device, int64_t at_ns);
+//     // Helper: writes look_ns and look_by_ns of the device; true: launches can move the look. And
+//     // a launch: its look is to be then, if it may be moved yet. Each as a whole.
+//     bool PlanLook(uint32_t device, int64_t at_ns, int64_t by_ns);
+//     void MoveLook(uint32_t device, int64_t at_ns);
 //     struct OwnCalls { explicit OwnCalls(World&); };   // around driver calls of our own making
 //     bool CreateEvent(CUevent*);                 // once for a slot; these belong to the context
 //     bool Record(const StreamRecord&, CUevent);
@@ -34,6 +34,7 @@
 #include "client/backlog.h"
 #include "client/contexts_once.h"
 #include "client/estimates.h"
+#include "client/idle_gaps.h"
 #include "client/lease_watch.h"
 #include "client/silence.h"
 #include "protocol/limits_file.h"
@@ -56,9 +57,12 @@ struct alignas(64) DeviceCompute {
   std::atomic<uint32_t> unknown;   // fenced batches with a launch of unknown length
   std::atomic<uint32_t> at_bound;  // threads that wait for a fence, with the backlog at its bound
   ContextsOnce contexts;
+  IdleGaps gaps;
   std::atomic<uint64_t> wanted_plus_1;   // last sequence that kLeaseWanted was sent for
   std::atomic<uint32_t> begun_sequence;  // last lease under which a batch was begun
-  // When the helper looks next, and until when launches may put that off; 0: not at all.
+  // At its last look, the estimate of what was behind no fence; no more than a batch.
+  std::atomic<int64_t> tail_ns;
+  // When the helper looks next, and until when launches may put that off; 0: they may not move it.
   std::atomic<int64_t> look_ns;
   std::atomic<int64_t> look_by_ns;
   LeaseWatch watch;  // helper only
@@ -84,6 +88,15 @@ inline uint32_t PartPpm(const protocol::DeviceLimits& limits) {
   const uint32_t limit = limits.compute_limit_ppm.load(std::memory_order_relaxed);
   const uint32_t members = limits.active_members.load(std::memory_order_relaxed);
   return limit < 1'000'000 && members > 1 ? limit / members : limit;
+}
+
+// After so long without work this member is idle. Where kernels wait for peers on other devices a
+// pause is not the program's own.
+inline int64_t IdleReportNs(const protocol::DeviceLimits& limits, const DeviceCompute& compute) {
+  const auto most_ns = int64_t{limits.idle_report_us.load(std::memory_order_relaxed)} * 1000;
+  const bool soon = IdleGaps::kSoonNs < most_ns && compute.gaps.AreLong() &&
+                    limits.closely.load(std::memory_order_relaxed) == 0;
+  return soon ? IdleGaps::kSoonNs : most_ns;
 }
 
 // Contexts with work on the device, this member's own included, so far as is known: each has its

@@ -75,6 +75,8 @@ class LeasePolicy {
   // It drains, and nothing depends on when that is told: somebody else was let in meanwhile, and
   // that it wants to run again is known.
   virtual bool DrainUnawaited(Key /*share*/) const { return false; }
+  // It drains, and the next one is let in by when that is expected, not when it is told.
+  virtual bool DrainForeseen(Key /*share*/) const { return false; }
   // The most fenced work that a member of it keeps queued while its lease is contended.
   virtual int64_t ContendedBacklogNs(Key share) const {
     static_cast<void>(share);

@@ -15,9 +15,10 @@ constexpr int64_t kLeastDrainStepNs = 30'000;
 // A gang's this often, whoever waits: what stands still there is let go on soon (gangs.cc).
 constexpr int64_t kGangDrainStepNs = 200'000;
 // Drained by so much later than its backlog said (word of it takes a quarter of a millisecond), a
-// share's estimates are not to be gone by: for so many turns the next one waits for its word.
+// share's estimates are not to be gone by: for so many turns at most the next one waits for its
+// word.
 constexpr int64_t kLateDrainNs = 600'000;
-constexpr int kDistrust = 8;
+constexpr int kMostDistrust = 8;
 // What a member keeps queued beyond the bound of what is fenced; and the least such bound.
 constexpr int64_t kUnfencedNs = 1'000'000;
 constexpr int64_t kLeastBacklogNs = 500'000;
@@ -76,9 +77,9 @@ void TimeSharing::SetTerms(Key key, const ComputeTerms& terms, int64_t now_ns) {
 }
 
 void TimeSharing::Wanted(Key key, int64_t now_ns) {
-  Account(now_ns);
   Share* share = Find(key);
   if (share == nullptr || share->phase == Phase::kOpen || share->wanting) return;
+  Account(now_ns);
   share->wanting = true;
   share->wanting_since_ns = now_ns_;
   if (share->idle || share->fed_ns >= options_.quantum_ns / 2) {
@@ -129,6 +130,13 @@ bool TimeSharing::DrainUnawaited(Key key) const {
          });
 }
 
+bool TimeSharing::DrainForeseen(Key key) const {
+  const Share* share = Find(key);
+  return share != nullptr && share->phase == Phase::kDraining && share->occupies &&
+         have_successor_ && share->distrust == 0 && share->gang == GangTurn::kNone &&
+         share->expected_end_ns != kNever;
+}
+
 bool TimeSharing::Draining(Key key) const {
   const Share* share = Find(key);
   return share != nullptr &&
@@ -145,6 +153,11 @@ void TimeSharing::Open(Share& share) {
   share.turn_began_ns = now_ns_;
   share.active_ns = now_ns_;
   share.turn_charged_ns = 0;
+  // What it ran before is charged for, but for what no fence was behind: the rest of the time that
+  // it was let in for it did not use. A gang's last kernels may have waited for peers until now.
+  if (share.gang == GangTurn::kNone) {
+    share.possible_ns = std::min(share.possible_ns, static_cast<double>(kUnfencedNs));
+  }
 }
 
 void TimeSharing::Close(Share& share, bool occupies) {
@@ -161,11 +174,23 @@ void TimeSharing::Close(Share& share, bool occupies) {
   share.turn_charged_ns = 0;  // from here on: what it took after it was called back
 }
 
+// An end may be late for once: one drain is waited for. One that is late again and again is.
+void TimeSharing::Trust(Share& share, bool in_time) {
+  if (!in_time) {
+    share.distrust = share.next_distrust;
+    share.next_distrust = std::min(kMostDistrust, 2 * share.next_distrust);
+  } else if (share.distrust > 0) {
+    --share.distrust;
+  } else {
+    share.next_distrust = std::max(1, share.next_distrust - 1);
+  }
+}
+
 void TimeSharing::EndDrain(Share& share) {
   const int64_t drained_ns = std::min(now_ns_, share.drained_since_ns);
   if (share.drained_at_ns != kNever) {
     const bool late = drained_ns - share.drained_at_ns > kLateDrainNs;
-    share.distrust = late ? kDistrust : std::max(0, share.distrust - 1);
+    Trust(share, !late);
   }
   share.phase = Phase::kClosed;
   share.occupies = share.drained = false;

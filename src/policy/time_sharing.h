@@ -97,6 +97,7 @@ class TimeSharing final : public LeasePolicy {
   ShareState State(Key share) const override;
   bool Draining(Key share) const override;
   bool DrainUnawaited(Key share) const override;
+  bool DrainForeseen(Key share) const override;
   int64_t ContendedBacklogNs(Key share) const override;
   int64_t MostBacklogNs() const override;
   bool AtLimit(Key share) const override;
@@ -140,6 +141,7 @@ class TimeSharing final : public LeasePolicy {
     int64_t closing_backlog_ns = kNever;
     int64_t drain_by_ns = 0;
     int distrust = 0;              // so many of its drains are not anticipated
+    int next_distrust = 1;         // that, after the next one that is late
     int64_t watched_since_ns = 0;  // its members report their backlog often since then
     // Is expected to have drained, by all it reported since it was closed.
     int64_t drained_at_ns = 0;
@@ -180,6 +182,7 @@ class TimeSharing final : public LeasePolicy {
   void CapAndBalance(const Rank& rank);
   void Open(Share& share);
   void Close(Share& share, bool occupies);
+  static void Trust(Share& share, bool in_time);
   void EndDrain(Share& share);
   void CallBackGang(Share& share);
   void PassOverLateDrainers();

@@ -46,6 +46,15 @@ class Unawaited : public testing::Test {
     ASSERT_TRUE(sharing_.State(2).open);
   }
 
+  // It waits for its next turn, says that it has drained, and what it is charged stands as it is.
+  void Drain(LeasePolicy::Key key) {
+    charged_at_ns_ = now_ns_;
+    sharing_.Report(key, charged_[key], 0);
+    sharing_.Wanted(key, now_ns_);
+    sharing_.Drained(key, now_ns_);
+    sharing_.Decide(now_ns_);
+  }
+
   TimeSharing sharing_;
   LeasePolicy::Decisions decisions_;
   int64_t now_ns_ = 100 * kUs;
@@ -155,6 +164,86 @@ TEST_F(Unawaited, IsNotDistrustedForIt) {
   now_ns_ += 1'960 * kUs;
   Look(1, 40 * kUs);
   EXPECT_TRUE(sharing_.State(2).open);
+}
+
+// Nothing depends on its word: the next one is let in by when it should have drained.
+TEST_F(Unawaited, IsForeseenWhileItsEndIsKnown) {
+  Begin();
+  Run(1, 20 * kMs);
+  ASSERT_TRUE(sharing_.Draining(1));
+  EXPECT_TRUE(sharing_.DrainForeseen(1));
+  EXPECT_FALSE(sharing_.DrainForeseen(2));
+  sharing_.Report(1, charged_[1], kMs);
+  sharing_.ExpectEnd(1, LeasePolicy::kNever);
+  sharing_.Decide(now_ns_);
+  EXPECT_FALSE(sharing_.DrainForeseen(1)) << "it does not say when";
+}
+
+TEST_F(Unawaited, IsNotForeseenOfAGangOrForNobody) {
+  Begin();
+  Run(1, 20 * kMs);
+  ASSERT_TRUE(sharing_.DrainForeseen(1));
+  sharing_.SetGang(1, LeasePolicy::GangTurn::kAway, now_ns_);
+  EXPECT_FALSE(sharing_.DrainForeseen(1)) << "it has drained when all of it has";
+  TimeSharing alone;
+  ComputeTerms terms;
+  terms.limit.ppm = 300'000;
+  alone.Add(1, terms, 0, 0);
+  alone.Wanted(1, 0);
+  for (int64_t now_ns = 0; now_ns < kMs * 100 && !alone.Draining(1); now_ns += 100 * kUs) {
+    alone.Report(1, static_cast<uint64_t>(now_ns), 2 * kMs);
+    alone.ExpectEnd(1, now_ns + 2 * kMs);
+    alone.Decide(now_ns);
+  }
+  ASSERT_TRUE(alone.Draining(1)) << "its limit is used up";
+  EXPECT_FALSE(alone.DrainForeseen(1)) << "nobody is let in then";
+}
+
+// Late for once, its next drain is waited for, and no other; late again and again, more of them.
+TEST_F(Unawaited, IsTrustedAgainTheSoonerTheRarerItIsLate) {
+  Begin();
+  // One that is trusted ends so much later than expected. Was it?
+  const auto turn = [this](LeasePolicy::Key key, int64_t late_ns) {
+    Run(key, now_ns_ + 40 * kMs);
+    const bool foreseen = sharing_.DrainForeseen(key);
+    now_ns_ += 2 * kMs + (foreseen ? late_ns : 0);
+    charged_[key] += static_cast<uint64_t>(now_ns_ - charged_at_ns_);
+    Drain(key);
+    return foreseen;
+  };
+  const auto waited_for = [&](int64_t late_ns) {
+    int turns = 0;
+    for (; !turn(1, late_ns) && turns < 100; ++turns) turn(2, 0);
+    turn(2, 0);
+    return turns;
+  };
+  EXPECT_EQ(waited_for(0), 0);
+  for (const int turns : {0, 1, 2, 4, 8, 8}) EXPECT_EQ(waited_for(kMs), turns);
+  EXPECT_EQ(waited_for(0), 8);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(waited_for(0), 0);
+  EXPECT_EQ(waited_for(kMs), 0);
+  EXPECT_EQ(waited_for(0), 1) << "what was long ago does not count";
+}
+
+// It had the device for long, used little of it and said late that it has drained. In its next turn
+// two members run side by side and each counts the other's time: it pays for what passes, no more.
+TEST_F(Unawaited, WhatATurnLeftUnusedIsNotChargedInTheNext) {
+  Begin();
+  Run(1, 20 * kMs);
+  now_ns_ += 30 * kMs;
+  Drain(1);
+  ASSERT_TRUE(sharing_.State(2).open);
+  Run(2, now_ns_ + 40 * kMs);
+  now_ns_ += 2 * kMs;
+  Drain(2);
+  ASSERT_TRUE(sharing_.State(1).open);
+  const double before_ns = sharing_.State(1).lag_ns;
+  now_ns_ += 5 * kMs;
+  sharing_.Report(1, charged_[1] + 15 * kMs, 0);
+  sharing_.Decide(now_ns_);
+  const double paid_ns = before_ns - sharing_.State(1).lag_ns;
+  EXPECT_GE(paid_ns, static_cast<double>(2 * kMs));
+  EXPECT_LE(paid_ns, static_cast<double>(3 * kMs + kMs / 10)) << "half of what it pays it earns";
 }
 
 }  // namespace

@@ -40,6 +40,10 @@ struct UsageHeader {
 };
 static_assert(sizeof(UsageHeader) == 128);
 
+// Bits of DeviceUsage::minds_lease.
+inline constexpr uint32_t kMindsOpening = 1;
+inline constexpr uint32_t kMindsClosing = 2;
+
 struct DeviceUsage {
   // Line 0: memory. `used` is everything charged, contexts included; `overhead` is the part of it
   // that no allocation call asked for.
@@ -62,7 +66,12 @@ struct DeviceUsage {
   // look. Nothing outstanding: when that was last so, or seen. The one absolute time: a reader in
   // another time namespace finds it far from its own time, and goes by `backlog_ns`.
   std::atomic<int64_t> expected_end_ns;
-  uint64_t reserved1[2];
+  // Of which changes of the lease the helper needs no kLeaseChanged, for its next look comes by
+  // itself (src/client/look_timer.h). kMindsOpening: threads that wait for the lease move it then.
+  // kMindsClosing: it comes when all that was launched should be done, which is known by
+  // `expected_end_ns` without it.
+  std::atomic<uint32_t> minds_lease;
+  uint32_t reserved1[3];
   // Line 2: what mode choice will need.
   alignas(64) std::atomic<uint64_t> synchronizations;
   std::atomic<uint64_t> copied_bytes;

@@ -30,7 +30,8 @@ enum class MessageType : uint16_t {
   kLeaseWanted = 7,     // member -> agent: a launch waits for the lease
   kLeaseIdle = 8,       // member -> agent: nothing queued, nothing running, since idle_report_us
   kLeaseDrained = 9,    // member -> agent: the work launched under the closed lease is done
-  kLeaseChanged = 10,   // agent -> member: the lease word changed (wakes the helper thread's poll)
+  kLeaseChanged = 10,   // agent -> member: the lease word changed (wakes the helper thread's poll);
+                        // to whom DeviceUsage::minds_lease does not say that it sees that by itself
   kRefused = 11,        // agent -> member, then the connection closes
   kUsageWanted = 20,    // anybody -> agent, joined or not
   kUsageShown = 21,     // agent -> who asked, with a member's usage memory, to read; see there

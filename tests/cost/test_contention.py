@@ -2,8 +2,14 @@
 helper threads of the client library spend on a processor, for each active program. The bar: 1 % of a
 core. Not the launches' own cost, which bench/micro measures. Beside other work each wake-up takes more
 of a processor (its caches, its other half), so a verdict needs quiet.
+
+A look asks the driver how far the device has come. The simulated driver takes system calls and a step
+of the simulation for that, a third of what the helper threads spend, and says what it took
+(PRORATA_SIM_CALL_TIMES); that is subtracted. A real driver's call is put in its place at REAL_CALL_S,
+which is what is assumed and was not measured: layer G knows it by what a helper thread spends.
 """
 import pathlib
+import struct
 import time
 import unittest
 
@@ -11,8 +17,11 @@ import harness
 import quiet
 
 BAR = 0.01
-NOT_YET = 0.025  # what the cases that miss the bar must stay below until they hold it
+# What the cases that miss the bar where a core is slow must stay below, the simulated driver's part
+# included: so far it is measured and not assumed.
+NOT_YET = 0.02
 SECONDS = 4
+REAL_CALL_S = 1e-6
 
 
 def on_processor_s(pid, only=None):
@@ -25,21 +34,47 @@ def on_processor_s(pid, only=None):
     return total_ns / 1e9, threads
 
 
-def ours(agent_pid, pids):
-    """CPU seconds of the agent and of the helper threads ("prorata") in the programs."""
-    agent_s, _ = on_processor_s(agent_pid)
-    helpers = [on_processor_s(pid, only="prorata") for pid in pids]
-    return agent_s, sum(s for s, _ in helpers), sum(threads for _, threads in helpers)
+def in_driver(folder, pid, only):
+    """(calls, seconds on a processor) of the threads of that name in the simulated driver. None of a
+    real one: what that takes is the helpers' own cost."""
+    calls = seconds = 0
+    if harness.REAL_GPU:
+        return calls, seconds
+    file = folder / str(pid)
+    for tid, number, spent_ns in struct.iter_unpack("QQQ", file.read_bytes()):
+        comm = pathlib.Path(f"/proc/{pid}/task/{tid}/comm")
+        if tid and comm.exists() and comm.read_text().strip() == only:
+            calls += number
+            seconds += spent_ns / 1e9
+    return calls, seconds
+
+
+class Spent:
+    """What was spent so far: CPU seconds of the agent, of the helper threads ("prorata") in the
+    programs, and of what those spent inside the simulated driver."""
+
+    def __init__(self, agent_pid, pids, folder):
+        self.agent_s, _ = on_processor_s(agent_pid)
+        helpers = [on_processor_s(pid, only="prorata") for pid in pids]
+        self.helpers_s = sum(s for s, _ in helpers)
+        self.helpers = sum(threads for _, threads in helpers)
+        driver = [in_driver(folder, pid, "prorata") for pid in pids]
+        self.calls = sum(calls for calls, _ in driver)
+        self.driver_s = sum(s for _, s in driver)
 
 
 class Contention(harness.MachineTestCase):
     def cost(self, programs, kernel_us, holds=True):
         agent = self.machine.start_agent()
         barrier = self.machine.folder / "begin"
+        times = self.machine.folder / "times"
+        times.mkdir()
         load = [harness.GPULOAD, "--kernel-us", kernel_us, "--seconds", 3600, "--wait-for", barrier,
                 "--announce"]
         share = ["--compute", str(1 / programs), "--memory", "1GiB"]
-        running = [self.machine.start(self.machine.command(share, load)) for _ in range(programs)]
+        running = [self.machine.start(self.machine.command(share, load),
+                                      {"PRORATA_SIM_CALL_TIMES": str(times)})
+                   for _ in range(programs)]
         for process in running:
             harness.read_event(process, "ready")
         barrier.touch()
@@ -52,19 +87,27 @@ class Contention(harness.MachineTestCase):
         harness.wait_until(all_had_a_turn, what="the first turns: not what is measured")
         with quiet.Watch([agent.pid, *pids]) as watch:
             began = time.monotonic()
-            agent_before, helpers_before, helpers = ours(agent.pid, pids)
-            self.assertEqual(helpers, programs, "a helper thread in each program")
+            before = Spent(agent.pid, pids, times)
+            self.assertEqual(before.helpers, programs, "a helper thread in each program")
             time.sleep(SECONDS)
-            agent_after, helpers_after, _ = ours(agent.pid, pids)
+            after = Spent(agent.pid, pids, times)
             each = (time.monotonic() - began) * programs
-        of_agent = (agent_after - agent_before) / each
-        of_helpers = (helpers_after - helpers_before) / each
+        calls = after.calls - before.calls
+        if not harness.REAL_GPU:
+            self.assertGreater(calls, 0, "no call of the simulated driver's was counted")
+        of_agent = (after.agent_s - before.agent_s) / each
+        of_driver = (after.driver_s - before.driver_s) / each
+        of_helpers = (after.helpers_s - before.helpers_s) / each - of_driver
+        of_calls = calls * REAL_CALL_S / each
         said = (f"{programs} programs, {kernel_us} us kernels: of a core, for each, the agent "
-                f"{100 * of_agent:.2f} %, the helper thread {100 * of_helpers:.2f} %")
+                f"{100 * of_agent:.2f} %, the helper thread {100 * of_helpers:.2f} %, and "
+                f"{100 * of_calls:.2f} % for {calls / each:.0f} calls a second of a "
+                f"real driver (the simulated one took {100 * of_driver:.2f} %)")
         print(said)
-        spent = of_agent + of_helpers
-        watch.judge(self, spent <= (BAR if holds else NOT_YET), said)
-        if spent > BAR:
+        self.assertGreater(of_helpers, 0, "the driver took more than its callers")
+        all_of_it = of_agent + of_helpers + of_driver
+        watch.judge(self, all_of_it <= (BAR if holds else NOT_YET), said)
+        if of_agent + of_helpers + of_calls > BAR:
             self.skipTest(f"NOT MET: the bar is {100 * BAR:.0f} %: {said}")
 
     def test_two_programs(self):

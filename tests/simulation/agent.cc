@@ -289,7 +289,9 @@ void Agent::WriteOut(size_t device, const DeviceLeases::Outcome& outcome) {
                  share.limits[device]->lease.load(std::memory_order_relaxed));
     for (Process* member : share.members) {
       if (static_cast<size_t>(member->device()) != device) continue;
-      member->LeaseWordChanged();
+      if (StateOpen(share, static_cast<int>(device))) member->LeaseWordChanged();
+      const DeviceLeases& leases = life_->devices[device].leases;
+      if (leases.MindsLease(change.share, member->id(), world_.now_ns())) continue;
       if (member->connected()) member->LeaseMessage();
     }
   }

@@ -120,19 +120,43 @@ TEST(Bars, ALatencyCriticalProgramIsServedBeforeBestEffort) {
   EXPECT_NEAR(report.programs[1].gpu_time, report.programs[2].gpu_time, 0.01);
 }
 
+// Two programs that launch so many kernels, wait for them and sleep, over and over.
+Scenario PairWithGaps(int64_t switch_ns, int64_t kernel_ns, int per_sync, int64_t gap_ns) {
+  Scenario scenario;
+  scenario.duration_ns = 6 * kS;
+  scenario.machine.devices[0].switch_cost_ns = switch_ns;
+  for (int i = 0; i < 2; ++i) {
+    ProgramSpec& program = AddProgram(scenario, 0);
+    Kernels(program, kernel_ns, kernel_ns);
+    program.per_sync = per_sync;
+    program.gap_ns = gap_ns;
+  }
+  return scenario;
+}
+
+// 6 ms of work, then 4 ms of none: two of them fit into each other's gaps, where a switch of the
+// device costs nothing as well as where the device's own slices lose to it.
+TEST(Bars, APairWithGapsKeepsUpWithNoProrata) {
+  for (const int64_t switch_ns : {100 * kUs, 10 * kUs}) {
+    const Scenario scenario = PairWithGaps(switch_ns, 500 * kUs, 12, 4 * kMs);
+    Scenario without = scenario;
+    without.prorata = false;
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      const double use = RunWindows(scenario, seed, 1 * kS, 6).Use(1, 6);
+      const double throughput = use / RunWindows(without, seed, 1 * kS, 6).Use(1, 6);
+      std::printf("a pair with gaps, a switch of %3lld us: %.1f %% in use, %.1f %% of no prorata\n",
+                  static_cast<long long>(switch_ns / kUs), use * 100, throughput * 100);
+      EXPECT_GE(throughput, 0.97) << switch_ns << ", seed " << seed;
+      EXPECT_GE(use, 0.95) << switch_ns << ", seed " << seed;
+    }
+  }
+}
+
 // Each waits for a kernel of 50 us and sleeps as long: by turns the pair has what one alone can
 // use.
 TEST(Bars, TwoProgramsWithShortBurstsAndGapsRunTogether) {
   for (const int64_t switch_ns : {100 * kUs, 10 * kUs}) {
-    Scenario scenario;
-    scenario.duration_ns = 6 * kS;
-    scenario.machine.devices[0].switch_cost_ns = switch_ns;
-    for (int i = 0; i < 2; ++i) {
-      ProgramSpec& program = AddProgram(scenario, 0);
-      Kernels(program, 50 * kUs, 50 * kUs);
-      program.per_sync = 1;
-      program.gap_ns = 50 * kUs;
-    }
+    const Scenario scenario = PairWithGaps(switch_ns, 50 * kUs, 1, 50 * kUs);
     Scenario without = scenario;
     without.prorata = false;
     const Windows seen = RunWindows(scenario, 1, 1 * kS, 6);

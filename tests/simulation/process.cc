@@ -166,15 +166,16 @@ bool Process::Send(protocol::MessageType type, const protocol::LeaseEvent& event
   return true;
 }
 
-void Process::PlanLook(uint32_t, int64_t at_ns, int64_t by_ns) {
+bool Process::PlanLook(uint32_t, int64_t at_ns, int64_t by_ns) {
   compute_.look_ns = at_ns;
   compute_.look_by_ns = by_ns;
+  return by_ns != 0;
 }
 
-void Process::PutOffLook(uint32_t, int64_t at_ns) {
+void Process::MoveLook(uint32_t, int64_t at_ns) {
   spent_ns_ += world_.delays().arm_timer_ns;
   compute_.look_ns = at_ns;
-  helper_->PutOff(at_ns);
+  helper_->Move(at_ns);
 }
 
 bool Process::CreateEvent(CUevent* event) {

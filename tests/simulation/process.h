@@ -85,8 +85,8 @@ class Process {
   client::DeviceCompute& Compute(uint32_t) { return compute_; }
   client::Estimates& estimates() { return estimates_; }
   bool Send(protocol::MessageType type, const protocol::LeaseEvent& event);
-  void PlanLook(uint32_t, int64_t at_ns, int64_t by_ns);
-  void PutOffLook(uint32_t, int64_t at_ns);
+  bool PlanLook(uint32_t, int64_t at_ns, int64_t by_ns);
+  void MoveLook(uint32_t, int64_t at_ns);
   struct OwnCalls {
     explicit OwnCalls(Process&) {}
   };

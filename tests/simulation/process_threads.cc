@@ -227,7 +227,7 @@ void Process::Host::StepAccount() {
 
 // --- The helper ---------------------------------------------------------------------------------
 
-void Process::Helper::PutOff(int64_t at_ns) {
+void Process::Helper::Move(int64_t at_ns) {
   if (by_timer_) WakeAt(at_ns + process_.world_.delays().Wake(process_.random_));
 }
 

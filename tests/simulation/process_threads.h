@@ -66,7 +66,7 @@ class Process::Helper final : public Thread {
   Helper(EventLoop& loop, Process& process) : Thread(loop), process_(process) {}
   // There is something to read.
   void Readable();
-  void PutOff(int64_t at_ns);
+  void Move(int64_t at_ns);
   void JoinAnswered(bool welcome);
 
  private:

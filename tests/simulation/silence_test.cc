@@ -114,9 +114,9 @@ void CheckSilence(uint64_t seed, Silence&& silence) {
   const auto during = watched.RunUntil(kEndsNs);
   EXPECT_LE(watched.longest_gap_ns(), 100 * kMs) << "a program was stopped by the silence";
   ExpectLimits(during, "during");
-  // Members go by what they knew of their kernels, which for those that ran side by side is too
-  // much.
-  EXPECT_GE(during.at("three"), 0.12) << "its part is not kept from it";
+  // Members go by what they knew of their kernels, which for those that ran side by side is a
+  // little too much.
+  EXPECT_GE(during.at("three"), 0.17) << "its part is not kept from it";
   EXPECT_GE(during.at("limited"), 0.08);
   watched.RunUntil(kEndsNs + 100 * kMs);
   watched.ForgetGaps();
@@ -152,7 +152,7 @@ TEST(SilentAgent, ServiceIsNormalAHundredMillisecondsAfterItsReturn) {
       watched.RunUntil(kEndsNs + 100 * kMs);
       const auto after = watched.RunUntil(kEndsNs + 600 * kMs);
       ExpectLimits(after, "right after");
-      EXPECT_GE(after.at("three"), 0.22);
+      EXPECT_GE(after.at("three"), 0.24) << "a new agent does not charge it more than it can use";
       EXPECT_GE(after.at("limited"), 0.16);
       EXPECT_GE(after.at("elastic"), 0.4);
     }

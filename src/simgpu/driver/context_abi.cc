@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "generated/cuda_abi.h"
+#include "simgpu/driver/call_time.h"
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/context.h"
 #include "simgpu/driver/faults.h"
@@ -85,6 +86,7 @@ CUresult cuCtxDetach(CUcontext ctx) {
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext ctx) {
+  const CallTime call_time;
   if (CUresult result = EnterCall()) return result;
   std::lock_guard lock(D().mutex);
   Context* found;
@@ -96,6 +98,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext ctx) {
 CUresult cuCtxPushCurrent(CUcontext ctx) { return cuCtxPushCurrent_v2(ctx); }
 
 CUresult cuCtxPopCurrent_v2(CUcontext* pctx) {
+  const CallTime call_time;
   if (CUresult result = EnterCall()) return result;
   auto& stack = Self().stack;
   if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;

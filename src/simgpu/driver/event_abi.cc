@@ -1,6 +1,7 @@
 // Events.
 
 #include "generated/cuda_abi.h"
+#include "simgpu/driver/call_time.h"
 #include "simgpu/driver/capture.h"
 #include "simgpu/driver/context.h"
 #include "simgpu/driver/faults.h"
@@ -89,6 +90,7 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned 
 }
 
 CUresult cuEventQuery(CUevent hEvent) {
+  const CallTime call_time;
   EventRef event;
   if (CUresult result = CheckCaptureSafe()) return result;
   if (CUresult result = LookupOutsideCapture(hEvent, &event)) return result;
@@ -110,6 +112,7 @@ CUresult cuEventSynchronize(CUevent hEvent) {
 }
 
 CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
+  const CallTime call_time;
   EventRef start;
   EventRef end;
   if (CUresult result = Lookup(hStart, &start)) return result;

@@ -22,7 +22,7 @@ enum class Init : int { kNo, kDone, kForked };
 std::atomic<Init> g_init{Init::kNo};
 
 pthread_key_t g_thread_key;
-thread_local Thread* t_thread = nullptr;
+[[gnu::tls_model("initial-exec")]] thread_local Thread* t_thread = nullptr;
 
 void DeleteThread(void* thread) {
   // Calls may still come from later destructors of the same thread: they get a new, empty state.
