@@ -128,7 +128,16 @@ DeviceLeases::Held DeviceLeases::WhatHolds(Key key, const ShareTime& share) cons
     return sharing_->State(key).passed_over ? Held::kUndrained : Held::kNot;
   }
   if (!share.AnyWaiting()) return Held::kNot;
-  return sharing_->AtLimit(key) ? Held::kByLimit : Held::kForTurn;
+  return sharing_->AtLimit(key) || HasItsLimit(key) ? Held::kByLimit : Held::kForTurn;
+}
+
+// Turns alone may give a share exactly its limit, whose bucket then never empties: it is not its
+// turn because it has had what it is entitled to, and that is its limit.
+bool DeviceLeases::HasItsLimit(Key key) const {
+  const Fraction limit = terms_.at(key).limit;
+  if (limit >= Fraction::One()) return false;
+  const LeasePolicy::ShareState state = sharing_->State(key);
+  return state.lag_ns <= 0 && state.entitled >= limit.value() - 1e-9;
 }
 
 // Who is held back is known at each Touch, and taken to be so until the next.

@@ -26,7 +26,7 @@ class Told final : public policy::LeasePolicy {
   Decisions Decide(int64_t) override { return std::move(next); }
   std::vector<Key> Shares() const override { return keys_; }
   ShareState State(Key share) const override {
-    return {.passed_over = passed_over.contains(share)};
+    return {.passed_over = passed_over.contains(share), .entitled = entitled, .lag_ns = lag_ns};
   }
   bool Draining(Key share) const override { return draining.contains(share); }
   bool DrainUnawaited(Key share) const override { return unawaited.contains(share); }
@@ -35,6 +35,7 @@ class Told final : public policy::LeasePolicy {
 
   Decisions next;
   std::set<Key> draining, unawaited, foreseen, passed_over, at_limit;
+  double entitled = 0, lag_ns = 0;  // of each
 
  private:
   std::vector<Key> keys_;
@@ -123,6 +124,29 @@ TEST_F(LatelyTest, WhoWaitsForOthersAndWhoForItsLimit) {
   EXPECT_EQ(Lately(1, 200 * kMs).at_limit, 0);
   EXPECT_EQ(Lately(2, 200 * kMs).waiting, 0);
   EXPECT_DOUBLE_EQ(Lately(2, 200 * kMs).at_limit, 0.5);
+}
+
+// Seen in `prorata top`: a share had its limit to the tenth of a point for minutes, and was said to
+// wait for its turn.
+TEST_F(LatelyTest, WhoHasItsLimitByTurnsAloneIsHeldByIt) {
+  leases_.SetTerms(2, {Fraction::Zero(), {200'000}, 1}, 0);
+  policy_->entitled = 0.2;
+  programs_[0].usage.waiting = programs_[1].usage.waiting = 1;
+  const auto wait_until = [this](int64_t now_ns, double lag_ns) {
+    leases_.Touch(now_ns);
+    policy_->lag_ns = lag_ns;
+    leases_.Touch(now_ns);
+  };
+  wait_until(0, -kMs);
+  wait_until(50 * kMs, kMs);  // it is owed something: now the others hold it back
+  leases_.Touch(150 * kMs);
+  policy_->lag_ns = 0;
+  policy_->entitled = 0.1;  // of the others it is that it has no more
+  leases_.Touch(150 * kMs);
+  leases_.Touch(200 * kMs);
+  EXPECT_DOUBLE_EQ(Lately(2, 200 * kMs).at_limit, 0.25);
+  EXPECT_DOUBLE_EQ(Lately(2, 200 * kMs).waiting, 0.75);
+  EXPECT_EQ(Lately(1, 200 * kMs).at_limit, 0) << "it has none";
 }
 
 TEST_F(LatelyTest, WhatStillRunsIsNoWaiting) {

@@ -7,6 +7,7 @@
 // in the upper 24 bits, nanoseconds below. A batch is fenced when its estimate reaches kFenceAtNs,
 // or as soon as it holds a launch of unknown length.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -38,17 +39,36 @@ struct Batch {
   bool first = false;    // the first under a contended lease: its start may lie in the last work of
                          // the holder before, and in the device's switch
   int64_t host_ns = 0;   // from its first launch to its fence, on the host
+  // Of the context's streams, when it was fenced, this one included: that had fenced work begun,
+  // and that had a batch under way.
+  uint32_t beside = 1;
+  uint32_t open = 1;
 };
 
 struct BatchCharge {
   uint64_t busy_ns = 0;     // to be charged
-  uint64_t learned_ns = 0;  // per launch of `key`; 0: nothing learned
+  uint64_t learned_ns = 0;  // per launch of `key`, at most; 0: nothing learned
+  uint64_t least_ns = 0;    // and at least
   bool doubtful = false;    // the estimates of this batch do not fit what was measured, or may not
+};
+
+// Of a context, whose streams run beside each other: device time that was measured and that nobody
+// was charged for. It was a gap, or is another stream's, which is measured later.
+struct Uncharged {
+  uint64_t ns = 0;
+  uint64_t last_ns = 0;  // what the batch measured last was charged
 };
 
 // elapsed_ns: from the batch's start (its own start event, or the fence before it) to its fence.
 // beyond_ns: how much later than everything measured so far in this context it ended; work that
 // overlaps with other streams is charged once (union), so no more than that counts.
+//
+// streams: of the context, that have fenced work begun. Kernels that fill the device run one after
+// the other, whatever their streams: beside others that are busy all along a batch takes so many
+// times what it takes alone. Where others may have been done, or may have had work that was behind
+// no fence yet, its own time is between its part and all of it. A charge that an estimate bounds
+// leaves time over, which may be the other streams', whose own fences lie a little later:
+// `uncharged` is what they may still claim, as far as it lies within their own elapsed time.
 //
 // Between launches that come slowly the device idles, and that is inside `elapsed`. When the host
 // was as slow as the device, the estimate bounds the charge; where the device was the slower one,
@@ -64,16 +84,22 @@ struct BatchCharge {
 // other's work: a holder that was thought idle launched at the same moment. Where no more than that
 // was added to what was expected, it took what was expected; should it have grown, the next launch,
 // which is measured alone, shows it.
-inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t beyond_ns) {
+inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t beyond_ns,
+                            uint32_t streams, Uncharged* uncharged) {
   BatchCharge charge;
   const bool alone = batch.launches <= 1 && (batch.unknown || batch.host_ns < kPromptNs);
   const bool truth =
       alone || batch.pressed || static_cast<uint64_t>(batch.host_ns) * 2 < elapsed_ns;
-  const uint64_t roomy_ns = batch.estimate_ns + batch.estimate_ns / 4;
+  const uint64_t beside_ns = batch.estimate_ns * streams;
+  const uint64_t roomy_ns = beside_ns + beside_ns / 4;
   uint64_t busy_ns = elapsed_ns;
   if (!truth && !batch.unknown && busy_ns > batch.estimate_ns) busy_ns = batch.estimate_ns;
   if (truth && batch.key != 0 && batch.launches != 0) {
-    charge.learned_ns = elapsed_ns / batch.launches;
+    const bool probe = alone && batch.unknown;
+    const uint64_t few = probe ? 1 : batch.pressed ? streams : std::min(streams, batch.beside);
+    const uint64_t many = std::max({streams, batch.beside, batch.open});
+    charge.learned_ns = elapsed_ns / (batch.launches * few);
+    charge.least_ns = elapsed_ns / (batch.launches * many);
     if (charge.learned_ns == 0) charge.learned_ns = 1;
   }
   if (batch.key == 0 && truth && !batch.unknown) {
@@ -81,16 +107,28 @@ inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t bey
   }
   if (!truth && !batch.unknown && elapsed_ns > 2 * roomy_ns) charge.doubtful = true;
   if (!truth && !batch.unknown && elapsed_ns < batch.estimate_ns) charge.doubtful = true;
-  if (batch.first && !batch.unknown && elapsed_ns > batch.estimate_ns &&
-      elapsed_ns < 2 * batch.estimate_ns + kHandoverNs) {
+  const bool handover = batch.first && !batch.unknown && elapsed_ns > batch.estimate_ns &&
+                        elapsed_ns < 2 * batch.estimate_ns + kHandoverNs;
+  if (handover) {
     const uint64_t most_ns = batch.estimate_ns < kHandoverNs ? batch.estimate_ns : kHandoverNs;
     charge = {.doubtful = elapsed_ns > batch.estimate_ns + most_ns};
     busy_ns = batch.estimate_ns;
   }
-  if (beyond_ns < 0) beyond_ns = 0;
-  charge.busy_ns =
-      busy_ns < static_cast<uint64_t>(beyond_ns) ? busy_ns : static_cast<uint64_t>(beyond_ns);
+  const uint64_t later_ns = beyond_ns < 0 ? 0 : static_cast<uint64_t>(beyond_ns);
+  const uint64_t before_ns = elapsed_ns > later_ns ? elapsed_ns - later_ns : 0;
+  // Where all of its time was busy, what was charged last was a part of that, as a rule.
+  const uint64_t charged_ns = truth ? std::min(uncharged->last_ns, before_ns) : 0;
+  const uint64_t claimed_ns = std::min(uncharged->ns, before_ns - charged_ns);
+  charge.busy_ns = std::min(busy_ns, later_ns + claimed_ns);
+  const uint64_t left_ns = claimed_ns + std::min(later_ns, elapsed_ns) - charge.busy_ns;
+  *uncharged = {.ns = truth || handover ? 0 : left_ns, .last_ns = charge.busy_ns};
   return charge;
+}
+
+// Of the only stream of its context.
+inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t beyond_ns) {
+  Uncharged none;
+  return ChargeOf(batch, elapsed_ns, beyond_ns, 1, &none);
 }
 
 // What `charge` becomes when others ran beside the batch, for how long nobody knows: what is known

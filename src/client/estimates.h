@@ -35,11 +35,12 @@ class Estimates {
     return 0;
   }
 
-  // A launch took ns_per_launch. Moves a known estimate a quarter of the way. `at_most`: others may
-  // have run beside it, which only makes it longer; moves one that is shorter by little.
-  void Learn(uint64_t key, uint64_t ns_per_launch, bool at_most = false) {
-    if (ns_per_launch < kLeastNs) ns_per_launch = kLeastNs;
-    if (ns_per_launch > kMostNs) ns_per_launch = kMostNs;
+  // A launch took this long, which is known within bounds: an estimate between them stays. Moves a
+  // known one a quarter of the way. `at_most`: others may have run beside it, which only makes it
+  // longer; moves one that is shorter by little.
+  void Learn(uint64_t key, uint64_t least_ns, uint64_t most_ns, bool at_most = false) {
+    least_ns = Within(least_ns);
+    most_ns = Within(most_ns);
     Slot* slot = Find(key);
     if (slot == nullptr) {
       Slot* set = const_cast<Slot*>(SetOf(key));
@@ -48,21 +49,19 @@ class Estimates {
       slot->key.store(key, std::memory_order_relaxed);
     }
     const uint64_t old = slot->ns.load(std::memory_order_relaxed);
-    const uint64_t parts = at_most && ns_per_launch > old ? 32 : 4;
-    const uint64_t moved = ((parts - 1) * old + ns_per_launch + parts / 2) / parts;
-    const uint64_t next = old == 0 ? ns_per_launch : moved;
+    const uint64_t seen_ns = old == 0 || old > most_ns ? most_ns : old < least_ns ? least_ns : old;
+    const uint64_t parts = at_most && seen_ns > old ? 32 : 4;
+    const uint64_t moved = ((parts - 1) * old + seen_ns + parts / 2) / parts;
+    const uint64_t next = old == 0 ? seen_ns : moved;
     slot->ns.store(static_cast<uint32_t>(next), std::memory_order_relaxed);
-  }
-
-  // The estimate was found wrong: unknown again, so that the next launch is measured by itself.
-  void Doubt(uint64_t key) {
-    Slot* slot = Find(key);
-    if (slot != nullptr) slot->ns.store(0, std::memory_order_relaxed);
   }
 
  private:
   static constexpr uint32_t kSets = 1024, kWays = 4;
   static constexpr uint64_t kMostNs = 4'000'000'000;
+  static uint64_t Within(uint64_t ns) {
+    return ns < kLeastNs ? kLeastNs : ns > kMostNs ? kMostNs : ns;
+  }
   struct Slot {
     std::atomic<uint64_t> key{0};
     std::atomic<uint32_t> ns{0};

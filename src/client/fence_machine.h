@@ -41,16 +41,15 @@ class FenceMachine {
   void Harvest(Ring* ring) {
     if (ring->harvesting.exchange(1, std::memory_order_acquire) != 0) return;
     // Streams found busy in this pass: what comes later in them cannot be done either.
-    constexpr int kMostBusy = 16;
-    const StreamRecord* busy[kMostBusy];
-    bool blocked[kMostBusy];
-    int busy_count = 0;
+    const StreamRecord* busy[kMostAtWork];
+    bool blocked[kMostAtWork];
+    uint32_t busy_count = 0;
     bool any_done = false;
     uint64_t persistent_ns = 0;
     int32_t previous = -1;
-    for (int32_t at = NextInQueue(ring, -1); at >= 0 && busy_count < kMostBusy;) {
+    for (int32_t at = NextInQueue(ring, -1); at >= 0 && busy_count < kMostAtWork;) {
       Slot& slot = ring->slots[at];
-      int behind = 0;
+      uint32_t behind = 0;
       while (behind < busy_count && busy[behind] != slot.stream) ++behind;
       bool ready = behind == busy_count;
       if (!ready) {
@@ -84,6 +83,11 @@ class FenceMachine {
         backlog.AllIsDone(world_.NowNs());
       }
     }
+    uint32_t at_work = 0;
+    for (uint32_t i = 0; i < busy_count; ++i) {
+      if (!blocked[i]) ring->at_work[at_work++].store(busy[i], std::memory_order_relaxed);
+    }
+    ring->at_work_count.store(at_work, std::memory_order_relaxed);
     ring->persistent_ns.store(persistent_ns, std::memory_order_relaxed);
     ring->harvesting.store(0, std::memory_order_release);
   }
@@ -234,6 +238,7 @@ class FenceMachine {
     stream->began_ns.store(now_ns, std::memory_order_relaxed);
     DeviceCompute& compute = world_.Compute(stream->device);
     if (compute.backlog.count() == 0) compute.gaps.Launches(compute.backlog.end_ns(), now_ns);
+    if (stream->open_slot < 0) ring->open.fetch_add(1, std::memory_order_relaxed);
     stream->open_slot = index;
   }
 
@@ -256,6 +261,8 @@ class FenceMachine {
     if (LaunchesIn(word) == 0) return;
     DeviceCompute& compute = world_.Compute(stream->device);
     compute.launches.fetch_add(LaunchesIn(word), std::memory_order_relaxed);
+    const uint32_t open = ring->open.load(std::memory_order_relaxed);
+    if (stream->open_slot >= 0) ring->open.fetch_sub(1, std::memory_order_relaxed);
     const int32_t index = stream->open_slot >= 0 ? stream->open_slot : TakeSlot(ring);
     stream->open_slot = -1;
     if (index < 0) return;
@@ -267,7 +274,9 @@ class FenceMachine {
                   .unknown = unknown,
                   .pressed = slot.from >= 0 && world_.Pending(ring->slots[slot.from].end),
                   .first = slot.batch.first,
-                  .host_ns = world_.NowNs() - stream->began_ns};
+                  .host_ns = world_.NowNs() - stream->began_ns,
+                  .beside = StreamsAtWork(*ring, stream),
+                  .open = open};
     slot.backlog_ns = slot.batch.estimate_ns + (unknown ? kUnknownNs : 0);
     if (!world_.Record(*stream, slot.end)) {
       if (slot.from >= 0) DropReference(ring, slot.from);
@@ -334,13 +343,15 @@ class FenceMachine {
       // An error of the program's (a faulted kernel, say) ends all measuring in this context.
       ChargeDevice(world_, ring->device, slot.batch.estimate_ns);
     } else {
-      BatchCharge charge = ChargeOf(slot.batch, static_cast<uint64_t>(elapsed_ns), beyond_ns);
+      BatchCharge charge = ChargeOf(slot.batch, static_cast<uint64_t>(elapsed_ns), beyond_ns,
+                                    StreamsAtWork(*ring, slot.stream), &ring->uncharged);
       if (Crowded(ring->device)) charge = ChargeInCrowd(slot.batch, charge);
       auto& contexts = world_.Compute(ring->device).contexts;
       ChargeDevice(world_, ring->device,
                    contexts.Take(charge.busy_ns, [this] { return world_.NowNs(); }));
       if (charge.learned_ns != 0) {
-        world_.estimates().Learn(slot.batch.key, charge.learned_ns, BesideItsOwn(ring->device));
+        world_.estimates().Learn(slot.batch.key, charge.least_ns, charge.learned_ns,
+                                 BesideItsOwn(ring->device));
       }
       if (charge.doubtful) slot.stream->probe.store(1, std::memory_order_relaxed);
     }

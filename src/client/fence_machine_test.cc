@@ -120,7 +120,7 @@ TEST_F(FenceMachineTest, AStoppedProcessHasNone) {
 
 TEST_F(FenceMachineTest, AFunctionKnownToTakeLongIsWaitedForLonger) {
   Context context;
-  world_.estimates().Learn(1, static_cast<uint64_t>(4 * kS));
+  world_.estimates().Learn(1, static_cast<uint64_t>(4 * kS), static_cast<uint64_t>(4 * kS));
   Launch(context, 0, 1, kNever);
   Look({&context});
   Pass(16 * kS, {&context});
@@ -133,7 +133,7 @@ TEST_F(FenceMachineTest, AFunctionKnownToTakeLongIsWaitedForLonger) {
 TEST_F(FenceMachineTest, ABatchThatIsFencedLateIsExpectedToEndByWhenItBegan) {
   Context context;
   StreamRecord& stream = context.streams[0];
-  world_.estimates().Learn(1, 300'000);
+  world_.estimates().Learn(1, 300'000, 300'000);
   ASSERT_TRUE(RaiseLaunching(world_, &stream));
   const uint32_t estimate_ns =
       PrepareBatch(FenceMachine<FakeWorld>(world_), &stream, world_.estimates().Lookup(1));
@@ -150,7 +150,7 @@ TEST_F(FenceMachineTest, ABatchThatIsFencedLateIsExpectedToEndByWhenItBegan) {
 
 TEST_F(FenceMachineTest, WhenAllIsDoneEarlyItIsNotExpectedAnyMore) {
   Context context;
-  world_.estimates().Learn(1, static_cast<uint64_t>(10 * kMs));
+  world_.estimates().Learn(1, static_cast<uint64_t>(10 * kMs), static_cast<uint64_t>(10 * kMs));
   Launch(context, 0, 1, world_.now_ns + kMs);
   world_.now_ns += 2 * kMs;
   Look({&context});
@@ -162,7 +162,7 @@ TEST_F(FenceMachineTest, OfWhatIsLaunchedSlowlyInCompanyTheLastIsLeft) {
   Context context;
   world_.limits.together = 1;
   StreamRecord& stream = context.streams[0];
-  world_.estimates().Learn(1, 100'000);
+  world_.estimates().Learn(1, 100'000, 100'000);
   FenceMachine<FakeWorld> fences(world_);
   const uint32_t estimate_ns = PrepareBatch(fences, &stream, world_.estimates().Lookup(1));
   world_.free_at_ns[&stream] = kNever;
@@ -186,8 +186,8 @@ TEST_F(FenceMachineTest, APersistentKernelIsNotLookedAtAllTheTime) {
 TEST_F(FenceMachineTest, AnOldBatchRanAfterWhatWasBeforeIt) {
   Context context;
   StreamRecord& stream = context.streams[0];
-  world_.estimates().Learn(1, static_cast<uint64_t>(5 * kMs));
-  world_.estimates().Learn(2, 200'000);
+  world_.estimates().Learn(1, static_cast<uint64_t>(5 * kMs), static_cast<uint64_t>(5 * kMs));
+  world_.estimates().Learn(2, 200'000, 200'000);
   const int64_t before_ns = world_.now_ns + world_.estimates().Lookup(1);
   Launch(context, 0, 1, before_ns);
   FenceMachine<FakeWorld> fences(world_);

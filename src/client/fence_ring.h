@@ -90,6 +90,7 @@ struct OpenWork {
 };
 
 inline constexpr int32_t kSlots = 256;
+inline constexpr uint32_t kMostAtWork = 16;
 
 struct Slot {
   CUevent start;
@@ -114,9 +115,14 @@ struct Ring {
   std::atomic<uint32_t> users;
   std::atomic<uint32_t> closing;
   std::atomic<uint32_t> harvesting;
-  int32_t head, tail;                   // of the queue, oldest first
-  int32_t free;                         // free list
-  int32_t frontier;                     // the slot that ended last of all measured, or -1
+  std::atomic<uint32_t> open;  // batches under way
+  int32_t head, tail;          // of the queue, oldest first
+  int32_t free;                // free list
+  int32_t frontier;            // the slot that ended last of all measured, or -1
+  Uncharged uncharged;         // harvesting thread only
+  // Streams that had fenced work begun when last harvested; written by the harvesting thread.
+  std::atomic<uint32_t> at_work_count;
+  std::atomic<const StreamRecord*> at_work[kMostAtWork];
   std::atomic<uint64_t> persistent_ns;  // as OpenWork, of this context
   Slot slots[kSlots];
 };
@@ -126,10 +132,23 @@ inline void OpenWork::Add(const Ring& ring) {
   if (running_ns > persistent_ns) persistent_ns = running_ns;
 }
 
+// This stream and those that were at work beside it when the ring was last harvested.
+inline uint32_t StreamsAtWork(const Ring& ring, const StreamRecord* stream) {
+  uint32_t streams = 1;
+  const uint32_t count = ring.at_work_count.load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < count; ++i) {
+    if (ring.at_work[i].load(std::memory_order_relaxed) != stream) ++streams;
+  }
+  return streams;
+}
+
 // All slots free, and without events. Nobody uses the ring.
 inline void ClearRing(Ring* ring) {
   ring->head = ring->tail = ring->frontier = -1;
   ring->free = 0;
+  ring->uncharged = {};
+  ring->open.store(0, std::memory_order_relaxed);
+  ring->at_work_count.store(0, std::memory_order_relaxed);
   ring->persistent_ns.store(0, std::memory_order_relaxed);
   for (int32_t i = 0; i < kSlots; ++i) {
     const uint64_t use = ring->slots[i].use;

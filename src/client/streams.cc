@@ -80,6 +80,7 @@ void Drop(Match&& match) {
       const int32_t from = record.ring->slots[record.open_slot].from;
       if (from >= 0) DropReference(record.ring, from);
       DropReference(record.ring, record.open_slot);
+      record.ring->open.fetch_sub(1, std::memory_order_relaxed);
     }
     Clear(&record);
   }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "policy/testing_device.h"
 
 namespace prorata::policy {
@@ -84,6 +86,38 @@ TEST(TimeSharing, MembersThatRunAtOnceGetTheirWholeLimit) {
     machine.RunUntil(5200 * kMs);
     EXPECT_NEAR(static_cast<double>(machine.Used(0) - before) / (5.0 * kS), 0.3, 0.01) << seed;
   }
+}
+
+// Each launches and drains at once, so a turn is as long as the policy lets it be.
+double TurnMs(uint64_t shares) {
+  TimeSharing sharing;
+  std::map<uint64_t, uint64_t> charged_ns;
+  for (uint64_t key = 1; key <= shares; ++key) {
+    sharing.Add(key, {}, 0, 0);
+    sharing.Wanted(key, 0);
+  }
+  uint64_t holder = 0, turns = 0;
+  int64_t now_ns = 0;
+  for (; now_ns < 1 * kS; now_ns += 50 * kUs) {
+    for (uint64_t key = 1; key <= shares; ++key) {
+      if (key == holder) charged_ns[key] += static_cast<uint64_t>(50 * kUs);
+      sharing.Report(key, charged_ns[key], 0);
+      if (sharing.Draining(key)) sharing.Drained(key, now_ns);
+      if (!sharing.State(key).open) sharing.Wanted(key, now_ns);
+    }
+    for (const LeasePolicy::Lease& lease : sharing.Decide(now_ns).changes) {
+      if (!lease.open || lease.share == holder) continue;
+      holder = lease.share;
+      ++turns;
+    }
+  }
+  return static_cast<double>(now_ns) / 1e6 / static_cast<double>(turns);
+}
+
+TEST(TimeSharing, TurnsOfTwoAreLonger) {
+  EXPECT_NEAR(TurnMs(2), 16.25, 0.4);
+  EXPECT_NEAR(TurnMs(3), 13, 0.4);
+  EXPECT_NEAR(TurnMs(8), 13, 0.4);
 }
 
 TEST(TimeSharing, SpareGoesByWeight) {

@@ -83,7 +83,8 @@ TEST_F(Unawaited, NotWhileNobodyKnowsThatItWaits) {
 TEST_F(Unawaited, TheNextTurnEndsInTime) {
   Begin();
   HandOver();
-  EXPECT_LE(decisions_.next_ns, now_ns_ + 13 * kMs);
+  constexpr int64_t kTurnNs = 16'250 * kUs;  // of two
+  EXPECT_LE(decisions_.next_ns, now_ns_ + kTurnNs);
   const int64_t opened_ns = now_ns_;
   while (sharing_.State(2).open && now_ns_ < opened_ns + 100 * kMs) {
     now_ns_ = std::max(now_ns_ + 1, decisions_.next_ns);
@@ -91,7 +92,7 @@ TEST_F(Unawaited, TheNextTurnEndsInTime) {
     if (sharing_.Draining(1)) sharing_.Drained(1, now_ns_);
     decisions_ = Look(2, 2 * kMs);
   }
-  EXPECT_LE(now_ns_, opened_ns + 13 * kMs);
+  EXPECT_LE(now_ns_, opened_ns + kTurnNs);
 }
 
 TEST_F(Unawaited, NotOfOneThatWokeAndHasAClaim) {

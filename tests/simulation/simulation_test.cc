@@ -127,6 +127,31 @@ TEST(WithProrata, ChargesAreTheDevicesAccount) {
   }
 }
 
+// What a stream's kernels take beside other streams' was taken for their own, and a device waited
+// for work that was long done: in use for 92 to 95 % of the time.
+TEST(WithProrata, SeveralStreamsLeaveNoGapsAtTheirTurnsEnds) {
+  struct Kind {
+    double kernel_us;
+    int streams, per_sync;
+    double in_use;
+  };
+  for (const Kind& kind : {Kind{1'000, 2, 0, 0.98}, Kind{1'000, 6, 20, 0.98},
+                           Kind{200, 2, 20, 0.97}, Kind{200, 3, 0, 0.97}, Kind{50, 3, 0, 0.96}}) {
+    Scenario scenario = Read("two_busy");
+    scenario.expect.clear();
+    scenario.duration_ns = 3'000'000'000;
+    for (ProgramSpec& each : scenario.programs) each.stop_ns = scenario.duration_ns;
+    ProgramSpec& program = scenario.programs[0];
+    program.kernel.low_ns = program.kernel.high_ns = static_cast<int64_t>(kind.kernel_us * 1e3);
+    program.streams = kind.streams;
+    program.per_sync = kind.per_sync;
+    const Report report = RunScenario(scenario, {});
+    EXPECT_EQ(report.failure, "");
+    EXPECT_GE(report.device_use, kind.in_use) << kind.kernel_us << " us, " << kind.streams;
+    EXPECT_NEAR(report.programs[0].charged, 1, 0.04) << kind.kernel_us << " us, " << kind.streams;
+  }
+}
+
 TEST(WithProrata, ALimitHoldsAlone) {
   Scenario scenario = Read("two_busy");
   scenario.programs.pop_back();
