@@ -88,10 +88,17 @@ DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
   for (const auto& [key, share] : shares_) {
     share->SetContendedBacklog(sharing_->ContendedBacklogNs(key));
     const bool taken_back = share->SetDrainUnawaited(sharing_->DrainUnawaited(key));
-    if (taken_back && sharing_->Draining(key)) outcome.next_ns = now_ns;
+    // It may have drained, or begun to wait, in that moment, and said nothing.
+    const bool unseen = sharing_->Draining(key) || (share->AnyWaiting() && !IsKnownToWait(key));
+    if (taken_back && unseen) outcome.next_ns = now_ns;
   }
   NoteWhatIsHeld(now_ns);
   return outcome;
+}
+
+bool DeviceLeases::IsKnownToWait(Key key) const {
+  const LeasePolicy::ShareState state = sharing_->State(key);
+  return state.open || state.wanting;
 }
 
 bool DeviceLeases::MindsLease(Key key, uint32_t slot, int64_t now_ns) const {
@@ -113,11 +120,12 @@ void DeviceLeases::TellWhatIsSeen(int64_t now_ns) {
       if ((contended && share->AllIdle()) || !share->AnyLiving()) sharing_->Idle(key, now_ns);
       continue;
     }
+    // That first: a share that has drained for long, and of which nothing else is known, has left.
+    if (share->AnyWaiting()) sharing_->Wanted(key, now_ns);
     if (sharing_->Draining(key) && share->AllDrained(sharing_->State(key).passed_over)) {
       sharing_->DrainedSince(key, share->DrainedSince(now_ns));
       sharing_->Drained(key, now_ns);
     }
-    if (share->AnyWaiting()) sharing_->Wanted(key, now_ns);
   }
 }
 

@@ -102,6 +102,7 @@ class DeviceLeases {
   void NoteWhatIsHeld(int64_t now_ns);
   Held WhatHolds(Key key, const ShareTime& share) const;
   bool HasItsLimit(Key key) const;
+  bool IsKnownToWait(Key key) const;
   uint64_t ChargedSince(const Moment& moment) const;
 
   std::unique_ptr<policy::LeasePolicy> sharing_;

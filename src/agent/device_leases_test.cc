@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
+#include <vector>
 
 namespace prorata::agent {
 namespace {
@@ -20,9 +22,9 @@ class Told final : public policy::LeasePolicy {
   void Remove(Key share, int64_t) override { std::erase(keys_, share); }
   void SetTerms(Key, const policy::ComputeTerms&, int64_t) override {}
   void Report(Key, uint64_t, int64_t) override {}
-  void Wanted(Key, int64_t) override {}
+  void Wanted(Key share, int64_t) override { told.push_back({'w', share}); }
   void Idle(Key, int64_t) override {}
-  void Drained(Key, int64_t) override {}
+  void Drained(Key share, int64_t) override { told.push_back({'d', share}); }
   Decisions Decide(int64_t) override { return std::move(next); }
   std::vector<Key> Shares() const override { return keys_; }
   ShareState State(Key share) const override {
@@ -34,6 +36,7 @@ class Told final : public policy::LeasePolicy {
   bool AtLimit(Key share) const override { return at_limit.contains(share); }
 
   Decisions next;
+  std::vector<std::pair<char, Key>> told;
   std::set<Key> draining, unawaited, foreseen, passed_over, at_limit;
   double entitled = 0, lag_ns = 0;  // of each
 
@@ -81,6 +84,32 @@ TEST_F(LatelyTest, ADrainThatIsAwaitedAfterAllIsLookedForAtOnce) {
   EXPECT_EQ(leases_.Touch(2 * kMs).next_ns, 2 * kMs);
   EXPECT_EQ(programs_[0].limits.drain_unawaited, 0u);
   EXPECT_EQ(leases_.Touch(3 * kMs).next_ns, DeviceLeases::kNever);
+}
+
+TEST_F(LatelyTest, AWaitThatIsAwaitedAfterAllIsLookedForAtOnce) {
+  policy_->draining = policy_->unawaited = {1};
+  leases_.Touch(kMs);
+  policy_->draining.clear();
+  policy_->unawaited.clear();
+  EXPECT_EQ(leases_.Touch(2 * kMs).next_ns, DeviceLeases::kNever) << "nobody waits";
+  policy_->draining = policy_->unawaited = {1};
+  leases_.Touch(3 * kMs);
+  policy_->draining.clear();
+  policy_->unawaited.clear();
+  programs_[0].usage.waiting = 1;
+  EXPECT_EQ(leases_.Touch(4 * kMs).next_ns, 4 * kMs) << "it may have begun since it was looked at";
+}
+
+// Seen when a busy share's drain was first told of a turn late: known to have drained for long, and
+// not yet to wait, it counted as gone, and was forgiven what it owed.
+TEST_F(LatelyTest, ThatAShareWaitsIsToldBeforeThatItHasDrained) {
+  policy_->draining = {1};
+  programs_[0].usage.waiting = 1;
+  programs_[0].usage.drained_sequence = programs_[0].limits.lease >> protocol::kLeaseSequenceShift;
+  policy_->told.clear();
+  leases_.Touch(kMs);
+  const std::vector<std::pair<char, uint64_t>> expected = {{'w', 1}, {'d', 1}};
+  EXPECT_EQ(policy_->told, expected);
 }
 
 // It waits for its turn all the while, though its last drain is not known of.

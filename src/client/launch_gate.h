@@ -115,6 +115,9 @@ class LaunchWait {
   template <typename World>
   int64_t TellThatItWaits(World& world, DeviceCompute& compute, uint32_t lease) {
     const uint64_t mark = uint64_t{SequenceOf(lease)} + 1;
+    // Read after `waiting` was raised: an agent that takes this back looks at that once more.
+    const bool unawaited = world.Limits(device_).drain_unawaited.load() == SequenceOf(lease);
+    if (unawaited) return LookAgain(mark);
     const bool drained = world.Usage(device_).drained_sequence.load() == SequenceOf(lease);
     if (left_to_drained_ == mark) {
       if (drained) return LookAgain(mark);  // since: the agent was told, and has seen who waits

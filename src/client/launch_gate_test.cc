@@ -170,6 +170,22 @@ TEST_F(LaunchGateTest, WhoHasWaitedForTheLeaseBringsTheLookNearer) {
   EXPECT_EQ(pass(world_.now_ns + 1'000, look_ns), world_.now_ns + 1'000) << "it is near enough";
 }
 
+// The agent looks by itself whether the share waits, before its next turn can begin.
+TEST_F(LaunchGateTest, WhoseDrainIsUnawaitedSaysNothingOfItsWait) {
+  world_.limits.lease.store(2u << protocol::kLeaseSequenceShift);
+  world_.limits.drain_unawaited.store(2);
+  LaunchWait wait(0);
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitLease);
+  EXPECT_EQ(world_.usage.waiting, 1u);
+  EXPECT_TRUE(world_.sent.empty());
+  world_.limits.drain_unawaited.store(0);
+  wait.Step(world_);
+  ASSERT_EQ(world_.sent.size(), 1u) << "it was taken back";
+  EXPECT_EQ(world_.sent[0], protocol::MessageType::kLeaseWanted);
+  wait.Step(world_);
+  EXPECT_EQ(world_.sent.size(), 1u);
+}
+
 TEST_F(LaunchGateTest, WhoWaitsForLongLooksMoreOften) {
   const auto word = [](uint32_t sequence) { return sequence << protocol::kLeaseSequenceShift; };
   world_.limits.lease.store(word(1));

@@ -31,6 +31,8 @@ constexpr double kPromised = 1e12;
 constexpr int64_t kLimitStepNs = 500'000;  // and a limit near exhaustion this often
 // A share short by this many quanta is let in before the holder's turn is over.
 constexpr double kShortQuanta = 1.25;
+// What a share uses of a turn that has no gaps.
+constexpr double kBusyPart = 0.75;
 // In debt by no more than this many quanta counts as not in debt.
 constexpr double kNoDebtQuanta = 0.05;
 
@@ -120,13 +122,15 @@ void TimeSharing::DrainedSince(Key key, int64_t drained_ns) {
 }
 
 // Nor is it to be let in before the other's turn is over: it owes, has no claim by having woken,
-// and is not above the other.
+// is not above the other, and that is not idle. Whether it wants another turn is seen then, if it
+// is not known.
 bool TimeSharing::DrainUnawaited(Key key) const {
   const Share* share = Find(key);
   return share != nullptr && share->phase == Phase::kDraining && !share->occupies &&
-         share->wanting && !share->woke && share->lag_ns <= 0 && share->gang == GangTurn::kNone &&
+         (share->wanting || share->was_busy) && !share->woke && share->lag_ns <= 0 &&
+         share->gang == GangTurn::kNone &&
          std::any_of(shares_.begin(), shares_.end(), [&](const Share& other) {
-           return other.phase == Phase::kOpen && RankOf(other) >= RankOf(*share);
+           return other.phase == Phase::kOpen && !other.idle && RankOf(other) >= RankOf(*share);
          });
 }
 
@@ -161,6 +165,9 @@ void TimeSharing::Open(Share& share) {
 }
 
 void TimeSharing::Close(Share& share, bool occupies) {
+  const auto turn_ns = static_cast<double>(now_ns_ - share.turn_began_ns);
+  const double used_ns = share.turn_charged_ns + static_cast<double>(share.backlog_ns);
+  share.was_busy = !share.idle && used_ns >= kBusyPart * turn_ns;
   share.lifted = share.together = false;
   share.phase = Phase::kDraining;
   share.occupies = occupies;

@@ -122,6 +122,7 @@ class TimeSharing final : public LeasePolicy {
     bool drained = false;      // of a gang: it keeps the device until it has on all of its devices
     bool leaves_gaps = false;  // in its last whole turn it left the device idle, and did not say so
     bool together = false;     // open beside others
+    bool was_busy = false;     // it used its last turn to the end: it will want another
     bool issued_open = false;
     bool issued_contended = false;
     uint64_t charged_total_ns = 0;

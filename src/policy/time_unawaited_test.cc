@@ -70,13 +70,31 @@ TEST_F(Unawaited, OnceTheNextIsInAndTheWaitIsKnown) {
   EXPECT_FALSE(sharing_.DrainUnawaited(1));
 }
 
-TEST_F(Unawaited, NotWhileNobodyKnowsThatItWaits) {
+// One that used its turn to the end wants another as a rule: whether it does is seen when that of
+// the next one ends.
+TEST_F(Unawaited, OfOneThatWasBusyThoughNobodyKnowsThatItWaits) {
   Begin();
   Run(1, 20 * kMs);
   now_ns_ += 1'960 * kUs;
   Look(1, 40 * kUs);
   ASSERT_TRUE(sharing_.State(2).open);
-  EXPECT_FALSE(sharing_.DrainUnawaited(1)) << "the word of its draining tells of it";
+  EXPECT_TRUE(sharing_.DrainUnawaited(1));
+  sharing_.Idle(2, now_ns_);
+  EXPECT_FALSE(sharing_.DrainUnawaited(1)) << "it has the device as soon as it asks";
+}
+
+TEST_F(Unawaited, NotOfOneThatLeftItsTurnUnused) {
+  Begin();
+  // The other one has a claim, and is let in at once.
+  sharing_.Report(1, 20 * kUs, 40 * kUs);
+  sharing_.ExpectEnd(1, now_ns_ + 40 * kUs);
+  sharing_.Decide(now_ns_);
+  ASSERT_TRUE(sharing_.Draining(1));
+  sharing_.Decide(now_ns_);
+  ASSERT_TRUE(sharing_.State(2).open);
+  EXPECT_FALSE(sharing_.DrainUnawaited(1)) << "the word of its draining tells whether it waits";
+  sharing_.Wanted(1, now_ns_);
+  EXPECT_TRUE(sharing_.DrainUnawaited(1));
 }
 
 // Seen when this was new: with nobody who could be let in at once, the holder's turn had no end.

@@ -105,8 +105,9 @@ struct DeviceLimits {
   // less on one device and not on another tells that a peer is missing.
   std::atomic<uint32_t> closely;
   // The sequence of a closed lease of which nobody waits to hear that it has drained: the next
-  // share was let in when this one's work was about to be done, and that this one waits for another
-  // turn is known. Members write the drained_sequence of it, and send nothing.
+  // share was let in when this one's work was about to be done, and the agent will see by itself
+  // whether this one waits for another turn. Members write the drained_sequence of it, or that they
+  // are waiting, and send nothing.
   std::atomic<uint32_t> drain_unawaited;
   uint32_t reserved1[11];
   // What all grants of this share on this device add up to, with what the audit found beyond them,
