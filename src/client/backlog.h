@@ -121,7 +121,7 @@ inline BatchCharge ChargeOf(const Batch& batch, uint64_t elapsed_ns, int64_t bey
   const uint64_t claimed_ns = std::min(uncharged->ns, before_ns - charged_ns);
   charge.busy_ns = std::min(busy_ns, later_ns + claimed_ns);
   const uint64_t left_ns = claimed_ns + std::min(later_ns, elapsed_ns) - charge.busy_ns;
-  *uncharged = {.ns = truth || handover ? 0 : left_ns, .last_ns = charge.busy_ns};
+  *uncharged = {.ns = handover ? 0 : left_ns, .last_ns = charge.busy_ns};
   return charge;
 }
 

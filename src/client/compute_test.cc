@@ -174,6 +174,14 @@ TEST(Streams, WhatAnEstimateLeavesOverIsForTheOthers) {
   EXPECT_EQ(uncharged.ns, 0u);
 }
 
+TEST(Streams, NobodyClaimsTheHandover) {
+  Batch first = Known(5, 500 * kUs);
+  first.first = true;
+  Uncharged uncharged;
+  EXPECT_EQ(ChargeOf(first, 750 * kUs, 750 * kUs, 2, &uncharged).busy_ns, 500u * kUs);
+  EXPECT_EQ(uncharged.ns, 0u);
+}
+
 TEST(Streams, TogetherTheyAreChargedNoMoreThanTheTimeThatPassed) {
   std::minstd_rand random(7);
   const auto upto = [&](int64_t most) {
