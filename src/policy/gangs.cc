@@ -8,9 +8,9 @@ namespace {
 
 // Four turns: a gang that its devices do not agree on for so long is put first.
 constexpr int64_t kPatienceNs = 52'000'000;
-// A gang that is drained on one device, and on the others has nothing that becomes less, for so
-// long: a peer is missing. Members say how far they are each tenth of a millisecond, and that they
-// have drained within a quarter.
+// A gang that has been drained on one device, and on the others has had nothing that became less,
+// for so long: a peer is missing. Members say how far they are each tenth of a millisecond, and
+// that they have drained within a quarter.
 constexpr int64_t kUnevenNs = 400'000;
 // To catch up takes a wake-up and a launch.
 constexpr int64_t kCatchUpNs = 200'000;
@@ -191,6 +191,7 @@ void Gangs::WhileOn(Share& share, int64_t now_ns, Decisions& out) {
 
 void Gangs::CallBack(Share& share, Decisions& out) const {
   share.phase = Phase::kCalledBack;
+  share.uneven_since_ns = kNever;
   for (OnDevice& on : share.devices) on.backlog_ns = kNever;
   Tell(share, Turn::kAway, out);
 }
@@ -214,6 +215,8 @@ void Gangs::WhileCalledBack(Share& share, int64_t now_ns, Decisions& out) {
     return;
   }
   if (!some_drained || share.catches_up >= kCatchUps) return;
+  if (share.uneven_since_ns == kNever) share.uneven_since_ns = now_ns;
+  moved_ns = std::max(moved_ns, share.uneven_since_ns);
   if (now_ns - moved_ns < kUnevenNs) {
     out.next_ns = std::min(out.next_ns, moved_ns + kUnevenNs);
     return;

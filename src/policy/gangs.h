@@ -81,8 +81,9 @@ class Gangs {
     Phase phase = Phase::kPlain;
     std::vector<OnDevice> devices;
     int64_t waits_since_ns = kNever;
-    int64_t began_ns = 0;   // its turn
-    int64_t closes_ns = 0;  // kCatchingUp
+    int64_t began_ns = 0;              // its turn
+    int64_t closes_ns = 0;             // kCatchingUp
+    int64_t uneven_since_ns = kNever;  // called back, and drained on some device only
     int catches_up = 0;
     std::vector<int64_t> stalls;
     int64_t gang_until_ns = 0;  // seen to stall

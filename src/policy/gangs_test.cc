@@ -107,6 +107,35 @@ TEST(Gangs, ATurnThatEndsAsItBeginsEnds) {
   EXPECT_EQ(told(), Gangs::Turn::kAway);
 }
 
+// Seen in the simulation: estimates said that a device had nothing to do any more, its last kernel
+// ended with that of the other one, and between the words of the two the gang was opened again; one
+// of its members lost its processor then, and what the other had launched waited for it.
+TEST(Gangs, DrainedOnOneDeviceItIsGivenAMomentOnTheOther) {
+  constexpr int64_t kUs = 1'000;
+  Gangs gangs;
+  gangs.Add(7, {0, 1}, true);
+  Gangs::Seen seen[2];
+  const auto see = [&](Gangs::Key, size_t device) { return seen[device]; };
+  const auto told = [&](int64_t now_us) {
+    const Gangs::Decisions decisions = gangs.Decide(now_us * kUs, see);
+    return decisions.orders.empty() ? Gangs::Turn::kNone : decisions.orders.front().turn;
+  };
+  told(1);  // it is one from now on
+  told(2);  // and has drained
+  for (Gangs::Seen& each : seen) each.wanting = each.ready = each.may = true;
+  ASSERT_EQ(told(3), Gangs::Turn::kOn);
+  for (Gangs::Seen& each : seen) each = {.open = true};
+  ASSERT_EQ(told(4), Gangs::Turn::kNone);
+  for (Gangs::Seen& each : seen) each = {.draining = true, .backlog_ns = 1};
+  ASSERT_EQ(told(1'000), Gangs::Turn::kAway);
+  EXPECT_EQ(told(1'001), Gangs::Turn::kNone);
+  EXPECT_EQ(told(2'000), Gangs::Turn::kNone) << "the last kernel runs on both";
+  seen[0].drained = true;
+  EXPECT_EQ(told(2'001), Gangs::Turn::kNone) << "word of the other may be on its way";
+  EXPECT_EQ(told(2'390), Gangs::Turn::kNone);
+  EXPECT_EQ(told(2'410), Gangs::Turn::kCatchUp);
+}
+
 // Over 150 worlds of 1.5 s were seen: 51 ms torn, 128 ms of waiting (one with a limit: 312), 165 ms
 // without a kernel done, 18 ms of a device that stands still. What a gang with a limit gets is not
 // judged: where it is let in earlier on one device than on another, it may use its limit up there.
