@@ -120,7 +120,7 @@ TEST_F(FenceMachineTest, AStoppedProcessHasNone) {
 
 TEST_F(FenceMachineTest, AFunctionKnownToTakeLongIsWaitedForLonger) {
   Context context;
-  world_.estimates().Learn(1, static_cast<uint64_t>(4 * kS), static_cast<uint64_t>(4 * kS));
+  Teach(1, 4 * kS);
   Launch(context, 0, 1, kNever);
   Look({&context});
   Pass(16 * kS, {&context});
@@ -133,7 +133,7 @@ TEST_F(FenceMachineTest, AFunctionKnownToTakeLongIsWaitedForLonger) {
 TEST_F(FenceMachineTest, ABatchThatIsFencedLateIsExpectedToEndByWhenItBegan) {
   Context context;
   StreamRecord& stream = context.streams[0];
-  world_.estimates().Learn(1, 300'000, 300'000);
+  Teach(1, 300'000);
   ASSERT_TRUE(RaiseLaunching(world_, &stream));
   const uint32_t estimate_ns =
       PrepareBatch(FenceMachine<FakeWorld>(world_), &stream, world_.estimates().Lookup(1));
@@ -150,7 +150,7 @@ TEST_F(FenceMachineTest, ABatchThatIsFencedLateIsExpectedToEndByWhenItBegan) {
 
 TEST_F(FenceMachineTest, WhenAllIsDoneEarlyItIsNotExpectedAnyMore) {
   Context context;
-  world_.estimates().Learn(1, static_cast<uint64_t>(10 * kMs), static_cast<uint64_t>(10 * kMs));
+  Teach(1, 10 * kMs);
   Launch(context, 0, 1, world_.now_ns + kMs);
   world_.now_ns += 2 * kMs;
   Look({&context});
@@ -162,7 +162,7 @@ TEST_F(FenceMachineTest, OfWhatIsLaunchedSlowlyInCompanyTheLastIsLeft) {
   Context context;
   world_.limits.together = 1;
   StreamRecord& stream = context.streams[0];
-  world_.estimates().Learn(1, 100'000, 100'000);
+  Teach(1, 100'000);
   FenceMachine<FakeWorld> fences(world_);
   const uint32_t estimate_ns = PrepareBatch(fences, &stream, world_.estimates().Lookup(1));
   world_.free_at_ns[&stream] = kNever;
@@ -186,8 +186,8 @@ TEST_F(FenceMachineTest, APersistentKernelIsNotLookedAtAllTheTime) {
 TEST_F(FenceMachineTest, AnOldBatchRanAfterWhatWasBeforeIt) {
   Context context;
   StreamRecord& stream = context.streams[0];
-  world_.estimates().Learn(1, static_cast<uint64_t>(5 * kMs), static_cast<uint64_t>(5 * kMs));
-  world_.estimates().Learn(2, 200'000, 200'000);
+  Teach(1, 5 * kMs);
+  Teach(2, 200'000);
   const int64_t before_ns = world_.now_ns + world_.estimates().Lookup(1);
   Launch(context, 0, 1, before_ns);
   FenceMachine<FakeWorld> fences(world_);
@@ -202,6 +202,42 @@ TEST_F(FenceMachineTest, AnOldBatchRanAfterWhatWasBeforeIt) {
   world_.limits.lease.store(1u << protocol::kLeaseSequenceShift);
   FenceBeforeWait(world_, &stream);
   EXPECT_EQ(world_.usage.expected_end_ns, before_ns + estimate_ns);
+}
+
+// What a batch is beside: the streams with fenced work, and those with a batch under way.
+TEST_F(FenceMachineTest, BatchesKnowWhatTheyRanBeside) {
+  Context context;
+  StreamRecord& first = context.streams[0];
+  StreamRecord& second = context.streams[1];
+  const auto batch = [](const StreamRecord& stream) -> const Batch& {
+    return stream.ring->slots[stream.last_slot].batch;
+  };
+  Teach(1, kMs);
+  Launch(context, 0, 1, world_.now_ns + kMs);
+  EXPECT_EQ(batch(first).beside, 1u);
+  EXPECT_EQ(batch(first).open, 1u);
+  Launch(context, 1, 1, world_.now_ns + 2 * kMs);
+  EXPECT_EQ(batch(second).beside, 2u);
+  EXPECT_EQ(batch(second).open, 1u) << "the other one's is fenced";
+  Launch(context, 1, 1, world_.now_ns + 3 * kMs);
+  EXPECT_EQ(batch(second).beside, 2u) << "itself is counted once";
+
+  world_.now_ns += 10 * kMs;
+  FenceMachine<FakeWorld> fences(world_);
+  fences.BeginBatch(&first);
+  Launch(context, 1, 1, world_.now_ns + kMs);
+  EXPECT_EQ(batch(second).beside, 1u) << "nothing else is fenced and not done";
+  EXPECT_EQ(batch(second).open, 2u);
+  ForgetOpenBatch(&first);
+  ForgetOpenBatch(&second);
+  EXPECT_EQ(context.ring->open, 0u);
+
+  world_.now_ns += 10 * kMs;
+  first.waits = 1;
+  world_.free_at_ns[&first] = world_.now_ns + 5 * kMs;
+  Launch(context, 0, 1, world_.now_ns + 6 * kMs);
+  Launch(context, 1, 1, world_.now_ns + kMs);
+  EXPECT_EQ(batch(second).beside, 1u) << "the other one's has not begun";
 }
 
 }  // namespace

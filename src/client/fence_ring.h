@@ -211,6 +211,17 @@ inline bool AppendToQueue(Ring* ring, int32_t index) {
   return first;
 }
 
+// The batch under way is forgotten: its stream is gone. Nobody launches into it any more.
+inline void ForgetOpenBatch(StreamRecord* stream) {
+  if (stream->open_slot < 0 || stream->ring == nullptr) return;
+  Ring* ring = stream->ring;
+  const int32_t from = ring->slots[stream->open_slot].from;
+  if (from >= 0) DropReference(ring, from);
+  DropReference(ring, stream->open_slot);
+  stream->open_slot = -1;
+  ring->open.fetch_sub(1, std::memory_order_relaxed);
+}
+
 // The slot after `previous` in the queue (or the first, for -1).
 inline int32_t NextInQueue(Ring* ring, int32_t previous) {
   const Holding holding(ring->lock);

@@ -16,7 +16,7 @@ class LaunchGateTest : public FenceMachineTest {};
 // simulation: a gang that was none yet, and never seen to wait.
 TEST_F(LaunchGateTest, AWaitIsToldOfWithTheDrainingOrALittleLater) {
   Context context;
-  world_.estimates().Learn(1, static_cast<uint64_t>(kMs), static_cast<uint64_t>(kMs));
+  Teach(1, kMs);
   Launch(context, 0, 1, kNever);
   world_.limits.lease.store(1u << protocol::kLeaseSequenceShift);
   LaunchWait wait(0);
@@ -32,7 +32,7 @@ TEST_F(LaunchGateTest, AWaitIsToldOfWithTheDrainingOrALittleLater) {
 
 TEST_F(LaunchGateTest, AWaitThatTheDrainingToldOfIsNotToldOfAgain) {
   Context context;
-  world_.estimates().Learn(1, static_cast<uint64_t>(kMs), static_cast<uint64_t>(kMs));
+  Teach(1, kMs);
   Launch(context, 0, 1, kNever);
   const auto word = [](uint32_t sequence) { return sequence << protocol::kLeaseSequenceShift; };
   world_.limits.lease.store(word(1));
@@ -52,7 +52,7 @@ TEST_F(LaunchGateTest, AWaitThatTheDrainingToldOfIsNotToldOfAgain) {
 
 TEST_F(LaunchGateTest, AWaitAfterTheDrainingIsToldOfAtOnce) {
   Context context;
-  world_.estimates().Learn(1, static_cast<uint64_t>(kMs), static_cast<uint64_t>(kMs));
+  Teach(1, kMs);
   Launch(context, 0, 1, kNever);
   world_.limits.lease.store(1u << protocol::kLeaseSequenceShift);
   world_.usage.drained_sequence = 1;
@@ -80,7 +80,7 @@ TEST_F(LaunchGateTest, ADrainThatNobodyAwaitsIsWrittenAndNotSent) {
 TEST_F(LaunchGateTest, ALaunchPutsOffTheLook) {
   Context context;
   world_.limits.idle_report_us = 200;
-  world_.estimates().Learn(1, static_cast<uint64_t>(kMs), static_cast<uint64_t>(kMs));
+  Teach(1, kMs);
   const int64_t estimate_ns = world_.estimates().Lookup(1);
   world_.PlanLook(0, world_.now_ns + 100'000, world_.now_ns + 15 * kMs);
   Launch(context, 0, 1, kNever);
@@ -107,7 +107,7 @@ TEST_F(LaunchGateTest, AnUnknownLaunchDoesNotPutOffTheLook) {
 TEST_F(LaunchGateTest, WhoWaitsAtTheBoundIsCounted) {
   Context context;
   world_.limits.backlog_alone_us.store(500);
-  world_.estimates().Learn(1, static_cast<uint64_t>(kMs), static_cast<uint64_t>(kMs));
+  Teach(1, kMs);
   Launch(context, 0, 1, world_.now_ns + kMs);
   LaunchWait wait(0);
   EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitFence);
@@ -124,7 +124,7 @@ TEST_F(LaunchGateTest, WhoWaitsAtTheBoundIsCounted) {
 TEST_F(LaunchGateTest, ALaunchBringsTheLookNearer) {
   Context context;
   world_.limits.idle_report_us = 200;
-  world_.estimates().Learn(1, static_cast<uint64_t>(kMs), static_cast<uint64_t>(kMs));
+  Teach(1, kMs);
   world_.PlanLook(0, world_.now_ns + 10 * kMs, world_.now_ns + 15 * kMs);
   Launch(context, 0, 1, kNever);
   EXPECT_LT(world_.compute.look_ns, world_.now_ns + 2 * kMs);
@@ -133,7 +133,7 @@ TEST_F(LaunchGateTest, ALaunchBringsTheLookNearer) {
 TEST_F(LaunchGateTest, WhosePausesAreLongIsLookedAtWhenOneHasBegun) {
   Context context;
   world_.limits.idle_report_us = 200;
-  world_.estimates().Learn(1, static_cast<uint64_t>(kMs), static_cast<uint64_t>(kMs));
+  Teach(1, kMs);
   const int64_t estimate_ns = world_.estimates().Lookup(1);
   for (int i = 0; i < 20; ++i) {
     world_.PlanLook(0, world_.now_ns + 100'000, world_.now_ns + 15 * kMs);
@@ -227,8 +227,8 @@ TEST_F(LaunchGateTest, WhatIsLaunchedBehindFencesIsCountedOn) {
   world_.limits.lease.store((2u << protocol::kLeaseSequenceShift) | protocol::kLeaseOpen |
                             protocol::kLeaseContended);
   world_.limits.backlog_contended_us.store(20'000);
-  world_.estimates().Learn(1, static_cast<uint64_t>(kMs), static_cast<uint64_t>(kMs));
-  world_.estimates().Learn(2, 300'000, 300'000);
+  Teach(1, kMs);
+  Teach(2, 300'000);
   const int64_t estimate_ns = world_.estimates().Lookup(1);
   FenceMachine<FakeWorld> fences(world_);
   ASSERT_TRUE(RaiseLaunching(world_, &stream));

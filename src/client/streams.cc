@@ -76,12 +76,7 @@ void Drop(Match&& match) {
   for (uint32_t i = 0; i < used; ++i) {
     StreamRecord& record = g_records[i];
     if (record.context == nullptr || !match(record)) continue;
-    if (record.open_slot >= 0 && record.ring != nullptr) {
-      const int32_t from = record.ring->slots[record.open_slot].from;
-      if (from >= 0) DropReference(record.ring, from);
-      DropReference(record.ring, record.open_slot);
-      record.ring->open.fetch_sub(1, std::memory_order_relaxed);
-    }
+    ForgetOpenBatch(&record);
     Clear(&record);
   }
   g_stream_generation.fetch_add(1);

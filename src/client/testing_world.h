@@ -112,6 +112,10 @@ class FenceMachineTest : public testing::Test {
     fences.EndBatch(&record, estimate_ns == 0);
     record.launching.fetch_sub(1);
   }
+  // The function is known to take so long.
+  void Teach(uint64_t key, int64_t ns) {
+    world_.estimates().Learn(key, static_cast<uint64_t>(ns), static_cast<uint64_t>(ns));
+  }
   void Look(std::initializer_list<Context*> contexts) {
     for (Context* context : contexts) FenceMachine<FakeWorld>(world_).Harvest(context->ring.get());
     TickDevice(world_, 0, world_.now_ns, false, [&](uint32_t) {

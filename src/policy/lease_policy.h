@@ -72,8 +72,9 @@ class LeasePolicy {
   virtual ShareState State(Key share) const = 0;
   // Called back, and not known to have drained (passed over or not).
   virtual bool Draining(Key share) const = 0;
-  // It drains, and nothing depends on when that is told: somebody else was let in meanwhile, and
-  // that it wants to run again is known.
+  // It drains, and nothing depends on when that is told, nor on when it is told that it wants to
+  // run again: somebody else was let in meanwhile, and both are seen before its next turn can
+  // begin.
   virtual bool DrainUnawaited(Key /*share*/) const { return false; }
   // It drains, and the next one is let in by when that is expected, not when it is told.
   virtual bool DrainForeseen(Key /*share*/) const { return false; }

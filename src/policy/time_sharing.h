@@ -57,7 +57,7 @@
 namespace prorata::policy {
 
 struct TimeSharingOptions {
-  int64_t quantum_ns = 13'000'000;
+  int64_t quantum_ns = 13'000'000;  // of a turn; TurnOf says whose are longer or shorter
   // The most work a contended holder keeps queued: a turn is called back this much before its end.
   int64_t backlog_contended_ns = LeasePolicy::kContendedBacklogNs;
   // How long a closed, drained share that did not report idle still takes part.

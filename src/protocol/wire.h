@@ -27,7 +27,8 @@ enum class MessageType : uint16_t {
   kContextMade = 5,     // member -> agent: a context was made, or something else that takes memory
                         // and does not say how much; `reserved_bytes` were charged for it
   kContextSettled = 6,  // agent -> member: what it really took, by NVML
-  kLeaseWanted = 7,     // member -> agent: a launch waits for the lease
+  kLeaseWanted = 7,     // member -> agent: a launch waits for the lease. Neither this nor
+                     // kLeaseDrained is sent of the lease that DeviceLimits::drain_unawaited names
   kLeaseIdle = 8,       // member -> agent: nothing queued, nothing running, since idle_report_us
   kLeaseDrained = 9,    // member -> agent: the work launched under the closed lease is done
   kLeaseChanged = 10,   // agent -> member: the lease word changed (wakes the helper thread's poll);

@@ -90,6 +90,19 @@ TEST(WithProrata, AnotherExpectationIsNotMet) {
   EXPECT_FALSE(RunScenario(scenario, {}).met());
 }
 
+// Three seconds of a program with kernels of its own, and one that is busy all along.
+Scenario BesideABusyOne(double kernel_us, int streams, int per_sync) {
+  Scenario scenario = Read("two_busy");
+  scenario.expect.clear();
+  scenario.duration_ns = 3'000'000'000;
+  for (ProgramSpec& each : scenario.programs) each.stop_ns = scenario.duration_ns;
+  ProgramSpec& program = scenario.programs[0];
+  program.kernel.low_ns = program.kernel.high_ns = static_cast<int64_t>(kernel_us * 1e3);
+  program.streams = streams;
+  program.per_sync = per_sync;
+  return scenario;
+}
+
 // Charged is measured: what members say they used against the device's own account.
 TEST(WithProrata, ChargesAreTheDevicesAccount) {
   struct Kind {
@@ -104,15 +117,8 @@ TEST(WithProrata, ChargesAreTheDevicesAccount) {
         Kind{"graphs", 20, 1, 4, 20, 0.03},
         Kind{"short kernels in six streams", 9, 6, 20, 0, 0.15}}) {
     SCOPED_TRACE(kind.name);
-    Scenario scenario = Read("two_busy");
-    scenario.expect.clear();
-    scenario.duration_ns = 3'000'000'000;
-    for (ProgramSpec& each : scenario.programs) each.stop_ns = scenario.duration_ns;
-    ProgramSpec& program = scenario.programs[0];
-    program.kernel.low_ns = program.kernel.high_ns = static_cast<int64_t>(kind.kernel_us * 1e3);
-    program.streams = kind.streams;
-    program.per_sync = kind.per_sync;
-    program.graph = kind.graph;
+    Scenario scenario = BesideABusyOne(kind.kernel_us, kind.streams, kind.per_sync);
+    scenario.programs[0].graph = kind.graph;
     for (const bool alone : {false, true}) {
       if (alone) {
         scenario.programs.resize(1);
@@ -137,14 +143,7 @@ TEST(WithProrata, SeveralStreamsLeaveNoGapsAtTheirTurnsEnds) {
   };
   for (const Kind& kind : {Kind{1'000, 2, 0, 0.98}, Kind{1'000, 6, 20, 0.98},
                            Kind{200, 2, 20, 0.97}, Kind{200, 3, 0, 0.97}, Kind{50, 3, 0, 0.96}}) {
-    Scenario scenario = Read("two_busy");
-    scenario.expect.clear();
-    scenario.duration_ns = 3'000'000'000;
-    for (ProgramSpec& each : scenario.programs) each.stop_ns = scenario.duration_ns;
-    ProgramSpec& program = scenario.programs[0];
-    program.kernel.low_ns = program.kernel.high_ns = static_cast<int64_t>(kind.kernel_us * 1e3);
-    program.streams = kind.streams;
-    program.per_sync = kind.per_sync;
+    const Scenario scenario = BesideABusyOne(kind.kernel_us, kind.streams, kind.per_sync);
     const Report report = RunScenario(scenario, {});
     EXPECT_EQ(report.failure, "");
     EXPECT_GE(report.device_use, kind.in_use) << kind.kernel_us << " us, " << kind.streams;
