@@ -139,8 +139,6 @@ prorata_driver_lazy:
   export cuCtxSetCurrent 52
   export cuCtxSetFlags 53
   export cuCtxSetSharedMemConfig 55
-  export cuCtxSynchronize 56
-  export cuCtxSynchronize_v2 57
   export cuCtxWaitEvent 58
   export cuDestroyExternalSemaphore 60
   export cuDevResourceGenerateDesc 61
@@ -469,8 +467,6 @@ prorata_driver_lazy:
   export cuStreamQuery_ptsz 591
   export cuStreamSetAttribute 592
   export cuStreamSetAttribute_ptsz 593
-  export cuStreamSynchronize 594
-  export cuStreamSynchronize_ptsz 595
   export cuStreamUpdateCaptureDependencies 596
   export cuStreamUpdateCaptureDependencies_ptsz 597
   export cuStreamUpdateCaptureDependencies_v2 598

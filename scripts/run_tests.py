@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Runs ctest and ends with what the failed tests said, their names, and one line: how many passed,
-failed, and were skipped by name. Nothing is run again: a test that fails now and then is a bug.
+"""Runs ctest and ends with what was expected to fail (tests/unmet.py), what the failed tests said,
+their names, and one line: how many passed, failed, and were skipped by name. Nothing is run again:
+a test that fails now and then is a bug.
 
 --label all runs everything; --label asan-ubsan or tsan runs the unit tests and those multi-process
 tests whose labels say that they can run under that sanitizer.
 """
 import argparse
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -15,6 +17,8 @@ import xml.etree.ElementTree as ElementTree
 import test_report
 
 KEPT_OF_FAILED = 4 << 20  # bytes of one test's output; the end is kept
+KEPT_OF_PASSED = 16 << 10
+UNMET = "EXPECTED FAILURE"  # how a line begins that tells of one
 
 
 def select(label):
@@ -23,19 +27,30 @@ def select(label):
     return ["-L", f"^(unit|{label})$", "-LE", f"^no-{label}$"]
 
 
+@dataclasses.dataclass
+class Results:
+    passed: int = 0  # those that were expected to fail, and did, among them
+    failed: list = dataclasses.field(default_factory=list)
+    skipped: list = dataclasses.field(default_factory=list)
+    unmet: list = dataclasses.field(default_factory=list)
+
+
 def counts(junit):
-    passed, failed, skipped = 0, [], []
+    found = Results()
     for case in ElementTree.parse(junit).getroot().iter("testcase"):
+        text = case.findtext("system-out") or ""
         if case.get("status") == "run":
-            passed += 1
+            found.passed += 1
+            found.unmet += [(case.get("name"), line[line.index(UNMET):])
+                            for line in text.splitlines() if UNMET in line]
         elif case.get("status") in ("disabled", "notrun"):
-            text = case.findtext("system-out") or ""
             reason = [line for line in text.splitlines() if "SKIPPED" in line or "kipped" in line]
-            skipped.append((case.get("name"), reason[0].strip() if reason else "no reason given"))
+            found.skipped.append((case.get("name"),
+                                  reason[0].strip() if reason else "no reason given"))
         else:
             took = f"(it took {float(case.get('time', 0)):.0f} s)"  # a timeout is known by it
-            failed.append((case.get("name"), f"{case.findtext('system-out') or ''}\n{took}"))
-    return passed, failed, skipped
+            found.failed.append((case.get("name"), f"{text}\n{took}"))
+    return found
 
 
 def main():
@@ -48,16 +63,20 @@ def main():
     jobs = os.environ.get("PRORATA_TEST_JOBS", str(os.cpu_count() or 1))
     code = subprocess.run(
         ["ctest", "--test-dir", args.build, "--output-on-failure", "--no-tests=error",
-         "--test-output-size-failed", str(KEPT_OF_FAILED), "--test-output-truncation", "head",
+         "--test-output-size-failed", str(KEPT_OF_FAILED), "--test-output-size-passed",
+         str(KEPT_OF_PASSED), "--test-output-truncation", "head",
          "-j", jobs, "--output-junit", str(junit), *select(args.label)], check=False).returncode
     if not junit.exists():
         print(f"run_tests: ctest wrote no report (exit status {code})", file=sys.stderr)
         return code or 1
-    passed, failed, skipped = counts(junit)
-    for name, reason in skipped:
+    found = counts(junit)
+    for name, reason in found.skipped:
         print(f"SKIPPED {name}: {reason}")
-    test_report.finish(args.label, passed, failed, len(skipped))
-    return code or (1 if failed or not passed else 0)
+    for name, line in found.unmet:
+        print(f"{line} ({name})")
+    test_report.finish(args.label, found.passed, found.failed, len(found.skipped),
+                       len(found.unmet))
+    return code or (1 if found.failed or not found.passed else 0)
 
 
 if __name__ == "__main__":

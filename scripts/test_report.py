@@ -27,12 +27,14 @@ def lines_of(step, failed):
     return lines + [f"FAILED {step}: {name}" for name, _ in failed]
 
 
-def finish(step, passed, failed, skipped):
-    """The end of a step: prints failed [(name, output)] and the counts, and keeps them for .ci/run."""
+def finish(step, passed, failed, skipped, unmet=0):
+    """The end of a step: prints failed [(name, output)] and the counts, and keeps them for .ci/run.
+    `unmet`: of those that passed, how many were expected to fail."""
     lines = lines_of(step, failed)
     for line in lines:
         print(line)
     if lines:
         _append("PRORATA_TEST_FAILED", "\n".join(lines) + "\n")
     _append("PRORATA_TEST_TOTAL", f"{passed} {len(failed)} {skipped}\n")
-    print(f"{passed} passed, {len(failed)} failed, {skipped} skipped", flush=True)
+    expected = f" ({unmet} expected failures)" if unmet else ""
+    print(f"{passed} passed{expected}, {len(failed)} failed, {skipped} skipped", flush=True)

@@ -51,7 +51,8 @@ class Watch:
         self._probe.send_signal(signal.SIGTERM)
         out, _ = self._probe.communicate(f"{own_s}\n", timeout=harness.DEADLINE_S)
         report = json.loads(out)
-        noise, others = report["noise"], report["others"]
+        self.noise = noise = report["noise"]
+        others = report["others"]
         self.figures = f"{noise['text']}; others used {100 * others:.0f} % of the CPUs"
         noisy = (noise["wakes"] == 0 or noise["late_mean_us"] > MOST_LATE_MEAN_US
                  or noise["late_p99_us"] > MOST_LATE_P99_US or noise["late_max_us"] > MOST_LATE_US

@@ -22,6 +22,7 @@ int RunAgentCommand(const Options& options) {
   agent.ready_fd = options.agent.ready_fd;
   agent.log_level = options.agent.log_level;
   agent.dilation = options.agent.dilation;
+  agent.slow_disk_ms = options.agent.slow_disk_ms;
   agent.overcommit = options.agent.overcommit;
   agent.elastic_ceilings = options.agent.elastic_ceilings;
   agent.resource_configs = options.agent.resource_configs;

@@ -32,7 +32,7 @@ Status ForEachNamed(const Devices& devices, const std::string& gpu, std::string_
 }  // namespace
 
 Status Node::Adopt() {
-  auto state = LoadState(runtime_dir_ + "/state.json");
+  auto state = LoadState(StatePath());
   if (!state) return std::unexpected(state.error());
   if (auto ok = SetOvercommit(*state); !ok) return ok;
   if (auto ok = SetElasticCeilings(*state); !ok) return ok;
@@ -42,7 +42,7 @@ Status Node::Adopt() {
       spdlog::error("share '{}' is lost: {}", name, ok.error().message);
     }
   }
-  return Save();
+  return SaveNow();
 }
 
 // As this agent was told; else, while there are shares that were made so, as the agent before.
@@ -137,14 +137,15 @@ Status Node::AdoptShare(SavedShare saved) {
   // First everybody, then the dead among them: a grant that nobody holds is not to be seen between.
   std::array<bool, kMaxMembers> held{};
   std::vector<Member*> members;
-  for (const SavedMember& member : saved.members) {
-    Member* restored = share.Restore(member.slot, member.process);
+  for (uint32_t slot = 0; slot < kMaxMembers; ++slot) {
+    const auto former = share.FormerMember(slot);
+    Member* restored = former ? share.Restore(slot, former->process) : nullptr;
     if (restored == nullptr) continue;
-    held[member.slot] = true;
-    restored->command = CommandOf(member.process.pid);
+    held[slot] = true;
+    restored->command = CommandOf(former->process.pid);
     members.push_back(restored);
-    const auto now = IdentifyProcess(member.process.pid);
-    if (member.departed || !now || *now != member.process) {
+    const auto now = IdentifyProcess(former->process.pid);
+    if (former->departed || !now || *now != former->process) {
       share.Depart(*restored, RealClock().NowNs());
     }
   }
@@ -154,7 +155,8 @@ Status Node::AdoptShare(SavedShare saved) {
       share.limits()->grants[slot].bytes[i] = 0;
     }
   }
-  if (saved.ended) share.End();
+  const bool ended = saved.ended || share.limits()->header.ended != 0;
+  if (ended) share.End();
   shares_[id] = std::move(made);
   share.WriteLimits(ContextOverheads(share), true);
   memory_.Adopt(share);
@@ -165,7 +167,7 @@ Status Node::AdoptShare(SavedShare saved) {
     shares_.erase(id);
     return ok;
   }
-  if (saved.ended) share.owner_dead = true;
+  if (ended) share.owner_dead = true;
   for (Member* member : members) {
     if (!member->departed) WatchMember(share, *member);
   }

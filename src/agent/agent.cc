@@ -1,6 +1,7 @@
 #include "agent/agent.h"
 
 #include <signal.h>
+#include <spdlog/async.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
@@ -10,14 +11,18 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <future>
+#include <thread>
 
 #include "agent/control_server.h"
+#include "agent/device_lock.h"
 #include "agent/member_server.h"
 #include "agent/metrics.h"
 #include "agent/metrics_server.h"
 #include "agent/node.h"
 #include "agent/resource_configs.h"
 #include "agent/runtime_dir.h"
+#include "agent/worker.h"
 #include "driver/nvml.h"
 
 namespace prorata::agent {
@@ -25,6 +30,10 @@ namespace {
 
 constexpr auto kFirstShareWithin = std::chrono::seconds(10);
 constexpr auto kAfterLastShare = std::chrono::seconds(1);
+constexpr auto kOpenNvmlWithin = std::chrono::seconds(30);
+constexpr auto kEndWithin = std::chrono::seconds(10);
+constexpr size_t kMaxLogLines = 4096;
+constexpr auto kWarnEvery = std::chrono::seconds(2);
 
 // Every member is a connection, a watch and a mapping.
 void RaiseDescriptorLimit() {
@@ -34,11 +43,33 @@ void RaiseDescriptorLimit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// With what was logged, but no handlers at exit.
+[[noreturn]] void ExitAtOnce(int status) {
+  spdlog::shutdown();
+  ::_exit(status);
+}
+
 void SayReady(int fd, const std::string& line) {
   if (fd < 0) return;
   const std::string text = line + "\n";
   [[maybe_unused]] const ssize_t written = ::write(fd, text.data(), text.size());
   ::close(fd);
+}
+
+// "nvml_hangs": it has not come back, and is left behind.
+Result<std::unique_ptr<driver::Nvml>> OpenNvmlInTime() {
+  using Opened = Result<std::unique_ptr<driver::Nvml>>;
+  auto opening = std::make_shared<std::promise<Opened>>();
+  auto opened = opening->get_future();
+  std::thread([opening] { opening->set_value(driver::OpenNvml()); }).detach();
+  for (auto left = kOpenNvmlWithin; left > std::chrono::seconds(0); left -= kWarnEvery) {
+    if (opened.wait_for(kWarnEvery) == std::future_status::ready) return opened.get();
+    spdlog::warn("the driver (NVML) has not answered yet; programs keep the limits they have");
+  }
+  return Fail("nvml_hangs", "the driver (NVML) did not answer within " +
+                                std::to_string(kOpenNvmlWithin.count()) +
+                                " s; see the kernel's log (dmesg) for its errors, and whether "
+                                "nvidia-smi answers");
 }
 
 }  // namespace
@@ -49,13 +80,15 @@ struct Agent::Parts {
         runtime_dir(std::move(runtime_dir_)),
         lock(std::move(lock_)),
         node(loop, runtime_dir, nvml, options.dilation, options.overcommit,
-             options.elastic_ceilings),
+             options.elastic_ceilings, options.slow_disk_ms),
         members(loop, node, ::geteuid() == 0),
         control(loop, node, options.program_version, [this] { loop.stop(); }),
         metrics(loop,
-                [this] {
-                  return MetricsText(node.DescribeShares(), node.DescribeDevices(),
-                                     node.events().counts());
+                [this](std::function<void(std::string)> done) {
+                  node.RefreshFigures([this, done = std::move(done)] {
+                    done(MetricsText(node.DescribeShares(), node.DescribeDevices(),
+                                     node.events().counts()));
+                  });
                 }),
         resource_configs(loop, node),
         idle_timer(loop),
@@ -80,6 +113,7 @@ struct Agent::Parts {
   std::string runtime_dir;
   UniqueFd lock;
   boost::asio::io_context loop{1};
+  DeviceLocks device_locks;
   Node node;
   MemberServer members;
   ControlServer control;
@@ -101,6 +135,9 @@ Result<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options, driver:
   auto lock = TakeRuntimeDir(dir);
   if (!lock) return std::unexpected(lock.error());
   auto parts = std::make_unique<Parts>(options, dir, std::move(*lock), nvml);
+  auto device_locks = DeviceLocks::Take(parts->loop, nvml);
+  if (!device_locks) return std::unexpected(device_locks.error());
+  parts->device_locks = std::move(*device_locks);
   // Before anything is taken over: an agent that cannot do what it was told changes nothing.
   if (options.metrics) {
     if (auto ok = parts->metrics.Start(*options.metrics); !ok) return std::unexpected(ok.error());
@@ -111,6 +148,7 @@ Result<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options, driver:
   }
   if (auto ok = parts->node.Adopt(); !ok) return std::unexpected(ok.error());
   if (auto ok = parts->resource_configs.Start(); !ok) return std::unexpected(ok.error());
+  if (auto ok = parts->node.SaveNow(); !ok) return std::unexpected(ok.error());
   if (auto ok = parts->control.Start(dir + "/control"); !ok) return std::unexpected(ok.error());
   parts->EndWhenIdle(kFirstShareWithin);
   return std::unique_ptr<Agent>(new Agent(std::move(parts)));
@@ -129,7 +167,10 @@ void Agent::StopOnSignals() {
 }
 
 int RunAgent(const AgentOptions& options) {
-  auto logger = spdlog::stderr_logger_mt("prorata");
+  // Written by a thread of spdlog's, for whoever reads our standard error may stop reading; what
+  // does not fit meanwhile is lost, the oldest first.
+  spdlog::init_thread_pool(kMaxLogLines, 1);
+  auto logger = spdlog::create_async_nb<spdlog::sinks::stderr_sink_mt>("prorata");
   logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
   logger->set_level(spdlog::level::from_str(options.log_level));
   spdlog::set_default_logger(logger);
@@ -141,8 +182,13 @@ int RunAgent(const AgentOptions& options) {
     SayReady(options.ready_fd, error.message);
     return 1;
   };
-  auto nvml = driver::OpenNvml();
-  if (!nvml) return failed(nvml.error());
+  auto nvml = OpenNvmlInTime();
+  if (!nvml) {
+    const int status = failed(nvml.error());
+    // The driver's own handlers at exit may wait for the call that has not returned.
+    if (nvml.error().code == "nvml_hangs") ExitAtOnce(status);
+    return status;
+  }
   auto agent = Agent::Start(options, **nvml);
   if (!agent) return failed(agent.error());
 
@@ -154,7 +200,16 @@ int RunAgent(const AgentOptions& options) {
   }
   SayReady(options.ready_fd, "ready");
   (*agent)->Run();
+  // Whatever still hangs from here on, the agent ends.
+  ::signal(SIGALRM, SIG_DFL);
+  ::alarm(kEndWithin.count());
+  agent->reset();
   spdlog::info("the agent ends");
+  // A call of a worker has not returned, and what it works with must stay; as above.
+  if (Worker::AnyLeftBehind()) {
+    spdlog::warn("the driver or the disk still does not answer");
+    ExitAtOnce(0);
+  }
   return 0;
 }
 

@@ -3,8 +3,9 @@
 // The agent: the daemon of a node. It owns shares, the ledger of their memory and the leases of
 // their time. `RunAgent` is what programs call; `Agent` is the same in parts, for tests.
 //
-// Threads: one runs everything (a Boost.Asio loop), one more bumps the heartbeat counters and does
-// only that. Every file below src/agent but heartbeat.* belongs to the one thread.
+// Threads: one runs everything (a Boost.Asio loop), the heartbeat included, so that members know by
+// it that leases are granted. What may block runs on workers (worker.h): one for NVML, one for the
+// disk. All else below src/agent belongs to the loop's thread.
 
 #include <memory>
 #include <optional>
@@ -48,6 +49,8 @@ struct AgentOptions {
   // every quantum, bound, heartbeat and look of this agent and of its members. What waits for the
   // operating system or for people (saving, joining, memory of the dead, idleness) stays real.
   uint32_t dilation = 1;
+  // For tests: so much longer, in milliseconds, the disk takes for each writing of the state.
+  uint32_t slow_disk_ms = 0;
 };
 
 // Where an agent of this user lives, and is found: PRORATA_DIR if set; for root /run/prorata; for
@@ -61,9 +64,10 @@ int RunAgent(const AgentOptions& options);
 
 class Agent {
  public:
-  // Takes the folder (one agent each), adopts the shares it finds there, and listens. Errors:
-  // "runtime_dir" (cannot be made, or is not ours), "agent_running" (another agent holds it),
-  // "state" (its state cannot be read), "listen", "metrics_listen", "resource_config", "read".
+  // Takes the folder (one agent each) and the devices (one agent on a machine), adopts the shares
+  // it finds there, and listens. Errors: "runtime_dir" (cannot be made, or is not ours),
+  // "agent_running" (another agent holds it), "device_taken" (another agent shares out a device of
+  // it), "state" (its state cannot be read), "listen", "metrics_listen", "resource_config", "read".
   static Result<std::unique_ptr<Agent>> Start(const AgentOptions& options, driver::Nvml& nvml);
   ~Agent();
 

@@ -137,10 +137,13 @@ TEST_F(AgentDevicesTest, TheNextAgentHasAllOfThem) {
 
 // Two shares that want one device; the other device of the one is its own all the while.
 TEST_F(AgentDevicesTest, TheLeasesOfItsDevicesKnowNothingOfEachOther) {
-  const json both = Ask({{"gpu", {"0", "1"}}, {"memory_bytes", kGiB}});
+  // With requests: without any all shares hold their leases.
+  const json both = Ask({{"gpu", {"0", "1"}}, {"memory_bytes", kGiB}, {"compute_request", 0.3}});
   ASSERT_TRUE(both.contains("share")) << both;
-  const json one = Call(dir(), {{"op", "create_share"},
-                                {"share", {{"name", "b"}, {"gpu", "1"}, {"memory_bytes", kGiB}}}});
+  const json one = Call(
+      dir(),
+      {{"op", "create_share"},
+       {"share", {{"name", "b"}, {"gpu", "1"}, {"memory_bytes", kGiB}, {"compute_request", 0.3}}}});
   ASSERT_TRUE(one.contains("share")) << one;
   TestMember a(both["share"]["directory"].get<std::string>());
   ASSERT_EQ(a.Join(), kWelcome);

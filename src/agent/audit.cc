@@ -19,24 +19,32 @@ constexpr auto kAuditEvery = std::chrono::seconds(1);
 // Who asks for memory has the device looked at again, but no more often than this: a program that
 // probes for memory must not keep the agent at NVML.
 constexpr int64_t kRecheckEveryNs = 20 * kNsPerMs;
+constexpr auto kRecheckWithin = std::chrono::milliseconds(100);
+constexpr size_t kMaxRechecked = 4096;  // requests of one device that wait for it
 constexpr uint32_t kMissingLooks = 3;
 
 }  // namespace
 
 // A member on the device, with what the ledger said before the device was asked.
 struct Node::Audited {
-  Share* share;
-  Member* member;
+  uint64_t share_id;
+  uint32_t slot;
+  ProcessId process;
   uint32_t index;  // of the device in the share
   uint64_t charged_before;
 };
 
 void Node::Audit() {
   for (size_t device = 0; device < devices_.count(); ++device) {
-    AuditDevice(device, false);
-    for (const auto& [id, share] : shares_) {
-      if (const auto index = share->IndexOf(device)) JudgeShare(*share, *index);
+    if (auditing_[device]) {
+      JudgeShares(device);  // by the last figures: the driver is slow
+      continue;
     }
+    auditing_[device] = true;
+    AuditDevice(device, false, [this, device] {
+      auditing_[device] = false;
+      JudgeShares(device);
+    });
   }
   audit_.expires_after(kAuditEvery);
   audit_.async_wait([this](const boost::system::error_code& stopped) {
@@ -44,11 +52,49 @@ void Node::Audit() {
   });
 }
 
-void Node::RecheckOverhead(Share& share, uint32_t device) {
+void Node::JudgeShares(size_t device) {
+  for (const auto& [id, share] : shares_) {
+    if (const auto index = share->IndexOf(device)) JudgeShare(*share, *index);
+  }
+}
+
+// Overhead that the audit found a moment ago may be gone by now, or be charged as what it is. Who
+// would be refused for it waits until the device was looked at again.
+bool Node::RecheckedFirst(Share& share, MemoryRequests::Request& request) {
+  const size_t device = share.config().devices[request.device].device;
+  Recheck& recheck = rechecks_[device];
+  Member* member = share.FindMember(request.slot);
+  if (member == nullptr || share.AuditedBytes(request.device) == 0) return false;
+  if (devices_.UnansweredNs() > 0) return false;
+  if (recheck.waiting.size() >= kMaxRechecked) return false;
   const int64_t now_ns = real_clock_.NowNs();
-  if (share.AuditedBytes(device) == 0 || now_ns - last_recheck_ns_ < kRecheckEveryNs) return;
+  const bool recent = now_ns - last_recheck_ns_ < kRecheckEveryNs;
+  if (recent && recheck.waiting.empty()) return false;
+  const auto attempt = share.TryGrant(*member, request.device, request.needed_bytes);
+  if (attempt.verdict == policy::Ledger::Verdict::kGranted) return false;
+  recheck.waiting.emplace_back(share.id(), std::move(request));
+  if (recheck.waiting.size() > 1) return true;
   last_recheck_ns_ = now_ns;
-  AuditDevice(share.config().devices[device].device, true);
+  // The first that waits: whatever comes of NVML, all that wait are served then.
+  recheck_timer_.expires_after(kRecheckWithin);
+  recheck_timer_.async_wait([this](const boost::system::error_code& stopped) {
+    for (size_t i = 0; !stopped && i < rechecks_.size(); ++i) ServeRechecked(i);
+  });
+  if (recheck.under_way) return true;  // one that took too long for those who asked
+  recheck.under_way = true;
+  AuditDevice(device, true, [this, device] {
+    rechecks_[device].under_way = false;
+    ServeRechecked(device);
+  });
+  return true;
+}
+
+void Node::ServeRechecked(size_t device) {
+  auto waiting = std::exchange(rechecks_[device].waiting, {});
+  for (auto& [share_id, request] : waiting) {
+    Share* share = Find(share_id);
+    if (share != nullptr && memory_.Ask(*share, std::move(request))) ReapSoon();
+  }
 }
 
 std::vector<Node::Audited> Node::MembersOn(size_t device) const {
@@ -58,23 +104,36 @@ std::vector<Node::Audited> Node::MembersOn(size_t device) const {
     if (!index) continue;
     for (Member* member : share->Members()) {
       if (member->departed || !member->usage) continue;
-      members.push_back({share.get(), member, *index, LivingUse(member->process.pid, device)});
+      members.push_back(
+          {id, member->slot, member->process, *index, LivingUse(member->process.pid, device)});
     }
   }
   return members;
 }
 
-void Node::AuditDevice(size_t device, bool recheck) {
+void Node::AuditDevice(size_t device, bool recheck, std::function<void()> then) {
   LearnIdle(device);
-  const std::vector<Audited> members = MembersOn(device);
-  if (members.empty()) return;
-  const auto processes = devices_.Processes(device);
+  std::vector<Audited> members = MembersOn(device);
+  if (members.empty()) return then();
+  devices_.ReadProcesses(
+      device, [this, device, recheck, members = std::move(members),
+               then = std::move(then)](const Devices::Reading<Devices::ByProcess>& reading) {
+        AuditMembers(device, recheck, members, reading);
+        then();
+      });
+}
+
+void Node::AuditMembers(size_t device, bool recheck, const std::vector<Audited>& members,
+                        const Devices::Reading<Devices::ByProcess>& reading) {
+  const auto& processes = reading.value;
   bool missing = !processes;
   std::set<pid_t> seen;
   // The last share a process joined comes last: what it has beyond all its ledgers is that one's.
   for (auto at = members.rbegin(); processes && at != members.rend(); ++at) {
-    const auto& [share, member, index, before] = *at;
-    const pid_t pid = member->process.pid;
+    const auto& [share_id, slot, process, index, before] = *at;
+    Member* member = FindAgain(share_id, slot, process);
+    if (member == nullptr || member->departed || !member->usage) continue;  // it has ended since
+    const pid_t pid = process.pid;
     if (!seen.insert(pid).second || HasDepartedTwin(pid, device)) continue;
     const auto found = processes->find(pid);
     const bool listed = found != processes->end();
@@ -86,7 +145,7 @@ void Node::AuditDevice(size_t device, bool recheck) {
     const uint64_t on_device = listed ? *found->second : 0;
     policy::OverheadAudit& audit = member->devices[index].audit;
     const uint64_t after = LivingUse(pid, device);
-    share->SetOverhead(
+    Find(share_id)->SetOverhead(
         *member, index,
         recheck ? audit.Recheck(on_device, before, after) : audit.Sample(on_device, before, after));
   }
@@ -122,8 +181,11 @@ uint64_t Node::ChargedOn(size_t device) const {
 void Node::LearnIdle(size_t device) {
   bool shared = false;
   for (const auto& [id, share] : shares_) shared |= share->IndexOf(device).has_value();
-  if (!shared || ChargedOn(device) > 0) return;
-  if (const auto memory = devices_.Memory(device)) baselines_[device].LearnIdle(memory->used_bytes);
+  if (!shared || ChargedOn(device) > 0 || devices_.UnansweredNs() > 0) return;
+  devices_.ReadMemory(device, [this, device](const Devices::Reading<driver::NvmlMemory>& reading) {
+    if (!reading.value || reading.late() || ChargedOn(device) > 0) return;
+    baselines_[device].LearnIdle(reading.value->used_bytes);
+  });
 }
 
 // Where some member's figure is missing, the whole device's total is looked at instead, as far as
@@ -142,17 +204,25 @@ void Node::AuditWhole(size_t device, bool missing, bool recheck) {
     if (share->HasMembers()) with_members.emplace_back(share.get(), *index);
     if (!missing) share->SetOverhead(*index, 0);
   }
-  if (!missing) return;
-  const uint64_t before = ChargedOn(device);
-  const auto memory = devices_.Memory(device);
-  if (!memory) return;
-  const auto held = baselines_[device].OfMembers(memory->used_bytes);
-  if (!held || with_members.size() != 1) return;
-  const auto& [share, index] = with_members.front();
-  policy::OverheadAudit& audit = share->audit(index).of_device;
-  const uint64_t after = ChargedOn(device);
-  share->SetOverhead(
-      index, recheck ? audit.Recheck(*held, before, after) : audit.Sample(*held, before, after));
+  if (!missing || with_members.size() != 1) return;
+  const auto [only, its_index] = with_members.front();
+  const auto then = [this, device, recheck, id = only->id(), index = its_index,
+                     before =
+                         ChargedOn(device)](const Devices::Reading<driver::NvmlMemory>& reading) {
+    Share* share = Find(id);
+    if (share == nullptr || !reading.value || reading.late()) return;
+    // Another share's members came meanwhile: whose it is cannot be said any more.
+    for (const auto& [other_id, other] : shares_) {
+      if (other_id != id && other->IndexOf(device) && other->HasMembers()) return;
+    }
+    const auto held = baselines_[device].OfMembers(reading.value->used_bytes);
+    if (!held) return;
+    policy::OverheadAudit& audit = share->audit(index).of_device;
+    const uint64_t after = ChargedOn(device);
+    share->SetOverhead(
+        index, recheck ? audit.Recheck(*held, before, after) : audit.Sample(*held, before, after));
+  };
+  devices_.ReadMemory(device, then);
 }
 
 void Node::JudgeShare(Share& share, uint32_t index) {

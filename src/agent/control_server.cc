@@ -13,6 +13,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMostSessions = 128;
+constexpr size_t kMostWaitingRequests = 16;  // of one connection
 constexpr size_t kMostUnsent = 8 << 20;
 // A follower with more than this unsent gets no more events before it has read.
 constexpr size_t kMostUnsentEvents = 64 << 10;
@@ -63,16 +64,16 @@ void ControlServer::Accept(UniqueFd socket) {
                               auto&) { OnFrame(id, header, body); },
        .on_malformed =
            [this, id] {
-             Reply(sessions_.at(id),
-                   protocol::ToJson(Error{"malformed",
-                                          "malformed request: not a frame of at most "
-                                          "1 MiB"}));
+             Send(sessions_.at(id),
+                  protocol::ToJson(Error{"malformed",
+                                         "malformed request: not a frame of at most "
+                                         "1 MiB"}));
            },
        .on_closed = [this, id] { sessions_.erase(id); }});
   if (!peer || sessions_.size() > kMostSessions) {
-    Reply(session, protocol::ToJson(peer ? Error{"too_many_connections",
-                                                 "the agent has too many connections; try again"}
-                                         : peer.error()));
+    Send(session, protocol::ToJson(peer ? Error{"too_many_connections",
+                                                "the agent has too many connections; try again"}
+                                        : peer.error()));
     connection->Close();
     return;
   }
@@ -84,20 +85,48 @@ void ControlServer::OnFrame(uint64_t session_id, const protocol::FrameHeader& he
   Session& session = sessions_.at(session_id);
   if (header.type != static_cast<uint16_t>(protocol::MessageType::kControlJson) ||
       header.version < protocol::kWireVersion) {
-    Reply(session, protocol::ToJson(Error{"malformed", "malformed request: not a control frame"}));
-    const auto connection = session.connection;
-    connection->Close();
-    return;
+    return Refuse(session, "malformed request: not a control frame");
   }
+  const std::string_view text(reinterpret_cast<const char*>(body), header.body_bytes);
+  if (!session.answering) return Take(session_id, text);
+  if (session.requests.size() >= kMostWaitingRequests) {
+    return Refuse(session, "malformed request: too many before the first was answered");
+  }
+  session.requests.emplace_back(text);
+}
+
+void ControlServer::Refuse(Session& session, const char* why) {
+  Send(session, protocol::ToJson(Error{"malformed", why}));
+  const auto connection = session.connection;
+  connection->Close();
+}
+
+void ControlServer::Take(uint64_t session_id, std::string_view text) {
+  Session& session = sessions_.at(session_id);
   if (session.follows) {
-    Reply(session, protocol::ToJson(Error{"malformed",
-                                          "malformed request: this connection follows "
-                                          "events and answers nothing else"}));
-    const auto connection = session.connection;
-    connection->Close();
+    return Refuse(session,
+                  "malformed request: this connection follows events and answers nothing else");
+  }
+  session.answering = true;
+  Answer(session, text, [this, session_id](const json& reply) { Replied(session_id, reply); });
+}
+
+void ControlServer::Replied(uint64_t session_id, const json& reply) {
+  const auto found = sessions_.find(session_id);
+  if (found == sessions_.end()) return;
+  Session& session = found->second;
+  Send(session, reply);
+  if (session.requests.empty()) {
+    session.answering = false;
     return;
   }
-  Reply(session, Answer(session, {reinterpret_cast<const char*>(body), size_t{header.body_bytes}}));
+  boost::asio::post(loop_, [this, session_id] {
+    const auto again = sessions_.find(session_id);
+    if (again == sessions_.end() || again->second.requests.empty()) return;
+    const std::string next = std::move(again->second.requests.front());
+    again->second.requests.pop_front();
+    Take(session_id, next);
+  });
 }
 
 json ControlServer::AnswerEvents(Session& session, const protocol::EventsRequest& request) {
@@ -138,61 +167,63 @@ bool ControlServer::SendEvents(Session& session) {
     auto batch = events.After(session.after, protocol::kMostEventsInReply, session.share);
     session.after = batch.next;
     if (batch.events.empty() && batch.lost == 0) continue;
-    Reply(session, protocol::ToJson(protocol::EventsReply{std::move(batch.events), batch.lost,
-                                                          batch.next, events.last_sequence()}));
+    Send(session, protocol::ToJson(protocol::EventsReply{std::move(batch.events), batch.lost,
+                                                         batch.next, events.last_sequence()}));
   }
   return true;
 }
 
-json ControlServer::Answer(Session& session, std::string_view text) {
+Node::OnShare ControlServer::OnShare(Reply reply) {
+  return [this, reply = std::move(reply)](Result<Share*> share) {
+    if (!share) return reply(protocol::ToJson(share.error()));
+    reply({{"share", protocol::ToJson(node_.Describe(**share))}});
+  };
+}
+
+void ControlServer::Answer(Session& session, std::string_view text, const Reply& reply) {
   const Peer& peer = session.peer;
   auto request = protocol::DecodeRequest(text);
-  if (!request) return protocol::ToJson(request.error());
+  if (!request) return reply(protocol::ToJson(request.error()));
   if (Changes(request->op) && peer.uid != 0 && peer.uid != ::geteuid()) {
-    return protocol::ToJson(
+    return reply(protocol::ToJson(
         Error{"not_allowed", "this agent makes and ends shares only for root and for user " +
                                  std::to_string(::geteuid()) + "; you are user " +
-                                 std::to_string(peer.uid)});
+                                 std::to_string(peer.uid)}));
   }
   switch (request->op) {
     case protocol::ControlOp::kHello:
-      return protocol::ToJson(protocol::HelloReply{protocol::kControlVersion, program_version_,
-                                                   ::getpid(), ::geteuid()});
-    case protocol::ControlOp::kCreateShare: {
-      auto share = node_.Create(request->share, peer);
-      if (!share) return protocol::ToJson(share.error());
-      return {{"share", protocol::ToJson(node_.Describe(**share))}};
-    }
-    case protocol::ControlOp::kUpdateShare: {
-      auto share = node_.Update(request->name, request->change);
-      if (!share) return protocol::ToJson(share.error());
-      return {{"share", protocol::ToJson(node_.Describe(**share))}};
-    }
+      return reply(protocol::ToJson(protocol::HelloReply{
+          protocol::kControlVersion, program_version_, ::getpid(), ::geteuid()}));
+    case protocol::ControlOp::kCreateShare:
+      return node_.Create(request->share, peer, OnShare(reply));
+    case protocol::ControlOp::kUpdateShare:
+      return node_.Update(request->name, request->change, OnShare(reply));
     case protocol::ControlOp::kListShares: {
       json shares = json::array();
       for (const auto& status : node_.DescribeShares()) shares.push_back(protocol::ToJson(status));
-      return {{"shares", std::move(shares)}};
+      return reply({{"shares", std::move(shares)}});
     }
-    case protocol::ControlOp::kListDevices: {
-      json devices = json::array();
-      for (const auto& status : node_.DescribeDevices()) {
-        devices.push_back(protocol::ToJson(status));
-      }
-      return {{"devices", std::move(devices)}};
-    }
+    case protocol::ControlOp::kListDevices:
+      return node_.RefreshFigures([this, reply] {
+        json devices = json::array();
+        for (const auto& status : node_.DescribeDevices()) {
+          devices.push_back(protocol::ToJson(status));
+        }
+        reply({{"devices", std::move(devices)}});
+      });
     case protocol::ControlOp::kRemoveShare:
-      if (auto ok = node_.Remove(request->name); !ok) return protocol::ToJson(ok.error());
-      return json::object();
+      if (auto ok = node_.Remove(request->name); !ok) return reply(protocol::ToJson(ok.error()));
+      return reply(json::object());
     case protocol::ControlOp::kEvents:
-      return AnswerEvents(session, request->events);
+      return reply(AnswerEvents(session, request->events));
     case protocol::ControlOp::kShutdown:
       boost::asio::post(loop_, on_shutdown_);
-      return json::object();
+      return reply(json::object());
   }
-  return protocol::ToJson(Error{"malformed", "malformed request"});
+  reply(protocol::ToJson(Error{"malformed", "malformed request"}));
 }
 
-void ControlServer::Reply(Session& session, const json& reply) {
+void ControlServer::Send(Session& session, const json& reply) {
   std::string text = reply.dump(-1, ' ', false, json::error_handler_t::replace);
   if (text.size() > protocol::kMaxControlBodyBytes) {
     text = protocol::ToJson(Error{"too_long", "the answer is longer than 1 MiB"}).dump();

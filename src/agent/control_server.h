@@ -9,6 +9,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -37,16 +38,25 @@ class ControlServer {
     bool follows = false;    // events are sent as they come
     uint64_t after = 0;      // the last that was sent
     std::string share = {};  // of this share only; empty: of all
+    // One request at a time: others of the connection wait for its reply.
+    bool answering = false;
+    std::deque<std::string> requests = {};
   };
+  using Reply = std::function<void(const nlohmann::json&)>;
 
   void Accept(UniqueFd socket);
   void OnFrame(uint64_t session_id, const protocol::FrameHeader& header, const uint8_t* body);
-  nlohmann::json Answer(Session& session, std::string_view text);
+  void Take(uint64_t session_id, std::string_view text);
+  void Replied(uint64_t session_id, const nlohmann::json& reply);
+  void Refuse(Session& session, const char* why);
+  Node::OnShare OnShare(Reply reply);
+  // `reply` is called once, now or later.
+  void Answer(Session& session, std::string_view text, const Reply& reply);
   nlohmann::json AnswerEvents(Session& session, const protocol::EventsRequest& request);
   // Sends followers what they have not got; those that read slowly wait for the next time.
   void SendEventsSoon();
   bool SendEvents(Session& session);  // false: there is more
-  void Reply(Session& session, const nlohmann::json& reply);
+  void Send(Session& session, const nlohmann::json& reply);
 
   boost::asio::io_context& loop_;
   Node& node_;

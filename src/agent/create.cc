@@ -12,7 +12,35 @@
 
 namespace prorata::agent {
 
-Result<Share*> Node::Create(const protocol::ShareSpec& spec, const Peer& owner) {
+void Node::Create(const protocol::ShareSpec& spec, const Peer& owner, OnShare then) {
+  ++creating_;  // the agent does not end for want of shares meanwhile
+  const auto answer = [this, then = std::move(then)](Result<Share*> share) {
+    --creating_;
+    const bool failed = !share;
+    then(std::move(share));
+    if (failed && on_share_gone) on_share_gone();
+  };
+  RefreshFigures([this, spec, owner, then = answer] {
+    auto made = CreateNow(spec, owner);
+    if (!made) return then(std::unexpected(made.error()));
+    // Whoever has the answer relies on the share, so the next agent must know of it by then.
+    Save([this, id = (*made)->id(), then](const Status& saved) {
+      Share* share = Find(id);
+      if (share == nullptr) return then(Fail("share_ended", "the share has ended already"));
+      if (saved) return then(share);
+      if (share->config().resource_config.empty()) Abandon(*share);
+      then(std::unexpected(saved.error()));
+    });
+  });
+}
+
+void Node::Abandon(Share& share) {
+  share.End();
+  share.owner_dead = true;
+  TakeAwayIfDone(share.id());
+}
+
+Result<Share*> Node::CreateNow(const protocol::ShareSpec& spec, const Peer& owner) {
   Share* named = spec.name ? FindByName(*spec.name) : nullptr;
   if (named != nullptr && !named->config().resource_config.empty()) return Join(*named, spec);
   std::vector<std::string> names;
@@ -53,11 +81,8 @@ Result<Share*> Node::Make(ShareConfig config) {
   shares_[id] = std::move(made);
   Status ok = memory_.Add(share);
   if (ok) ok = Begin(share);
-  if (ok) ok = Save();
   if (!ok) {
-    share.End();
-    share.owner_dead = true;
-    TakeAwayIfDone(id);
+    Abandon(share);
     return std::unexpected(ok.error());
   }
   const std::string whose = share.config().resource_config.empty()

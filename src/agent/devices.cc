@@ -1,9 +1,12 @@
 #include "agent/devices.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "base/bytes.h"
+#include "base/check.h"
 
 namespace prorata::agent {
 namespace {
@@ -12,7 +15,14 @@ constexpr size_t kRemembered = 8;
 
 }  // namespace
 
-Devices::Devices(driver::Nvml& nvml) : nvml_(nvml), learned_(nvml.Devices().size()) {}
+Devices::Devices(boost::asio::io_context& loop, driver::Nvml& nvml)
+    : nvml_(nvml),
+      learned_(count()),
+      memory_(count()),
+      processes_(count()),
+      worker_(loop, 2 * count()) {
+  for (const driver::NvmlDevice& device : nvml.Devices()) used_bytes_.push_back(device.used_bytes);
+}
 
 std::optional<size_t> Devices::Find(std::string_view uuid) const {
   for (size_t i = 0; i < count(); ++i) {
@@ -31,12 +41,53 @@ Result<size_t> Devices::Named(std::string_view gpu, std::string_view option) con
                                  "' here; `nvidia-smi -L` lists them");
 }
 
-Result<Devices::ByProcess> Devices::Processes(size_t device) {
-  auto list = nvml_.Processes(device);
-  if (!list) return std::unexpected(list.error());
-  ByProcess by_process;
-  for (const driver::NvmlProcess& process : *list) by_process[process.pid] = process.used_bytes;
-  return by_process;
+template <typename T>
+void Devices::Ask(Line<T>& line, std::function<Result<T>()> read, Then<T> then) {
+  const bool busy = !line.under_way.empty();
+  // A call that is under way may have looked before this was asked.
+  (busy ? line.next : line.under_way).push_back({std::move(then), RealClock().NowNs()});
+  if (!busy) Start(line, std::move(read));
+}
+
+template <typename T>
+void Devices::Start(Line<T>& line, std::function<Result<T>()> read) {
+  // Kept by the work alone: it may be left behind, with what it was to answer.
+  auto answer = std::make_shared<Reading<T>>(Reading<T>{Fail("nvml", "NVML was not asked"), 0});
+  const auto then = [this, &line, read, answer] {
+    const auto asked = std::exchange(line.under_way, std::exchange(line.next, {}));
+    if (!line.under_way.empty()) Start(line, read);
+    for (const Asked<T>& one : asked) {
+      answer->took_ns = RealClock().NowNs() - one.since_ns;
+      one.then(*answer);
+    }
+  };
+  // A line has one call in the queue at most, so there is always a place.
+  PRORATA_CHECK(worker_.Run([answer, read] { answer->value = read(); }, then));
+}
+
+void Devices::ReadMemory(size_t device, Then<driver::NvmlMemory> then) {
+  Ask<driver::NvmlMemory>(
+      memory_[device], [nvml = &nvml_, device] { return nvml->Memory(device); },
+      [this, device, then = std::move(then)](const Reading<driver::NvmlMemory>& reading) {
+        if (reading.value) used_bytes_[device] = reading.value->used_bytes;
+        then(reading);
+      });
+}
+
+void Devices::ReadProcesses(size_t device, Then<ByProcess> then) {
+  const auto read = [nvml = &nvml_, device]() -> Result<ByProcess> {
+    auto list = nvml->Processes(device);
+    if (!list) return std::unexpected(list.error());
+    ByProcess by_process;
+    for (const driver::NvmlProcess& process : *list) by_process[process.pid] = process.used_bytes;
+    return by_process;
+  };
+  Ask<ByProcess>(processes_[device], read, std::move(then));
+}
+
+int64_t Devices::UnansweredNs() const {
+  const int64_t busy_ns = worker_.BusyNs();
+  return busy_ns < kSlowNs ? 0 : busy_ns;
 }
 
 uint64_t Devices::ContextOverhead(size_t device) const {

@@ -172,7 +172,8 @@ Status Node::ApplyResourceConfig(size_t device, const std::string& file,
     event.detail = "its line is in '" + file + "' again: programs may join";
     events_.Add(std::move(event));
   }
-  return Save();
+  SaveAndLog();
+  return {};
 }
 
 void Node::EndFileShares(size_t device) {

@@ -1,55 +1,39 @@
 #include "agent/heartbeat.h"
 
-#include <signal.h>
-
-#include <chrono>
+#include <algorithm>
 
 namespace prorata::agent {
 
-Heartbeat::Heartbeat(const DilatedClock& clock)
+Heartbeat::Heartbeat(boost::asio::io_context& loop, const DilatedClock& clock)
     : period_ns_(clock.RealNs(protocol::kHeartbeatPeriodNs)),
-      silent_after_ns_(clock.RealNs(protocol::kAgentSilentAfterNs)) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { Beat(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      lost_after_ns_(clock.RealNs(protocol::kAgentSilentAfterNs)),
+      last_ns_(RealClock().NowNs()),
+      next_(loop, [this] { Beat(); }) {
+  next_.In(period_ns_);
 }
 
-Heartbeat::~Heartbeat() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
+void Heartbeat::Add(protocol::LimitsFile* file) { files_.push_back(file); }
+
+void Heartbeat::Remove(protocol::LimitsFile* file) { std::erase(files_, file); }
+
+// Judged by whoever asks, for the loop may come to a message before it comes to the beat.
+uint64_t Heartbeat::silences() const {
+  const int64_t now_ns = RealClock().NowNs();
+  if (now_ns - last_ns_ >= lost_after_ns_) {
+    ++silences_;
+    last_ns_ = now_ns;
   }
-  changed_.notify_all();
-  thread_.join();
-}
-
-void Heartbeat::Add(protocol::LimitsFile* file) {
-  const std::lock_guard lock(mutex_);
-  files_.push_back(file);
-}
-
-void Heartbeat::Remove(protocol::LimitsFile* file) {
-  const std::lock_guard lock(mutex_);
-  std::erase(files_, file);
+  return silences_;
 }
 
 void Heartbeat::Beat() {
-  std::unique_lock lock(mutex_);
-  auto next = std::chrono::steady_clock::now();
-  auto last = next;
-  while (!ending_) {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - last >= std::chrono::nanoseconds(silent_after_ns_)) silences_.fetch_add(1);
-    last = now;
-    for (protocol::LimitsFile* file : files_) file->header.heartbeat.fetch_add(1);
-    next += std::chrono::nanoseconds(period_ns_);
-    // After a pause of the whole machine: no burst of beats to catch up.
-    next = std::max(next, std::chrono::steady_clock::now());
-    changed_.wait_until(lock, next, [this] { return ending_; });
-  }
+  silences();
+  const int64_t now_ns = RealClock().NowNs();
+  // In step with the last one, but without a burst of beats after a pause.
+  const int64_t late_ns = std::clamp<int64_t>(now_ns - last_ns_ - period_ns_, 0, period_ns_ / 2);
+  last_ns_ = now_ns;
+  for (protocol::LimitsFile* file : files_) file->header.heartbeat.fetch_add(1);
+  next_.In(period_ns_ - late_ns);
 }
 
 }  // namespace prorata::agent

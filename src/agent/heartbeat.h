@@ -1,42 +1,38 @@
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
-#include <mutex>
-#include <thread>
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
 #include <vector>
 
+#include "agent/deadline.h"
 #include "base/clock.h"
 #include "protocol/limits_file.h"
 
 namespace prorata::agent {
 
-// Bumps the heartbeat of every limits file each 20 ms of the clock, on a thread that does only
-// that: by it members know that the agent lives, however busy its loop is. Thread-safe. Signals are
-// blocked on its thread.
+// Bumps the heartbeat of every limits file each 20 ms of the clock, on the agent's loop: it says
+// that the loop passes, and so that leases are granted and revoked. A loop that is stuck, whatever
+// the reason, has no heartbeat, and members go into failsafe mode. Not thread-safe.
 class Heartbeat {
  public:
-  explicit Heartbeat(const DilatedClock& clock);
-  ~Heartbeat();
+  Heartbeat(boost::asio::io_context& loop, const DilatedClock& clock);
 
   void Add(protocol::LimitsFile* file);
   // After this the file is not touched any more.
   void Remove(protocol::LimitsFile* file);
-  // How often it fell silent for so long that members may have noticed: this process was stopped,
-  // say. One more before the first beat after it.
-  uint64_t silences() const { return silences_.load(); }
+  // How often it was lost for so long that members may have noticed: the loop was stuck, or this
+  // process was stopped. One more before anything else is done after that, the first beat included.
+  uint64_t silences() const;
 
  private:
   void Beat();
 
-  const int64_t period_ns_;        // real
-  const int64_t silent_after_ns_;  // real
-  std::atomic<uint64_t> silences_{0};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<protocol::LimitsFile*> files_;  // guarded by mutex_
-  bool ending_ = false;                       // guarded by mutex_
-  std::thread thread_;
+  const int64_t period_ns_;      // real
+  const int64_t lost_after_ns_;  // real
+  std::vector<protocol::LimitsFile*> files_;
+  mutable uint64_t silences_ = 0;
+  mutable int64_t last_ns_;  // of the last beat; or when its absence was counted
+  Deadline next_;
 };
 
 }  // namespace prorata::agent

@@ -225,8 +225,13 @@ void MemberServer::OnGrantRequest(Session& session, const protocol::GrantRequest
 }
 
 void MemberServer::OnContextMade(Session& session, const protocol::ContextMade& made) {
-  const auto settled = node_.SettleContext(*ShareOf(session), *MemberOf(session), made);
-  session.connection->SendMessage(MessageType::kContextSettled, settled);
+  const std::weak_ptr<Connection> connection = session.connection;
+  node_.SettleContext(*ShareOf(session), *MemberOf(session), made,
+                      [connection](const protocol::ContextSettled& settled) {
+                        const auto open = connection.lock();
+                        if (open == nullptr) return;
+                        open->SendMessage(MessageType::kContextSettled, settled);
+                      });
 }
 
 }  // namespace prorata::agent

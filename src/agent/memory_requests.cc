@@ -202,26 +202,39 @@ void MemoryRequests::Sample() {
   for (size_t device = 0; device < devices_.count(); ++device) SampleDevice(device);
 }
 
+uint64_t MemoryRequests::UseOf(const Share& share, size_t device) {
+  const auto index = share.IndexOf(device);
+  // What the audit found is nobody's grant: for what can be granted it is as another program's.
+  return index ? share.UsedBytes(*index) + share.DepartedBytes(*index) - share.AuditedBytes(*index)
+               : 0;
+}
+
+// What is decided until the figure comes is decided by those before it.
 void MemoryRequests::SampleDevice(size_t device) {
   Foreign& foreign = foreign_[device];
   const int64_t now_ns = RealClock().NowNs();
-  if (ratios_[device] <= 1 || now_ns - foreign.sampled_ns < kSampleEveryNs) return;
+  if (ratios_[device] <= 1 || foreign.asked || now_ns - foreign.sampled_ns < kSampleEveryNs) return;
   foreign.sampled_ns = now_ns;
+  foreign.asked = true;
   // Read before and after NVML is: what is charged or given back meanwhile is no other program's.
   std::map<uint64_t, uint64_t> before;
-  auto use_of = [device](const Share& share) {
-    const auto index = share.IndexOf(device);
-    // What the audit found is nobody's grant: for what can be granted it is as another program's.
-    return index
-               ? share.UsedBytes(*index) + share.DepartedBytes(*index) - share.AuditedBytes(*index)
-               : 0;
-  };
-  for (const auto& [id, share] : shares_) before[id] = use_of(*share);
-  const auto memory = devices_.Memory(device);
-  if (!memory) return;  // as it was
+  for (const auto& [id, share] : shares_) before[id] = UseOf(*share, device);
+  devices_.ReadMemory(device, [this, device, before = std::move(before)](
+                                  const Devices::Reading<driver::NvmlMemory>& reading) {
+    foreign_[device].asked = false;
+    if (reading.value && !reading.late()) Sampled(device, before, reading.value->used_bytes);
+  });
+}
+
+void MemoryRequests::Sampled(size_t device, const std::map<uint64_t, uint64_t>& before,
+                             uint64_t used_bytes) {
+  Foreign& foreign = foreign_[device];
   uint64_t ours = 0;
-  for (const auto& [id, share] : shares_) ours += std::max(before[id], use_of(*share));
-  foreign.samples.push_back(memory->used_bytes > ours ? memory->used_bytes - ours : 0);
+  for (const auto& [id, share] : shares_) {
+    const auto was = before.find(id);
+    ours += std::max(was != before.end() ? was->second : 0, UseOf(*share, device));
+  }
+  foreign.samples.push_back(used_bytes > ours ? used_bytes - ours : 0);
   if (foreign.samples.size() > kSamples) foreign.samples.pop_front();
   std::vector<uint64_t> sorted(foreign.samples.begin(), foreign.samples.end());
   std::ranges::sort(sorted);

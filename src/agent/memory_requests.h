@@ -93,6 +93,7 @@ class MemoryRequests {
   struct Foreign {
     std::deque<uint64_t> samples;
     int64_t sampled_ns = 0;
+    bool asked = false;
   };
 
   bool Elastic(const Share& share) const;
@@ -104,7 +105,9 @@ class MemoryRequests {
   protocol::GrantResult Try(Share& share, Member& member, uint32_t device, uint64_t needed_bytes,
                             bool gather, uint64_t* sum_bytes);
   void Gather(size_t device);
+  static uint64_t UseOf(const Share& share, size_t device);
   void SampleDevice(size_t device);
+  void Sampled(size_t device, const std::map<uint64_t, uint64_t>& before, uint64_t used_bytes);
   bool AnyDeparted(size_t device) const;
   bool Serve();
   bool Judge(Pending& pending);  // true: it is over

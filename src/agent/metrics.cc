@@ -73,6 +73,9 @@ constexpr Column<DeviceStatus> kDeviceColumns[] = {
     {"prorata_device_memory_foreign_bytes", MetricType::Gauge,
      "The part of it that is no share's: the driver, other programs",
      [](const DeviceStatus& on) { return static_cast<double>(on.foreign_bytes); }},
+    {"prorata_device_driver_silent_seconds", MetricType::Gauge,
+     "For how long the driver (NVML) has not answered, from a second on; 0: it answers",
+     [](const DeviceStatus& on) { return static_cast<double>(on.driver_silent_ms) / 1000; }},
     {"prorata_device_memory_promised_bytes", MetricType::Gauge, "The limits of all shares",
      [](const DeviceStatus& on) { return static_cast<double>(on.promised_bytes); }},
 };

@@ -6,6 +6,8 @@
 #include <boost/beast/http.hpp>
 #include <chrono>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -27,21 +29,28 @@ constexpr int64_t kTextForNs = 100 * kNsPerMs;
 }  // namespace
 
 struct MetricsServer::State {
-  State(asio::io_context& loop, std::function<std::string()> make)
+  State(asio::io_context& loop, MakeText make)
       : acceptor(loop), pause(loop), make_text(std::move(make)) {}
 
-  const std::string& Text() {
-    const int64_t now_ns = RealClock().NowNs();
-    if (!made_ns || now_ns - *made_ns >= kTextForNs) {
-      text = make_text();
-      made_ns = now_ns;
+  // At most kMostSessions wait for one text.
+  static void WithText(const std::shared_ptr<State>& state,
+                       std::function<void(const std::string&)> then) {
+    if (state->made_ns && RealClock().NowNs() - *state->made_ns < kTextForNs) {
+      return then(state->text);
     }
-    return text;
+    state->waiting.push_back(std::move(then));
+    if (state->waiting.size() > 1) return;
+    state->make_text([state](std::string made) {
+      state->text = std::move(made);
+      state->made_ns = RealClock().NowNs();
+      for (const auto& one : std::exchange(state->waiting, {})) one(state->text);
+    });
   }
 
   tcp::acceptor acceptor;
   asio::steady_timer pause;
-  std::function<std::string()> make_text;
+  MakeText make_text;
+  std::vector<std::function<void(const std::string&)>> waiting;
   std::string text;
   std::optional<int64_t> made_ns;
   size_t sessions = 0;
@@ -80,11 +89,17 @@ class MetricsServer::Session : public std::enable_shared_from_this<Session> {
     response_.keep_alive(false);
     response_.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
     if (get && known) {
-      response_.body() = state_->Text();
-    } else {
-      response_.result(known ? http::status::method_not_allowed : http::status::not_found);
-      response_.body() = "the metrics are at /metrics, for GET\n";
+      return State::WithText(state_, [self = shared_from_this()](const std::string& text) {
+        self->response_.body() = text;
+        if (!self->state_->ended) self->Write();
+      });
     }
+    response_.result(known ? http::status::method_not_allowed : http::status::not_found);
+    response_.body() = "the metrics are at /metrics, for GET\n";
+    Write();
+  }
+
+  void Write() {
     response_.prepare_payload();
     stream_.expires_after(kRequestWithin);
     http::async_write(stream_, response_,
@@ -102,7 +117,7 @@ class MetricsServer::Session : public std::enable_shared_from_this<Session> {
   http::response<http::string_body> response_;
 };
 
-MetricsServer::MetricsServer(asio::io_context& loop, std::function<std::string()> make_text)
+MetricsServer::MetricsServer(asio::io_context& loop, MakeText make_text)
     : state_(std::make_shared<State>(loop, std::move(make_text))) {}
 
 MetricsServer::~MetricsServer() {

@@ -19,8 +19,9 @@ namespace prorata::agent {
 
 class MetricsServer {
  public:
-  // `make_text` is called on the loop.
-  MetricsServer(boost::asio::io_context& loop, std::function<std::string()> make_text);
+  // Called on the loop; gives the text to `done`, now or later, on the loop too.
+  using MakeText = std::function<void(std::function<void(std::string)> done)>;
+  MetricsServer(boost::asio::io_context& loop, MakeText make_text);
   ~MetricsServer();
 
   // Listens. "metrics_listen".

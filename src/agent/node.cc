@@ -26,12 +26,15 @@ void Log(const protocol::Event& event) {
   using enum protocol::EventKind;
   if (event.kind != kMemberRefused && event.kind != kBypassSuspected && event.kind != kFalseUsage &&
       event.kind != kUngovernedFunctions && event.kind != kFiguresMissing &&
-      event.kind != kResourceConfigRefused) {
+      event.kind != kResourceConfigRefused && event.kind != kDriverSlow &&
+      event.kind != kDriverSlowOver) {
     return;
   }
   spdlog::warn("{}{}", event.share.empty() ? "" : "share '" + event.share + "': ", Words(event));
 }
 
+// How long `prorata gpus` or a new share waits for NVML's figures; then those of before are told.
+constexpr auto kFiguresWithin = std::chrono::milliseconds(200);
 constexpr auto kSaveWithin = std::chrono::milliseconds(50);
 
 std::unexpected<Error> NoShare(const std::string& name) {
@@ -42,13 +45,13 @@ std::unexpected<Error> NoShare(const std::string& name) {
 
 Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml,
            uint32_t dilation, std::vector<protocol::Overcommit> overcommit,
-           std::vector<protocol::ElasticCeiling> elastic_ceilings)
+           std::vector<protocol::ElasticCeiling> elastic_ceilings, uint32_t slow_disk_ms)
     : loop_(loop),
       runtime_dir_(std::move(runtime_dir)),
       clock_(dilation),
-      devices_(nvml),
+      devices_(loop, nvml),
       events_(real_clock_, UnixMs),
-      heartbeat_(clock_),
+      heartbeat_(loop, clock_),
       leases_(loop, devices_.count(), clock_, heartbeat_),
       overcommit_(std::move(overcommit)),
       elastic_ceilings_(std::move(elastic_ceilings)),
@@ -59,7 +62,12 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       reap_(loop),
       audit_(loop),
       baselines_(devices_.count()),
-      missing_looks_(devices_.count()) {
+      missing_looks_(devices_.count()),
+      auditing_(devices_.count()),
+      reaping_(devices_.count()),
+      rechecks_(devices_.count()),
+      recheck_timer_(loop),
+      state_(loop, StatePath(), slow_disk_ms) {
   events_.on_kept = [this](const protocol::Event& event) {
     Log(event);
     if (on_event) on_event();
@@ -76,8 +84,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
 
 Node::~Node() {
   // A failure was logged where it happened, and nobody is left to be told.
-  if (!shares_.empty() || save_armed_) [[maybe_unused]]
-    const Status saved = Save();
+  if (!shares_.empty() || save_armed_) Save({});
   for (const auto& [id, share] : shares_) heartbeat_.Remove(share->limits());
 }
 
@@ -133,7 +140,19 @@ Share* Node::FindByName(const std::string& name) {
   return nullptr;
 }
 
-Result<Share*> Node::Update(const std::string& name, const protocol::ShareChange& change) {
+void Node::Update(const std::string& name, const protocol::ShareChange& change, OnShare then) {
+  RefreshFigures([this, name, change, then = std::move(then)] {
+    auto changed = UpdateNow(name, change);
+    if (!changed) return then(std::unexpected(changed.error()));
+    Save([this, id = (*changed)->id(), then](const Status& saved) {
+      Share* share = Find(id);
+      if (share == nullptr) return then(Fail("share_ended", "the share has ended"));
+      saved ? then(share) : then(std::unexpected(saved.error()));
+    });
+  });
+}
+
+Result<Share*> Node::UpdateNow(const std::string& name, const protocol::ShareChange& change) {
   Share* share = FindByName(name);
   if (share == nullptr || share->ended()) return NoShare(name);
   if (auto ok = MayChange(*share, change); !ok) return std::unexpected(ok.error());
@@ -147,7 +166,6 @@ Result<Share*> Node::Update(const std::string& name, const protocol::ShareChange
   if (auto ok = ChangeTo(*share, *valid, change.on_full, change.gang); !ok) {
     return std::unexpected(ok.error());
   }
-  if (auto ok = Save(); !ok) return std::unexpected(ok.error());
   return share;
 }
 
@@ -232,12 +250,6 @@ Member* Node::AdmitMember(Share& share, const ProcessId& process) {
   Member* member = share.Admit(process);
   if (member == nullptr) return nullptr;
   WatchMember(share, *member);
-  if (auto ok = Save(); !ok) {
-    // It would be forgotten by the next agent, with what it holds: better not to have it.
-    spdlog::error("{}", ok.error().message);
-    DepartMember(share, *member);
-    return nullptr;
-  }
   member->command = CommandOf(process.pid);
   events_.Add(EventOf(protocol::EventKind::kMemberJoined, share, member));
   return member;
@@ -269,7 +281,6 @@ void Node::DepartMember(Share& share, Member& member) {
   events_.Add(EventOf(protocol::EventKind::kMemberGone, share, &member));
   share.Depart(member, RealClock().NowNs());
   sharing_.Departed(share, member);
-  SaveSoon();
   leases_.TouchAll(share);
   ReapSoon();
 }
@@ -291,27 +302,57 @@ void Node::SweepDead(Share& share) {
   }
 }
 
+// The member of a slot, if it still is the one that it was: for answers that came later.
+Member* Node::FindAgain(uint64_t share_id, uint32_t slot, const ProcessId& process) {
+  Share* share = Find(share_id);
+  Member* member = share != nullptr ? share->FindMember(slot) : nullptr;
+  return member != nullptr && member->process == process ? member : nullptr;
+}
+
 void Node::AskMemory(Share& share, MemoryRequests::Request request) {
-  // Overhead that the audit found a moment ago may be gone by now, or be charged as what it is.
-  RecheckOverhead(share, request.device);
+  if (RecheckedFirst(share, request)) return;
   if (memory_.Ask(share, std::move(request))) ReapSoon();
 }
 
-Status Node::Save() {
+void Node::RefreshFigures(std::function<void()> then) {
+  struct Refresh {
+    Refresh(boost::asio::io_context& loop) : timer(loop) {}
+    size_t left = 0;
+    boost::asio::steady_timer timer;
+    std::function<void()> then;
+  };
+  // A driver that hangs is asked once: nobody waits for it, and nothing piles up before it.
+  if (devices_.UnansweredNs() > 0) return then();
+  auto refresh = std::make_shared<Refresh>(loop_);
+  refresh->left = devices_.count();
+  refresh->then = std::move(then);
+  for (size_t device = 0; device < devices_.count(); ++device) {
+    devices_.ReadMemory(device, [refresh](const Devices::Reading<driver::NvmlMemory>&) {
+      if (--refresh->left == 0) refresh->timer.cancel();
+    });
+  }
+  refresh->timer.expires_after(kFiguresWithin);
+  refresh->timer.async_wait([refresh](const boost::system::error_code&) { refresh->then(); });
+}
+
+std::string Node::EncodedState() const {
   SavedState state;
   for (size_t device = 0; device < devices_.count(); ++device) {
     if (memory_.ratio(device) > 1) state.overcommit[devices_[device].uuid] = memory_.ratio(device);
   }
   state.elastic_ceiling_ppm = ElasticCeilings();
   for (const auto& [id, share] : shares_) {
-    SavedShare& saved = state.shares.emplace_back();
-    saved.config = share->config();
-    saved.ended = share->ended();
-    for (const Member* member : share->Members()) {
-      saved.members.push_back({member->slot, member->process, member->departed});
-    }
+    state.shares.push_back({share->config(), share->ended()});
   }
-  return SaveState(runtime_dir_ + "/state.json", state);
+  return EncodeState(state);
+}
+
+void Node::Save(StateWriter::Then then) { state_.Save(EncodedState(), std::move(then)); }
+
+void Node::SaveAndLog() {
+  Save([](const Status& saved) {
+    if (!saved) spdlog::error("{}", saved.error().message);
+  });
 }
 
 void Node::SaveSoon() {
@@ -321,8 +362,16 @@ void Node::SaveSoon() {
   save_.async_wait([this](const boost::system::error_code& stopped) {
     if (stopped) return;
     save_armed_ = false;
-    if (auto ok = Save(); !ok) spdlog::error("{}", ok.error().message);
+    SaveAndLog();
   });
+}
+
+void Node::WatchDriver() {
+  const int64_t silent_ns = devices_.UnansweredNs();
+  if ((silent_ns > 0) == driver_slow_) return;
+  driver_slow_ = silent_ns > 0;
+  events_.Add({.kind = driver_slow_ ? protocol::EventKind::kDriverSlow
+                                    : protocol::EventKind::kDriverSlowOver});
 }
 
 void Node::Tick() {
@@ -335,6 +384,7 @@ void Node::Tick() {
     if (last_tick_ns_ >= 0) share->PublishUtilization(now_ns - last_tick_ns_);
     sharing_.Tick(*share);
   }
+  WatchDriver();
   events_.Tick();
   last_tick_ns_ = now_ns;
   tick_.expires_after(std::chrono::nanoseconds(clock_.RealNs(kTickNs)));

@@ -7,6 +7,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,14 +15,15 @@
 #include <string>
 #include <vector>
 
+#include "agent/compute/leases.h"
 #include "agent/devices.h"
 #include "agent/events.h"
 #include "agent/heartbeat.h"
-#include "agent/leases.h"
 #include "agent/memory_requests.h"
 #include "agent/share.h"
 #include "agent/sharing.h"
 #include "agent/state_file.h"
+#include "agent/state_writer.h"
 #include "base/clock.h"
 #include "protocol/control.h"
 #include "protocol/elastic_ceiling.h"
@@ -37,7 +39,7 @@ class Node {
 
   Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml,
        uint32_t dilation = 1, std::vector<protocol::Overcommit> overcommit = {},
-       std::vector<protocol::ElasticCeiling> elastic_ceilings = {});
+       std::vector<protocol::ElasticCeiling> elastic_ceilings = {}, uint32_t slow_disk_ms = 0);
   ~Node();
 
   // Who serves the member sockets; set before shares are made.
@@ -49,11 +51,20 @@ class Node {
 
   // Takes over what an agent before us left. "state"; "unknown_gpu" of an overcommit.
   Status Adopt();
+  // Before the loop runs, so that waiting for the disk is no harm: what there is now is saved. An
+  // agent that cannot must not begin. "state".
+  Status SaveNow() { return state_.SaveNow(EncodedState()); }
+  // What these answer comes when the disk has it, and after a look at the devices that does not
+  // wait for a driver that hangs.
+  using OnShare = std::function<void(Result<Share*>)>;
   // A new share; where it is named after one that a file asks for, that one, if nothing else is
   // asked for.
-  Result<Share*> Create(const protocol::ShareSpec& spec, const Peer& owner);
-  // Other terms for a share and its running members. "no_share", and as ValidateChange.
-  Result<Share*> Update(const std::string& name, const protocol::ShareChange& change);
+  void Create(const protocol::ShareSpec& spec, const Peer& owner, OnShare then);
+  // Other terms for a share and its running members, in force at once. "no_share", and as
+  // ValidateChange.
+  void Update(const std::string& name, const protocol::ShareChange& change, OnShare then);
+  // Asks NVML how full the devices are, for what Describe says; calls back soon in any case.
+  void RefreshFigures(std::function<void()> then);
   // Ends a share: nobody joins any more; it is taken away when its members are gone. "no_share".
   Status Remove(const std::string& name);
 
@@ -72,10 +83,10 @@ class Node {
   Leases& leases() { return leases_; }
   Events& events() { return events_; }
   Sharing& sharing() { return sharing_; }
-  bool HasShares() const { return !shares_.empty(); }
+  bool HasShares() const { return !shares_.empty() || creating_ > 0; }
 
-  // A member's process is new here: it gets a slot, is watched, and the state is saved. Null: no
-  // slot.
+  // A member's process is new here: it gets a slot, which the share's limits file shows to the next
+  // agent, and is watched. Null: no slot.
   Member* AdmitMember(Share& share, const ProcessId& process);
   // A process lives on one share. False: it is a member of another, with which it is connected.
   // Where it is a member and its connection has ended, it runs another program now (exec), and what
@@ -88,15 +99,10 @@ class Node {
   // A member asks for memory; answered now or later, or never when its connection is gone.
   void AskMemory(Share& share, MemoryRequests::Request request);
 
-  // Somebody asks for memory: looks again whether the overhead that the share is charged for is
-  // still there (audit.cc).
-  void RecheckOverhead(Share& share, uint32_t device);
-
   // What NVML says of a process and device, beyond what the share's ledger knows of; see wire.h.
-  protocol::ContextSettled SettleOther(Share& share, Member& member,
-                                       const protocol::ContextMade& made);
-  protocol::ContextSettled SettleContext(Share& share, Member& member,
-                                         const protocol::ContextMade& made);
+  // Answered within 200 ms, as not measured if NVML takes longer. (settle.cc)
+  void SettleContext(Share& share, Member& member, const protocol::ContextMade& made,
+                     std::function<void(const protocol::ContextSettled&)> then);
 
   protocol::ShareStatus Describe(Share& share);
   std::vector<protocol::ShareStatus> DescribeShares();
@@ -108,7 +114,10 @@ class Node {
   std::map<std::string, uint32_t> ElasticCeilings() const;  // as saved
   Status AdoptShare(SavedShare saved);
   Status Begin(Share& share);  // its socket, heartbeat, leases, owner
-  Result<Share*> Make(ShareConfig config);
+  Result<Share*> CreateNow(const protocol::ShareSpec& spec, const Peer& owner);
+  Result<Share*> UpdateNow(const std::string& name, const protocol::ShareChange& change);
+  Result<Share*> Make(ShareConfig config);  // not saved
+  void Abandon(Share& share);
   // Other terms for all of its devices, judged before. Not saved.
   Status ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& terms,
                   std::optional<protocol::OnFull> to_on_full,
@@ -125,14 +134,22 @@ class Node {
   std::string FreeName() const;
   std::vector<uint64_t> ContextOverheads(const Share& share) const;  // on each of its devices
 
-  Status Save();
+  std::string StatePath() const { return runtime_dir_ + "/state.json"; }
+  std::string EncodedState() const;
+  void Save(StateWriter::Then then);  // written behind
+  void SaveAndLog();
   void SaveSoon();
   void Tick();
+  void WatchDriver();
+  Member* FindAgain(uint64_t share_id, uint32_t slot, const ProcessId& process);
 
   // reaper.cc
   void ReapSoon();
   void Reap();
-  void ReapDevice(size_t device, int64_t now_ns);
+  struct Waiting;
+  void ReapDevice(size_t device);
+  void Reaped(size_t device, const std::vector<Waiting>& waiting,
+              const Devices::Reading<Devices::ByProcess>& reading);
   bool InheritsRest(Member& departed, uint32_t index, size_t device, std::optional<uint64_t> found,
                     uint64_t own, int64_t now_ns);
   uint64_t LivingUse(pid_t pid, size_t device) const;
@@ -140,13 +157,28 @@ class Node {
   // audit.cc
   struct Audited;
   void Audit();
-  void AuditDevice(size_t device, bool recheck);
+  void AuditDevice(size_t device, bool recheck, std::function<void()> then);
+  void AuditMembers(size_t device, bool recheck, const std::vector<Audited>& members,
+                    const Devices::Reading<Devices::ByProcess>& reading);
   void AuditWhole(size_t device, bool missing, bool recheck);
   std::vector<Audited> MembersOn(size_t device) const;
+  void JudgeShares(size_t device);
+  // Asks first whether the overhead that the share is charged for is still there. False: no need.
+  bool RecheckedFirst(Share& share, MemoryRequests::Request& request);
+  void ServeRechecked(size_t device);
   bool HasDepartedTwin(pid_t pid, size_t device) const;
   uint64_t ChargedOn(size_t device) const;
   void LearnIdle(size_t device);
   void JudgeShare(Share& share, uint32_t index);
+
+  // settle.cc
+  struct Settling;
+  static protocol::ContextSettled NotMeasured(const Settling& settling);
+  void FinishSettling(Settling& settling, const protocol::ContextSettled& settled);
+  void Measure(const std::shared_ptr<Settling>& settling);
+  void SettledContext(Settling& settling, Share& share, Member& member, uint64_t on_device);
+  void SettledOther(const std::shared_ptr<Settling>& settling, Share& share, Member& member,
+                    uint64_t on_device);
 
   boost::asio::io_context& loop_;
   std::string runtime_dir_;
@@ -169,9 +201,20 @@ class Node {
   boost::asio::steady_timer audit_;
   std::vector<policy::DeviceBaseline> baselines_;  // by device
   std::vector<uint32_t> missing_looks_;            // in a row without some member's figure
+  std::vector<bool> auditing_;                     // by device: NVML has been asked
+  std::vector<bool> reaping_;                      // likewise
+  struct Recheck {
+    bool under_way = false;
+    std::deque<std::pair<uint64_t, MemoryRequests::Request>> waiting;  // by share
+  };
+  std::vector<Recheck> rechecks_;  // by device
+  boost::asio::steady_timer recheck_timer_;
   int64_t last_recheck_ns_ = 0;
+  uint32_t creating_ = 0;     // calls of Create without an answer so far
+  bool driver_slow_ = false;  // and was reported
   bool save_armed_ = false;
   bool reap_armed_ = false;
+  StateWriter state_;
 };
 
 }  // namespace prorata::agent

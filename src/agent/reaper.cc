@@ -27,8 +27,7 @@ void Node::ReapSoon() {
 }
 
 void Node::Reap() {
-  const int64_t now_ns = RealClock().NowNs();
-  for (size_t device = 0; device < devices_.count(); ++device) ReapDevice(device, now_ns);
+  for (size_t device = 0; device < devices_.count(); ++device) ReapDevice(device);
   memory_.Look();
   bool more = memory_.anybody_waits();
   for (const auto& [id, share] : shares_) {
@@ -42,32 +41,55 @@ void Node::Reap() {
   });
 }
 
-void Node::ReapDevice(size_t device, int64_t now_ns) {
-  struct Waiting {
-    Share* share;
-    Member* member;
-    uint32_t index;  // of the device in the share
-    uint64_t own_before;
-  };
+struct Node::Waiting {
+  uint64_t share_id;
+  uint32_t slot;
+  ProcessId process;
+  uint64_t own_before;
+};
+
+void Node::ReapDevice(size_t device) {
+  if (reaping_[device]) return;
   std::vector<Waiting> waiting;
   for (const auto& [id, share] : shares_) {
     const auto index = share->IndexOf(device);
     if (!index) continue;
     for (Member* member : share->Members()) {
       if (!member->departed || member->devices[*index].released) continue;
-      const uint64_t own = LivingUse(member->process.pid, device);
-      waiting.push_back({share.get(), member, *index, own});
+      waiting.push_back(
+          {id, member->slot, member->process, LivingUse(member->process.pid, device)});
     }
   }
   if (waiting.empty()) return;
-  const auto processes = devices_.Processes(device);
+  reaping_[device] = true;
+  devices_.ReadProcesses(device, [this, device, waiting = std::move(waiting)](
+                                     const Devices::Reading<Devices::ByProcess>& reading) {
+    reaping_[device] = false;
+    Reaped(device, waiting, reading);
+    memory_.Look();
+  });
+}
+
+// Only for those who were dead when NVML was asked: what it shows of them can only become less.
+void Node::Reaped(size_t device, const std::vector<Waiting>& waiting,
+                  const Devices::Reading<Devices::ByProcess>& reading) {
+  const int64_t now_ns = RealClock().NowNs();
+  const auto& processes = reading.value;
   std::vector<uint64_t> changed;
-  for (const auto& [share, member, index, own_before] : waiting) {
+  for (const auto& [share_id, slot, process, own_before] : waiting) {
+    Member* member = FindAgain(share_id, slot, process);
+    Share* share = Find(share_id);
+    const auto on = share != nullptr ? share->IndexOf(device) : std::nullopt;
+    if (member == nullptr || !on || !member->departed || member->devices[*on].released) continue;
+    const uint32_t index = *on;
     if (sharing_.Owes(*share, *member)) continue;  // another's charge is to come out of its grant
     if (processes) {
-      const auto found = processes->find(member->process.pid);
-      // The same number may live on: a process that became another program by exec.
-      const uint64_t own = std::min(own_before, LivingUse(member->process.pid, device));
+      const auto found = processes->find(process.pid);
+      // The same number may live on: a process that became another program by exec. Its charges
+      // are set beside the figure, which must not be an old one then.
+      const uint64_t living = LivingUse(process.pid, device);
+      if (found != processes->end() && living > 0 && reading.late()) continue;
+      const uint64_t own = std::min(own_before, living);
       if (found != processes->end() && (!found->second || *found->second > own) &&
           !InheritsRest(*member, index, device, found->second, own, now_ns)) {
         continue;
@@ -77,10 +99,7 @@ void Node::ReapDevice(size_t device, int64_t now_ns) {
     }
     if (share->Release(*member, index)) changed.push_back(share->id());
   }
-  for (const uint64_t id : changed) {
-    SaveSoon();
-    TakeAwayIfDone(id);
-  }
+  for (const uint64_t id : changed) TakeAwayIfDone(id);
 }
 
 // The kernel closed the driver's files when the process became another program, so what the former

@@ -85,11 +85,19 @@ Member* Share::Admit(const ProcessId& process) {
     members_[slot] = std::make_unique<Member>();
     members_[slot]->slot = slot;
     members_[slot]->process = process;
+    limits_->members[slot].departed = 0;
     ++member_count_;
     PublishProcess(*members_[slot]);
     return members_[slot].get();
   }
   return nullptr;
+}
+
+std::optional<Share::Former> Share::FormerMember(uint32_t slot) const {
+  const protocol::MemberRow& row = limits_->members[slot];
+  const auto pid = static_cast<pid_t>(row.host_pid.load());
+  if (pid == 0) return std::nullopt;
+  return Former{{pid, row.start_ticks.load()}, row.departed != 0};
 }
 
 Member* Share::Restore(uint32_t slot, const ProcessId& process) {
@@ -145,6 +153,7 @@ uint32_t Share::CountLiving() const {
 
 void Share::Depart(Member& member, int64_t now_ns) {
   PRORATA_CHECK(!member.departed);
+  limits_->members[member.slot].departed = 1;
   for (uint32_t device = 0; device < device_count(); ++device) {
     times_[device].Depart(member.slot);
     DropSlack(member, device);
@@ -169,7 +178,7 @@ void Share::SetUsage(Member& member, UsageMapping usage) {
     }
     times_[device].SetUsage(member.slot, &member.usage->device(device));
     // What its counter already shows is no news: it may be the work of hours under an agent before.
-    shown_ns_[device] = times_[device].ReadDeviceTime();
+    shown_ns_[device] = times_[device].BusyNs();
     member.devices[device].shown_ns = times_[device].MemberTime(member.slot);
   }
   ++usage_count_;

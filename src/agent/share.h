@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "agent/compute/share_time.h"
 #include "agent/connection.h"
 #include "agent/process.h"
-#include "agent/share_time.h"
 #include "agent/shared_files.h"
 #include "policy/audit.h"
-#include "policy/entitlement.h"
+#include "policy/compute/entitlement.h"
 #include "policy/ledger.h"
 #include "protocol/control.h"
 
@@ -79,6 +79,7 @@ struct Member {
   std::optional<UsageMapping> usage;  // absent: has not joined again since the agent started
   std::shared_ptr<Connection> connection;
   std::unique_ptr<ProcessWatch> watch;
+  uint32_t settling = 0;  // requests of Node::SettleContext that are under way
   // False for one of an agent before us until it has said again what shared memory it holds.
   bool told_what_it_holds = true;
 
@@ -129,7 +130,13 @@ class Share {
 
   // --- members (null: there is none) ---
   Member* Admit(const ProcessId& process);  // null: all slots are taken
-  // A member of an agent before us; takes the grants that stand in the limits file.
+  // Who was in the slot under an agent before us, as its limits file says; empty: nobody.
+  struct Former {
+    ProcessId process;
+    bool departed = false;
+  };
+  std::optional<Former> FormerMember(uint32_t slot) const;
+  // Such a member; takes the grants that stand in the limits file.
   Member* Restore(uint32_t slot, const ProcessId& process);
   Member* FindMember(uint32_t slot) const {
     return slot < kMaxMembers ? members_[slot].get() : nullptr;

@@ -28,8 +28,9 @@ void Share::PublishProcess(const Member& member) {
   protocol::MemberRow& row = limits_->members[member.slot];
   for (std::atomic<uint32_t>& busy : row.busy_ppm) busy = 0;
   row.usage_serial = 0;
+  row.start_ticks = member.process.start_ticks;
   row.inner_pid = static_cast<uint32_t>(InnerPidOf(member.process.pid));
-  row.host_pid = static_cast<uint32_t>(member.process.pid);
+  row.host_pid = static_cast<uint32_t>(member.process.pid);  // last: now the slot is taken
   std::atomic<uint32_t>& end = limits_->header.members_end;
   end = std::max(end.load(), member.slot + 1);
 }
@@ -43,8 +44,10 @@ void Share::PublishUsage(const Member& member) {
 void Share::PublishGone(uint32_t slot) {
   protocol::MemberRow& row = limits_->members[slot];
   row.usage_serial = 0;
-  row.host_pid = 0;
+  row.host_pid = 0;  // first: the slot is free
   row.inner_pid = 0;
+  row.start_ticks = 0;
+  row.departed = 0;
   for (std::atomic<uint64_t>& overhead : row.overhead_bytes) overhead = 0;
   uint32_t end = limits_->header.members_end;
   while (end > 0 && limits_->members[end - 1].host_pid == 0) --end;
@@ -66,7 +69,7 @@ void Share::PublishUtilization(int64_t elapsed_ns) {
   if (elapsed_ns <= 0) return;
   const auto elapsed = static_cast<uint64_t>(elapsed_ns);
   for (uint32_t device = 0; device < device_count(); ++device) {
-    const uint64_t total_ns = times_[device].ReadDeviceTime();
+    const uint64_t total_ns = times_[device].BusyNs();
     for (const auto& member : members_) {
       if (member == nullptr) continue;
       BusyParts& parts = member->devices[device].parts;

@@ -37,12 +37,6 @@ json ToJson(const SavedShare& share) {
                        {"priority", device.compute.priority},
                        {"yield_within_ns", device.compute.yield_within_ns}});
   }
-  json members = json::array();
-  for (const SavedMember& member : share.members) {
-    members.push_back({{"slot", member.slot},
-                       {"process", ToJson(member.process)},
-                       {"departed", member.departed}});
-  }
   return {{"name", share.config.name},
           {"owner_uid", share.config.owner_uid},
           {"owner", ToJson(share.config.owner)},
@@ -53,8 +47,7 @@ json ToJson(const SavedShare& share) {
           {"ended", share.ended},
           {"share_memory_with", share.config.share_memory_with},
           {"resource_config", share.config.resource_config},
-          {"devices", std::move(devices)},
-          {"members", std::move(members)}};
+          {"devices", std::move(devices)}};
 }
 
 SavedShare ShareOf(const json& object) {
@@ -81,10 +74,6 @@ SavedShare ShareOf(const json& object) {
     device.at("weight").get_to(out.compute.weight);
     out.compute.priority = device.value("priority", out.compute.priority);
     out.compute.yield_within_ns = device.value("yield_within_ns", out.compute.yield_within_ns);
-  }
-  for (const json& member : object.at("members")) {
-    share.members.push_back({member.at("slot").get<uint32_t>(), ProcessOf(member.at("process")),
-                             member.at("departed").get<bool>()});
   }
   return share;
 }
@@ -151,8 +140,7 @@ Result<SavedState> LoadState(const std::string& path) {
   return state;
 }
 
-Status SaveState(const std::string& path, const SavedState& state) {
-  const std::string text = EncodeState(state);
+Status WriteState(const std::string& path, const std::string& text) {
   const std::string building = path + ".new";
   const UniqueFd fd(::open(building.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!fd) return FailErrno("state", "cannot write '" + building + "'", errno);

@@ -1,7 +1,9 @@
 #pragma once
 
 // What an agent must know of its shares after it was killed: RUNTIME_DIR/state.json, replaced as a
-// whole (written beside, synced, renamed) before anything that depends on it is told to anybody.
+// whole (written beside, synced, renamed) before whoever asked for a share, or for other terms, has
+// the answer. Who the members are stands in the shares' limits files (MemberRow), for that is
+// memory: joining waits for no disk.
 
 #include <cstdint>
 #include <map>
@@ -14,16 +16,9 @@
 
 namespace prorata::agent {
 
-struct SavedMember {
-  uint32_t slot = 0;
-  ProcessId process;
-  bool departed = false;
-};
-
 struct SavedShare {
   ShareConfig config;  // its devices by UUID; their indices are this machine's at this moment
   bool ended = false;
-  std::vector<SavedMember> members;
 };
 
 struct SavedState {
@@ -38,6 +33,7 @@ Result<SavedState> DecodeState(const std::string& text);
 
 // An absent file is an empty state. Errors: "state".
 Result<SavedState> LoadState(const std::string& path);
-Status SaveState(const std::string& path, const SavedState& state);
+// `text`: as EncodeState made it.
+Status WriteState(const std::string& path, const std::string& text);
 
 }  // namespace prorata::agent

@@ -87,15 +87,21 @@ PageNvml::PageNvml(DevicePage* page, size_t count, uint64_t total_bytes) : page_
   for (size_t i = 0; i < count; ++i) {
     std::string uuid = kUuid;
     uuid[4] = static_cast<char>('1' + i);
-    devices_.push_back({uuid, "Test Device", total_bytes, {}});
+    devices_.push_back({uuid, "Test Device", total_bytes, i == 0 ? page->Total() : 0, {}});
   }
 }
 
+void PageNvml::WaitWhileHung() {
+  while (page_->hangs) ::usleep(1000);
+}
+
 Result<driver::NvmlMemory> PageNvml::Memory(size_t device) {
+  WaitWhileHung();
   return driver::NvmlMemory{devices_[device].total_bytes, device == 0 ? page_->Total() : 0};
 }
 
 Result<std::vector<driver::NvmlProcess>> PageNvml::Processes(size_t device) {
+  WaitWhileHung();
   if (page_->no_figures) return Fail("nvml", "no figures per process");
   std::vector<driver::NvmlProcess> processes;
   if (device != 0) return processes;
@@ -105,6 +111,23 @@ Result<std::vector<driver::NvmlProcess>> PageNvml::Processes(size_t device) {
     processes.push_back({pid, entry.bytes.load()});
   }
   return processes;
+}
+
+namespace {
+
+std::atomic<int>* g_stuck_ms = nullptr;
+
+// On the loop's thread, for workers block all signals.
+void BeStuck(int) {
+  const timespec span{*g_stuck_ms / 1000, *g_stuck_ms % 1000 * 1'000'000};
+  ::nanosleep(&span, nullptr);
+}
+
+}  // namespace
+
+void AgentProcess::StickLoop(int ms) {
+  page_->stuck_ms = ms;
+  ::kill(pid_, SIGUSR1);
 }
 
 std::string AgentProcess::Start(bool exit_when_idle, uint32_t dilation) {
@@ -120,6 +143,9 @@ std::string AgentProcess::Start(bool exit_when_idle, uint32_t dilation) {
     options.exit_when_idle = exit_when_idle;
     options.dilation = dilation;
     options.overcommit = overcommit;
+    options.slow_disk_ms = slow_disk_ms;
+    g_stuck_ms = &page_->stuck_ms;
+    ::signal(SIGUSR1, BeStuck);
     auto agent = Agent::Start(options, nvml);
     const std::string line = agent ? "ready" : agent.error().code;
     if (::write(ends[1], line.data(), line.size()) < 0) ::_exit(3);

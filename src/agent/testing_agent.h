@@ -37,6 +37,8 @@ struct DevicePage {
   };
   Entry entries[kEntries];
   std::atomic<bool> no_figures;      // NVML has none per process
+  std::atomic<bool> hangs;           // no call of NVML comes back while this is so
+  std::atomic<int> stuck_ms;         // see AgentProcess::StickLoop
   std::atomic<uint64_t> most_bytes;  // the referee: the most that ever was on the device at once
 
   static DevicePage* Make();
@@ -59,6 +61,8 @@ class PageNvml final : public driver::Nvml {
   Result<std::vector<driver::NvmlProcess>> Processes(size_t device) override;
 
  private:
+  void WaitWhileHung();
+
   DevicePage* page_;
   std::vector<driver::NvmlDevice> devices_;
 };
@@ -79,7 +83,10 @@ class AgentProcess {
   pid_t pid() const { return pid_; }
   // Of its machine; before the start.
   void SetDevices(size_t count) { devices_ = count; }
+  // Keeps the agent's loop, and nothing else of it, from going on for so long.
+  void StickLoop(int ms);
   std::vector<protocol::Overcommit> overcommit = {};  // of the next Start
+  uint32_t slow_disk_ms = 0;                          // likewise
 
  private:
   std::string dir_;

@@ -358,6 +358,7 @@ class Parser {
     agent_->add_option("--dilation", options_.agent.dilation)
         ->group("")
         ->check(CLI::Range(1, 10000));
+    agent_->add_option("--slow-disk-ms", options_.agent.slow_disk_ms)->group("");
     agent_->footer(kAgentFooter);
   }
 

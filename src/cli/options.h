@@ -50,8 +50,9 @@ struct AgentCommandOptions {
   std::vector<protocol::ElasticCeiling> elastic_ceilings;
   std::vector<protocol::ResourceConfigFile> resource_configs;
   std::optional<protocol::MetricsAddress> metrics;
-  uint32_t dilation = 1;  // agent/agent.h
-  int ready_fd = -1;      // where `run`, who started this agent, waits to hear that it answers
+  uint32_t dilation = 1;      // agent/agent.h
+  uint32_t slow_disk_ms = 0;  // likewise
+  int ready_fd = -1;          // where `run`, who started this agent, waits to hear that it answers
 };
 
 struct UpdateOptions {

@@ -162,7 +162,15 @@ std::string DeviceTable(const std::vector<protocol::DeviceStatus>& devices) {
                     FormatFraction(device.promised_request), std::to_string(device.shares),
                     device.uuid});
   }
-  return FormatRows(rows) + LinkTable(devices);
+  // One NVML serves all devices.
+  int64_t silent_ms = 0;
+  for (const auto& device : devices) silent_ms = std::max(silent_ms, device.driver_silent_ms);
+  std::string note;
+  if (silent_ms > 0) {
+    note = "The driver (NVML) has not answered for " + std::to_string(silent_ms / 1000) +
+           " s: the figures of OTHERS are as old. See the kernel's log (dmesg) for its errors.\n";
+  }
+  return FormatRows(rows) + LinkTable(devices) + note;
 }
 
 }  // namespace prorata::cli

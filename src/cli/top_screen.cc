@@ -47,7 +47,7 @@ std::string Text(Column::Id id, const TopRow& row) {
     case Column::kGpu:
       return std::to_string(on.index);
     case Column::kTime:
-      return PercentText(on.busy);
+      return PercentText(on.achieved);
     case Column::kEntitled:
       return PercentText(on.entitled);
     case Column::kLimit:
@@ -170,8 +170,8 @@ Line RowLine(const std::vector<Column>& columns, const TopRow& row, bool utf8) {
     if (column.columns == 0) continue;
     if (!line.empty()) line.push_back({std::string(kGap, ' ')});
     if (column.id == Column::kBar) {
-      Add(&line, Bar({on.busy, on.entitled, on.compute_limit.value()}, column.columns, Style::kGood,
-                     utf8));
+      Add(&line, Bar({on.achieved, on.entitled, on.compute_limit.value()}, column.columns,
+                     Style::kGood, utf8));
     } else if (column.id == Column::kMemoryBar) {
       Add(&line, Bar({PartOf(on.used_bytes, on.memory_limit_bytes)}, column.columns,
                      over ? Style::kBad : Style::kGood, utf8));

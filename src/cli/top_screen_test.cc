@@ -37,7 +37,7 @@ protocol::ShareStatus Share(const std::string& name, double busy) {
   protocol::ShareStatus share;
   share.name = name;
   protocol::ShareDevice& on = share.devices.emplace_back();
-  on.busy = busy;
+  on.achieved = busy;
   on.entitled = 0.5;
   on.used_bytes = kGiB;
   on.memory_limit_bytes = 4 * kGiB;
@@ -110,7 +110,7 @@ TEST(LayOutTest, FitsEveryWindow) {
   scenes.back().snapshot.shares[1].devices[0].why_slow = {
       Slowness::kWaitsForMemory, Slowness::kAtLimit, Slowness::kOverMemoryLimit};
   scenes.back().snapshot.shares[1].devices[0].used_bytes = ~uint64_t{0};
-  scenes.back().snapshot.shares[2].devices[0].busy = 1e308;
+  scenes.back().snapshot.shares[2].devices[0].achieved = 1e308;
   scenes.back().trouble = "no agent runs at '/run/a/long/path/" + std::string(90, 'x') + "' at all";
   scenes.push_back(Scene(1));
   scenes.back().view.help = true;

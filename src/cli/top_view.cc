@@ -23,7 +23,7 @@ double HeldBack(const ShareDevice& on) { return on.waiting_part + on.at_limit_pa
 double Weight(const ShareDevice& on, TopSort sort) {
   switch (sort) {
     case TopSort::kTime:
-      return on.busy;
+      return on.achieved;
     case TopSort::kEntitled:
       return on.entitled;
     case TopSort::kMemory:
@@ -62,7 +62,7 @@ std::string WordsOf(Slowness reason, const ShareDevice& on) {
     case Slowness::kWaitsForTurn:
       return "waits for its turn " + WholePercent(on.waiting_part);
     case Slowness::kIdle:
-      return "idle " + WholePercent(1 - on.busy - HeldBack(on));
+      return "idle " + WholePercent(1 - on.achieved - HeldBack(on));
     case Slowness::kOverMemoryLimit:
       return "over its memory limit";
   }
@@ -224,7 +224,7 @@ std::string TopTable(const TopSnapshot& snapshot, const TopView& view, const std
   }
   for (const TopRow& row : RowsOf(snapshot, view)) {
     const ShareDevice& on = *row.on;
-    rows.push_back({time, NameText(*row.share), std::to_string(on.index), PercentText(on.busy),
+    rows.push_back({time, NameText(*row.share), std::to_string(on.index), PercentText(on.achieved),
                     PercentText(on.entitled), PercentText(on.compute_limit.value()),
                     PercentText(on.waiting_part), PercentText(on.at_limit_part),
                     MemoryText(on.used_bytes, on.memory_limit_bytes), WhyWords(on)});

@@ -17,7 +17,7 @@ protocol::ShareStatus Share(const std::string& name, double busy, uint64_t used_
   share.name = name;
   protocol::ShareDevice& on = share.devices.emplace_back();
   on.index = gpu;
-  on.busy = busy;
+  on.achieved = busy;
   on.used_bytes = used_gib * kGiB;
   on.memory_limit_bytes = 4 * kGiB;
   on.compute_limit = Fraction::One();
@@ -54,7 +54,7 @@ TEST(TopViewTest, AShareHasARowForEachGpu) {
   snapshot.shares = {Share("a", 0.2)};
   snapshot.shares[0].devices.push_back(snapshot.shares[0].devices[0]);
   snapshot.shares[0].devices[1].index = 3;
-  snapshot.shares[0].devices[1].busy = 0.9;
+  snapshot.shares[0].devices[1].achieved = 0.9;
   const auto rows = RowsOf(snapshot, {});
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0].on->index, 3u);
@@ -100,7 +100,7 @@ TEST(TopViewTest, ScrollsAsFarAsThereIsSomething) {
 TEST(TopViewTest, WordsForEachReason) {
   protocol::ShareDevice on;
   EXPECT_EQ(WhyWords(on), "runs");
-  on.busy = 0.1;
+  on.achieved = 0.1;
   on.waiting_part = 0.254;
   on.at_limit_part = 0.6;
   on.memory_waiting_ns = 12'900'000'000;
@@ -160,7 +160,7 @@ TEST(TopViewTest, TheObject) {
   const auto object = nlohmann::json::parse(text);
   EXPECT_EQ(object["time_unix_ms"], 123);
   EXPECT_EQ(object["shares"][0]["name"], "b");
-  EXPECT_EQ(object["shares"][1]["devices"][0]["busy"], 0.2);
+  EXPECT_EQ(object["shares"][1]["devices"][0]["achieved"], 0.2);
   EXPECT_TRUE(object["devices"].empty());
 }
 

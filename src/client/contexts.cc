@@ -3,8 +3,8 @@
 #include <atomic>
 
 #include "client/charge.h"
+#include "client/compute/compute.h"
 #include "client/connection.h"
-#include "client/fences.h"
 #include "client/guest.h"
 #include "client/helper.h"
 #include "client/memory.h"
@@ -140,7 +140,7 @@ bool SettlePrimary(uint32_t device, CUdevice ordinal, CUcontext context, uint64_
   }
   if (gone != nullptr) {
     MemoryOfContextGone(gone);
-    FencesOfContextGone(gone);
+    WorkOfContextGone(gone);
   }
   if (ended) UnchargeContext(device, contexts);
   return used;
@@ -173,15 +173,23 @@ void ContextMade(CUcontext context, uint32_t device, uint64_t reserved_bytes) {
   Report(device, reserved_bytes);
 }
 
+uint32_t DevicesWithContexts() {
+  const Holding holding(g_lock);
+  uint32_t devices = 0;
+  for (uint32_t i = 0; i < protocol::kMaxDevices; ++i)
+    devices |= (g_charged[i] != 0 ? 1U : 0U) << i;
+  return devices;
+}
+
 void ContextEnding(CUcontext context) {
   MarkMemoryOfContext(context, true);
-  FencesOfContextEnding(context);
+  WorkOfContextEnding(context);
 }
 
 void ContextEnded(CUcontext context, bool success) {
   if (!success) {
     MarkMemoryOfContext(context, false);
-    FencesOfContextStay(context);
+    WorkOfContextStays(context);
     return;
   }
   Known was = {};
@@ -193,7 +201,7 @@ void ContextEnded(CUcontext context, bool success) {
     if (known && was.charged) contexts = g_charged[was.device]--;
   }
   MemoryOfContextGone(context);
-  FencesOfContextGone(context);
+  WorkOfContextGone(context);
   if (contexts != 0) UnchargeContext(was.device, contexts);
 }
 
@@ -275,13 +283,13 @@ CUresult DestroyGreen(CUgreenCtx green) {
   const Moving moving;
   const CUdevice ordinal = g_share.ordinal_of_index[device];
   BeginPrimary(device);
-  if (context != nullptr) FencesOfContextEnding(context);
+  if (context != nullptr) WorkOfContextEnding(context);
   if (primary != nullptr) ContextEnding(primary);
   const CUresult result = Within(real);
   SettlePrimary(device, ordinal, nullptr, 0);
   if (primary != nullptr) ContextEnded(primary, false);  // if it is still active, all lives on
   if (result != CUDA_SUCCESS) {
-    if (context != nullptr) FencesOfContextStay(context);
+    if (context != nullptr) WorkOfContextStays(context);
     return result;
   }
   g_green_contexts.fetch_sub(1);
@@ -291,7 +299,7 @@ CUresult DestroyGreen(CUgreenCtx green) {
     DropKnown(HandleOf(green), &was);
     DropKnown(context, &was);
   }
-  if (context != nullptr) FencesOfContextGone(context);
+  if (context != nullptr) WorkOfContextGone(context);
   return result;
 }
 

@@ -53,6 +53,9 @@ CUresult EndPrimary(CUdevice ordinal, CUresult (*call)(CUdevice));
 // The device of a context: from what is known, or by asking the driver about the current one.
 uint32_t DeviceOfCurrent(CUcontext current);
 
+// Devices with a context that is charged, as bits.
+uint32_t DevicesWithContexts();
+
 // Contexts known now. While it is at most one, the default stream means one thing.
 uint32_t KnownContexts();
 

@@ -1,6 +1,7 @@
 #include "client/graphs.h"
 
 #include "client/allocations.h"
+#include "client/graph_nodes.h"
 #include "client/guest.h"
 #include "client/pools.h"
 #include "client/share.h"
@@ -10,8 +11,6 @@ namespace prorata::client {
 std::atomic<uint32_t> g_allocating_graphs;
 
 namespace {
-
-constexpr uint32_t kMostLevels = 16;  // of child graphs
 
 // What an executable graph may take on one device.
 struct ExecMemory {
@@ -38,17 +37,7 @@ struct Sum {
   bool any = false;
 };
 
-void AddGraph(CUgraph graph, uint32_t level, Sum* sum);
-
-void AddNode(CUgraphNode node, uint32_t level, Sum* sum) {
-  CUgraphNodeType type;
-  if (PRORATA_REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS) return;
-  if (type == CU_GRAPH_NODE_TYPE_GRAPH && level < kMostLevels) {
-    CUgraph child;
-    if (PRORATA_REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS) {
-      AddGraph(child, level + 1, sum);
-    }
-  }
+void AddNode(CUgraphNode node, CUgraphNodeType type, Sum* sum) {
   if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return;
   CUDA_MEM_ALLOC_NODE_PARAMS params;
   if (PRORATA_REAL(cuGraphMemAllocNodeGetParams)(node, &params) != CUDA_SUCCESS ||
@@ -59,18 +48,6 @@ void AddNode(CUgraphNode node, uint32_t level, Sum* sum) {
   if (device == kNoDevice) return;
   sum->bytes[device] += RoundUp(params.bytesize, kSlabBytes);
   sum->any = true;
-}
-
-void AddGraph(CUgraph graph, uint32_t level, Sum* sum) {
-  size_t count = 0;
-  if (PRORATA_REAL(cuGraphGetNodes)(graph, nullptr, &count) != CUDA_SUCCESS || count == 0) return;
-  const size_t bytes = count * sizeof(CUgraphNode);
-  auto* nodes = static_cast<CUgraphNode*>(MapPages(bytes));
-  if (nodes == nullptr) return;
-  if (PRORATA_REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS) {
-    for (size_t i = 0; i < count; ++i) AddNode(nodes[i], level, sum);
-  }
-  UnmapPages(nodes, bytes);
 }
 
 // Raises `launching` and reserves what the pool may grow by. False: refused, and nothing is left of
@@ -116,7 +93,7 @@ CUresult InstantiateGraph(CUgraphExec* exec, CUgraph graph, bool uploads, CUresu
   Sum sum;
   {
     const OwnCalls own;
-    AddGraph(graph, 0, &sum);
+    ForEachNode(graph, [&](CUgraphNode node, CUgraphNodeType type) { AddNode(node, type, &sum); });
   }
   if (!sum.any) return Within(real);
   const Moving moving;

@@ -1,5 +1,6 @@
 // Graphs that allocate: made, instantiated, uploaded, trimmed. Launching one is in launch_abi.cc.
 
+#include "client/compute/graph_devices.h"
 #include "client/graphs.h"
 #include "client/memory.h"
 #include "client/share.h"
@@ -9,8 +10,10 @@ namespace {
 
 template <typename Call>
 CUresult Instantiate(CUgraphExec* exec, CUgraph graph, bool uploads, Call call) {
-  return InstantiateGraph(
+  const CUresult result = InstantiateGraph(
       exec, graph, uploads, [](void* data) { return (*static_cast<Call*>(data))(); }, &call);
+  if (result == CUDA_SUCCESS && exec != nullptr && Governed()) ExecMade(*exec, graph);
+  return result;
 }
 
 CUresult Noted(CUresult result, bool allocates) {
@@ -114,7 +117,10 @@ CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
   // Forgotten before the call: the handle may be another's as soon as it returns. Should it fail,
   // the graph's memory is charged by what is reserved, after its next launch.
-  if (Governed()) GraphExecGone(hGraphExec);
+  if (Governed()) {
+    GraphExecGone(hGraphExec);
+    ExecGone(hGraphExec);
+  }
   return Within([&] { return PRORATA_REAL(cuGraphExecDestroy)(hGraphExec); });
 }
 

@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,14 +22,18 @@ timespec RealSpan(int64_t span_ns) {
   return {real_ns / 1'000'000'000, real_ns % 1'000'000'000};
 }
 
-}  // namespace
-
-int64_t NowNs() {
+int64_t ClockNs(clockid_t clock) {
   timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(clock, &now);
   const int64_t real_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
   return g_dilation == 1 ? real_ns : real_ns / g_dilation;
 }
+
+}  // namespace
+
+int64_t NowNs() { return ClockNs(CLOCK_MONOTONIC); }
+
+int64_t ThreadCpuNs() { return ClockNs(CLOCK_THREAD_CPUTIME_ID); }
 
 void SetDilation(uint32_t dilation) {
   constexpr uint32_t kMost = 10'000;
@@ -53,18 +56,10 @@ void FutexWakeAll(std::atomic<uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, nullptr, nullptr, 0);
 }
 
-bool AwaitReadable(int fd, int64_t timeout_ns, int timer) {
-  pollfd readable[] = {{fd, POLLIN, 0}, {timer, POLLIN, 0}};  // one below 0 is passed over
+bool AwaitReadable(int fd, int64_t timeout_ns) {
+  pollfd readable = {fd, POLLIN, 0};  // one below 0 is passed over
   const timespec timeout = RealSpan(timeout_ns);
-  return ppoll(readable, 2, &timeout, nullptr) > 0 && readable[0].revents != 0;
-}
-
-int MakeTimer() { return timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK); }
-
-void ArmTimer(int timer, int64_t in_ns) {
-  // 0 would be never.
-  const itimerspec once = {{0, 0}, RealSpan(Max(int64_t{1}, in_ns))};
-  timerfd_settime(timer, 0, &once, nullptr);
+  return ppoll(&readable, 1, &timeout, nullptr) > 0;
 }
 
 // Its sleeps are in real time: the holder was preempted by a real scheduler.

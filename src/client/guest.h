@@ -13,6 +13,8 @@ namespace prorata::client {
 // CLOCK_MONOTONIC, slowed down under a dilated agent; only differences mean anything. So are the
 // waits below: every duration of this library but the lock's own sleeps is meant in this time.
 int64_t NowNs();
+// What the calling thread has had of a processor.
+int64_t ThreadCpuNs();
 
 // From here on one nanosecond of this time takes `dilation` real ones (protocol::LimitsHeader).
 // Before the first NowNs that is compared with another.
@@ -27,14 +29,8 @@ void UnmapPages(void* pages, size_t bytes);
 void FutexWait(const std::atomic<uint32_t>* word, uint32_t expected, int64_t timeout_ns);
 void FutexWakeAll(std::atomic<uint32_t>* word);
 
-// True when fd has something to read, or has ended, within timeout_ns, or until a timer goes off.
-// fd < 0: only waits.
-bool AwaitReadable(int fd, int64_t timeout_ns, int timer = -1);
-
-// A timer (timerfd), closed on exec; -1: none can be had. It goes off once, in_ns from now; armed
-// anew, it has not gone off yet.
-int MakeTimer();
-void ArmTimer(int timer, int64_t in_ns);
+// True when fd has something to read, or has ended, within timeout_ns. fd < 0: only waits.
+bool AwaitReadable(int fd, int64_t timeout_ns);
 
 // A lock of one word: spins a little, then sleeps. Zero is free, so zeroed pages hold free locks.
 // It is never held across a call of the driver (such a call may block, or call us again), and only

@@ -9,7 +9,7 @@
 
 #include <atomic>
 
-#include "client/compute.h"
+#include "client/compute/compute.h"
 #include "client/connection.h"
 #include "client/guest.h"
 #include "client/pools.h"
@@ -46,22 +46,22 @@ void Reconnect(int64_t now_ns, int64_t* next_ns) {
 }
 
 void Wait(int64_t timeout_ns) {
-  if (g_look_timer.Await(g_share.socket.load(), timeout_ns)) ReadAgent();
+  if (AwaitReadable(g_share.socket.load(), timeout_ns)) ReadAgent();
 }
 
 void* Run(void*) {
   prctl(PR_SET_NAME, "prorata");
-  g_look_timer.Open(g_share.device_count);
   int64_t next_connect_ns = 0, next_pools_ns = 0;
   for (;;) {
     int64_t now_ns = NowNs();
     if (g_share.socket.load() < 0) Reconnect(now_ns, &next_connect_ns);
-    TickCompute(now_ns);
+    const int64_t look_again_ns = TickCompute(now_ns);
     if (now_ns >= next_pools_ns) {
       SettleChangedPools();
       next_pools_ns = now_ns + kPoolsEveryNs;
     }
-    Wait(g_share.socket.load() < 0 ? kReconnectEveryNs : kPoolsEveryNs);
+    const int64_t most_ns = g_share.socket.load() < 0 ? kReconnectEveryNs : kPoolsEveryNs;
+    Wait(Max(int64_t{1}, Min(look_again_ns - (NowNs() - now_ns), most_ns)));
   }
   return nullptr;
 }
@@ -121,9 +121,6 @@ bool EnsureHelper() {
   return state == kRunning;
 }
 
-void ForgetHelper() {
-  g_state.store(kNone);
-  g_look_timer.Forget();
-}
+void ForgetHelper() { g_state.store(kNone); }
 
 }  // namespace prorata::client

@@ -1,8 +1,11 @@
 #include "driver/nvml.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <utility>
 
 #include "driver/find_driver.h"
@@ -41,6 +44,7 @@ class RealNvml final : public Nvml {
   static Result<std::unique_ptr<Nvml>> Open();
 
   const std::vector<NvmlDevice>& Devices() const override { return devices_; }
+  std::optional<std::string> Machine() const override { return machine_; }
   Result<NvmlMemory> Memory(size_t device) override;
   Result<std::vector<NvmlProcess>> Processes(size_t device) override;
 
@@ -56,7 +60,22 @@ class RealNvml final : public Nvml {
   Functions f_;
   std::vector<nvmlDevice_t> handles_;
   std::vector<NvmlDevice> devices_;
+  std::string machine_;
 };
+
+// The state folder of the simulated machine (docs/SIMULATED_GPU.md), if the library is its NVML: it
+// has a machine.toml beside it. "" for a driver of real devices.
+std::string MachineOf(const char* library_path) {
+  const std::filesystem::path beside = std::filesystem::path(library_path).parent_path();
+  std::error_code none;
+  if (!std::filesystem::exists(beside / "machine.toml", none)) return "";
+  const char* named = std::getenv("PRORATA_SIM_STATE");
+  const std::filesystem::path folder = named != nullptr && *named != '\0'
+                                           ? std::string(named)
+                                           : "/dev/shm/prorata-sim-" + std::to_string(::getuid());
+  const std::filesystem::path real = std::filesystem::canonical(folder, none);
+  return none ? folder.string() : real.string();
+}
 
 Result<std::unique_ptr<Nvml>> RealNvml::Open() {
   auto search = std::make_unique<Search>();
@@ -70,6 +89,7 @@ Result<std::unique_ptr<Nvml>> RealNvml::Open() {
                     "(the simulated GPU's is build/sim)");
   }
   auto nvml = std::make_unique<RealNvml>();
+  nvml->machine_ = MachineOf(search->path);
   Functions& f = nvml->f_;
   const bool all =
       Look(library, "nvmlInit_v2", f.init) && Look(library, "nvmlDeviceGetCount_v2", f.count) &&
@@ -116,10 +136,11 @@ Status RealNvml::ListDevices() {
     }
     if (f_.name(handle, name, sizeof name) != NVML_SUCCESS) name[0] = '\0';
     handles_.push_back(handle);
-    devices_.push_back({uuid, name, 0, {}});
+    devices_.push_back({uuid, name, 0, 0, {}});
     auto memory = Memory(i);
     if (!memory) return std::unexpected(memory.error());
     devices_.back().total_bytes = memory->total_bytes;
+    devices_.back().used_bytes = memory->used_bytes;
   }
   const auto links = ReadLinks(f_.links, handles_);
   for (unsigned i = 0; i < count; ++i) devices_[i].links = links[i];

@@ -29,11 +29,12 @@ double GeminiTokens::Recent::Greatest(int64_t now_ns, int64_t keep_ns) {
   return values_.empty() ? 0 : values_.front().second;
 }
 
-void GeminiTokens::Report(Key key, uint64_t charged_total_ns, int64_t backlog_ns) {
+void GeminiTokens::Observe(Key key, const Work& work) {
   Client* client = Find(key);
   if (client == nullptr) return;
-  if (charged_total_ns > client->charged_total_ns || backlog_ns > 0) client->between_bursts = false;
-  client->charged_total_ns = std::max(client->charged_total_ns, charged_total_ns);
+  const bool works = work.busy_total_ns > client->charged_total_ns || work.backlog_ns > 0;
+  if (works) client->between_bursts = false;
+  client->charged_total_ns = std::max(client->charged_total_ns, work.busy_total_ns);
 }
 
 void GeminiTokens::EndBurst(Client& client, int64_t now_ns, bool cut_short) {
@@ -61,12 +62,11 @@ double GeminiTokens::FullBurst(Client& client) {
 
 // --- Events -------------------------------------------------------------------------------------
 
-void GeminiTokens::Add(Key key, const ComputeTerms& terms, uint64_t charged_total_ns,
-                       int64_t now_ns) {
+void GeminiTokens::Add(Key key, const ComputeTerms& terms, const Work& work, int64_t now_ns) {
   if (started_ns_ < 0) started_ns_ = now_ns;
   Client& client = clients_.emplace_back();
   client.key = key;
-  client.charged_total_ns = client.charged_at_burst_end_ns = charged_total_ns;
+  client.charged_total_ns = client.charged_at_burst_end_ns = work.busy_total_ns;
   client.burst_ended_ns = now_ns;
   SetTerms(key, terms, now_ns);
 }
@@ -100,7 +100,7 @@ void GeminiTokens::Idle(Key key, int64_t now_ns) {
   EndBurst(*client, now_ns, false);
 }
 
-void GeminiTokens::Drained(Key key, int64_t now_ns) {
+void GeminiTokens::Drained(Key key, int64_t, int64_t now_ns) {
   Client* client = Find(key);
   if (client == nullptr || !client->draining) return;
   client->draining = false;
@@ -272,25 +272,18 @@ int64_t GeminiTokens::NextNs() {
 
 // --- What is told -------------------------------------------------------------------------------
 
-std::vector<GeminiTokens::Key> GeminiTokens::Shares() const {
-  std::vector<Key> keys;
-  for (const Client& client : clients_) keys.push_back(client.key);
-  return keys;
-}
-
 GeminiTokens::ShareState GeminiTokens::State(Key key) const {
   ShareState state;
   if (const Client* client = Find(key)) {
-    state.open = client->open;
-    state.wanting = client->wanting;
+    state.phase = client->open       ? Phase::kRunning
+                  : client->draining ? Phase::kDraining
+                  : client->wanting  ? Phase::kRunnable
+                                     : Phase::kIdle;
+    state.waits = client->wanting;
+    state.charged_ns = static_cast<double>(client->charged_total_ns);
     state.entitled = client->request;
   }
   return state;
-}
-
-bool GeminiTokens::Draining(Key key) const {
-  const Client* client = Find(key);
-  return client != nullptr && client->draining;
 }
 
 double GeminiTokens::QuotaNs(Key key) const {

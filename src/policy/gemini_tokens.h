@@ -50,7 +50,7 @@
 #include <utility>
 #include <vector>
 
-#include "policy/lease_policy.h"
+#include "policy/compute/lease_policy.h"
 
 namespace prorata::policy {
 
@@ -68,18 +68,15 @@ class GeminiTokens final : public LeasePolicy {
  public:
   explicit GeminiTokens(const GeminiOptions& options = {}) : options_(options) {}
 
-  void Add(Key share, const ComputeTerms& terms, uint64_t charged_total_ns,
-           int64_t now_ns) override;
+  void Add(Key share, const ComputeTerms& terms, const Work& work, int64_t now_ns) override;
   void Remove(Key share, int64_t now_ns) override;
   void SetTerms(Key share, const ComputeTerms& terms, int64_t now_ns) override;
-  void Report(Key share, uint64_t charged_total_ns, int64_t backlog_ns) override;
+  void Observe(Key share, const Work& work) override;
   void Wanted(Key share, int64_t now_ns) override;
   void Idle(Key share, int64_t now_ns) override;
-  void Drained(Key share, int64_t now_ns) override;
+  void Drained(Key share, int64_t since_ns, int64_t now_ns) override;
   Decisions Decide(int64_t now_ns) override;
-  std::vector<Key> Shares() const override;
   ShareState State(Key share) const override;
-  bool Draining(Key share) const override;
 
   // For tests: what it used of the window, and the quota it got last.
   double UsedNs(Key share, int64_t now_ns) const { return Used(now_ns)[share]; }

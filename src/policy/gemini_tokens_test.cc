@@ -21,11 +21,11 @@ class GeminiTokensTest : public ::testing::Test {
   // has no right to more even with a limit of 1 (rule A).
   static int64_t At(int64_t ms) { return (ms + 1000) * kMs; }
   void SetUp() override {
-    policy_.Add(9, Terms(0), 0, 0);
+    policy_.Add(9, Terms(0), {}, 0);
     policy_.Remove(9, 0);
   }
   void Add(LeasePolicy::Key key, double request, double limit = 1, int64_t now_ms = 0) {
-    policy_.Add(key, Terms(request, limit), 0, At(now_ms));
+    policy_.Add(key, Terms(request, limit), {}, At(now_ms));
   }
   void Wants(LeasePolicy::Key key, int64_t now_ms) {
     policy_.Wanted(key, At(now_ms));
@@ -33,12 +33,12 @@ class GeminiTokensTest : public ::testing::Test {
   }
   // Its lease has ended, and the device is done with what it launched.
   void Drained(LeasePolicy::Key key, int64_t now_ms) {
-    ASSERT_TRUE(policy_.Draining(key));
-    policy_.Drained(key, At(now_ms));
+    ASSERT_EQ(policy_.State(key).phase, LeasePolicy::Phase::kDraining);
+    policy_.Drained(key, At(now_ms), At(now_ms));
     Decide(now_ms);
   }
   void Charged(LeasePolicy::Key key, int64_t total_ms) {
-    policy_.Report(key, static_cast<uint64_t>(total_ms * kMs), 0);
+    policy_.Observe(key, {.busy_total_ns = static_cast<uint64_t>(total_ms * kMs)});
   }
   void Idle(LeasePolicy::Key key, int64_t now_ms) {
     policy_.Idle(key, At(now_ms));
@@ -46,7 +46,9 @@ class GeminiTokensTest : public ::testing::Test {
   }
   void Decide(int64_t now_ms) { next_ns_ = policy_.Decide(At(now_ms)).next_ns; }
   int64_t next_ms() const { return next_ns_ / kMs - 1000; }
-  bool Open(LeasePolicy::Key key) const { return policy_.State(key).open; }
+  bool Open(LeasePolicy::Key key) const {
+    return policy_.State(key).phase == LeasePolicy::Phase::kRunning;
+  }
   double QuotaMs(LeasePolicy::Key key) const { return policy_.QuotaNs(key) / kMs; }
   double UsedMs(LeasePolicy::Key key, int64_t now_ms) const {
     return policy_.UsedNs(key, At(now_ms)) / kMs;
@@ -245,7 +247,7 @@ TEST_F(GeminiTokensTest, TheShortestTurnsItCanMake) {
   GeminiOptions options;
   options.always_least_quota = true;
   GeminiTokens policy(options);
-  policy.Add(1, Terms(0.5), 0, 0);
+  policy.Add(1, Terms(0.5), {}, 0);
   policy.Wanted(1, 0);
   EXPECT_EQ(policy.Decide(0).next_ns, 18 * kMs) << "to be ranked when its 20 are over";
 }

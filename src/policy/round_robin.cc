@@ -4,10 +4,10 @@
 
 namespace prorata::policy {
 
-void RoundRobin::Add(Key key, const ComputeTerms&, uint64_t charged_total_ns, int64_t) {
+void RoundRobin::Add(Key key, const ComputeTerms&, const Work& work, int64_t) {
   Share& share = shares_.emplace_back();
   share.key = key;
-  share.charged_total_ns = charged_total_ns;
+  share.busy_total_ns = work.busy_total_ns;
 }
 
 void RoundRobin::Remove(Key key, int64_t) {
@@ -19,11 +19,11 @@ void RoundRobin::Remove(Key key, int64_t) {
   }
 }
 
-void RoundRobin::Report(Key key, uint64_t charged_total_ns, int64_t backlog_ns) {
+void RoundRobin::Observe(Key key, const Work& work) {
   Share* share = Find(key);
   if (share == nullptr) return;
-  if (charged_total_ns > share->charged_total_ns || backlog_ns > 0) share->idle = false;
-  share->charged_total_ns = std::max(share->charged_total_ns, charged_total_ns);
+  if (work.busy_total_ns > share->busy_total_ns || work.backlog_ns > 0) share->idle = false;
+  share->busy_total_ns = std::max(share->busy_total_ns, work.busy_total_ns);
 }
 
 void RoundRobin::Wanted(Key key, int64_t) {
@@ -34,7 +34,7 @@ void RoundRobin::Idle(Key key, int64_t) {
   if (Share* share = Find(key); share != nullptr && share->open) share->idle = true;
 }
 
-void RoundRobin::Drained(Key key, int64_t) {
+void RoundRobin::Drained(Key key, int64_t, int64_t) {
   if (Share* share = Find(key); share != nullptr) share->draining = false;
 }
 
@@ -81,25 +81,18 @@ bool RoundRobin::AnybodyElseWants(const Share& share) const {
                      [&](const Share& other) { return &other != &share && other.wanting; });
 }
 
-std::vector<RoundRobin::Key> RoundRobin::Shares() const {
-  std::vector<Key> keys;
-  for (const Share& share : shares_) keys.push_back(share.key);
-  return keys;
-}
-
 RoundRobin::ShareState RoundRobin::State(Key key) const {
   ShareState state;
   if (const Share* share = Find(key)) {
-    state.open = share->open;
-    state.wanting = share->wanting;
+    state.phase = share->open       ? Phase::kRunning
+                  : share->draining ? Phase::kDraining
+                  : share->wanting  ? Phase::kRunnable
+                                    : Phase::kIdle;
+    state.waits = share->wanting;
+    state.charged_ns = static_cast<double>(share->busy_total_ns);
     state.entitled = 1.0 / static_cast<double>(shares_.size());
   }
   return state;
-}
-
-bool RoundRobin::Draining(Key key) const {
-  const Share* share = Find(key);
-  return share != nullptr && share->draining;
 }
 
 RoundRobin::Share* RoundRobin::Find(Key key) {

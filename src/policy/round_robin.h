@@ -6,7 +6,7 @@
 // last has drained, however long that takes. Not for use: nothing keeps a limit, and a holder that
 // never drains stops everybody.
 
-#include "policy/lease_policy.h"
+#include "policy/compute/lease_policy.h"
 
 namespace prorata::policy {
 
@@ -14,18 +14,15 @@ class RoundRobin final : public LeasePolicy {
  public:
   static constexpr int64_t kQuantumNs = 10'000'000;  // as TimeSharing's
 
-  void Add(Key share, const ComputeTerms& terms, uint64_t charged_total_ns,
-           int64_t now_ns) override;
+  void Add(Key share, const ComputeTerms& terms, const Work& work, int64_t now_ns) override;
   void Remove(Key share, int64_t now_ns) override;
   void SetTerms(Key, const ComputeTerms&, int64_t) override {}
-  void Report(Key share, uint64_t charged_total_ns, int64_t backlog_ns) override;
+  void Observe(Key share, const Work& work) override;
   void Wanted(Key share, int64_t now_ns) override;
   void Idle(Key share, int64_t now_ns) override;
-  void Drained(Key share, int64_t now_ns) override;
+  void Drained(Key share, int64_t since_ns, int64_t now_ns) override;
   Decisions Decide(int64_t now_ns) override;
-  std::vector<Key> Shares() const override;
   ShareState State(Key share) const override;
-  bool Draining(Key share) const override;
 
  private:
   struct Share {
@@ -36,7 +33,7 @@ class RoundRobin final : public LeasePolicy {
     bool idle = false;  // reported, and nothing was seen of it since
     bool issued_open = false;
     bool issued_contended = false;
-    uint64_t charged_total_ns = 0;
+    uint64_t busy_total_ns = 0;
     int64_t opened_ns = 0;
   };
   Share* Find(Key key);

@@ -10,14 +10,14 @@ constexpr int64_t kMs = 1'000'000;
 class RoundRobinTest : public ::testing::Test {
  protected:
   RoundRobinTest() {
-    for (const LeasePolicy::Key key : {1, 2, 3}) policy_.Add(key, {}, 0, 0);
+    for (const LeasePolicy::Key key : {1, 2, 3}) policy_.Add(key, {}, {}, 0);
   }
   // Who has the lease after deciding; 0: nobody.
   LeasePolicy::Key Holder(int64_t now_ns) {
     policy_.Decide(now_ns);
     LeasePolicy::Key holder = 0;
-    for (const LeasePolicy::Key key : policy_.Shares()) {
-      if (!policy_.State(key).open) continue;
+    for (const LeasePolicy::Key key : {1, 2, 3}) {
+      if (policy_.State(key).phase != LeasePolicy::Phase::kRunning) continue;
       EXPECT_EQ(holder, 0u) << "two at once";
       holder = key;
     }
@@ -36,9 +36,9 @@ TEST_F(RoundRobinTest, TakesTurnsInOrderWhateverTheTermsAre) {
     EXPECT_EQ(Holder(now + RoundRobin::kQuantumNs - 1), expected);
     now += RoundRobin::kQuantumNs;
     EXPECT_EQ(Holder(now), 0u) << "it has not drained";
-    EXPECT_TRUE(policy_.Draining(expected));
+    EXPECT_EQ(policy_.State(expected).phase, LeasePolicy::Phase::kDraining);
     policy_.Wanted(expected, now);
-    policy_.Drained(expected, now);
+    policy_.Drained(expected, now, now);
   }
 }
 
@@ -49,7 +49,7 @@ TEST_F(RoundRobinTest, AHolderKeepsTheDeviceUntilSomebodyWantsIt) {
   EXPECT_EQ(policy_.Decide(500 * kMs).next_ns, LeasePolicy::kNever);
   policy_.Wanted(1, 500 * kMs);
   EXPECT_EQ(Holder(500 * kMs), 0u);
-  policy_.Drained(2, 501 * kMs);
+  policy_.Drained(2, 501 * kMs, 501 * kMs);
   EXPECT_EQ(Holder(501 * kMs), 1u);
 }
 
@@ -60,10 +60,10 @@ TEST_F(RoundRobinTest, AnIdleHolderGivesItsTurnAway) {
   EXPECT_EQ(Holder(1 * kMs), 1u);
   policy_.Wanted(3, 2 * kMs);
   EXPECT_EQ(Holder(2 * kMs), 0u);
-  policy_.Drained(1, 2 * kMs);
+  policy_.Drained(1, 2 * kMs, 2 * kMs);
   EXPECT_EQ(Holder(2 * kMs), 3u);
   policy_.Idle(3, 3 * kMs);
-  policy_.Report(3, 100, 50);
+  policy_.Observe(3, {.busy_total_ns = 100, .backlog_ns = 50});
   policy_.Wanted(1, 4 * kMs);
   EXPECT_EQ(Holder(4 * kMs), 3u) << "it works again";
 }
@@ -74,7 +74,6 @@ TEST_F(RoundRobinTest, WhoIsRemovedDoesNotHoldUpTheOthers) {
   EXPECT_EQ(Holder(0), 1u);
   policy_.Remove(1, 1 * kMs);
   EXPECT_EQ(Holder(1 * kMs), 2u);
-  EXPECT_EQ(policy_.Shares().size(), 2u);
 }
 
 }  // namespace

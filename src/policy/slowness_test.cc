@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "policy/time_sharing.h"
-
 namespace prorata::policy {
 namespace {
 
@@ -31,20 +29,6 @@ TEST(SlownessTest, AKernelOfSecondsIsNotIdleness) {
   SlownessFigures figures = Running(0);
   figures.backlog_ns = 3'000'000'000;
   EXPECT_EQ(WhySlow(figures), Reasons{});
-}
-
-TEST(SlownessTest, WhatHoldsItBackMoreComesFirst) {
-  SlownessFigures figures = Running(0.3);
-  figures.at_limit = 0.6;
-  EXPECT_EQ(WhySlow(figures), Reasons{kAtLimit});
-  figures.waiting = 0.1;
-  EXPECT_EQ(WhySlow(figures), (Reasons{kAtLimit, kWaitsForTurn}));
-  figures.at_limit = 0.05;
-  EXPECT_EQ(WhySlow(figures), (Reasons{kWaitsForTurn, kAtLimit}));
-  figures.at_limit = 0.049;
-  EXPECT_EQ(WhySlow(figures), Reasons{kWaitsForTurn});
-  figures.waiting = 0.049;
-  EXPECT_EQ(WhySlow(figures), Reasons{kIdle});
 }
 
 // Two busy neighbours: it mostly waits for its turn, and would be at its limit at once without
@@ -94,27 +78,6 @@ TEST(SlownessTest, WithoutAProgramNothingElseMatters) {
   SlownessFigures figures;
   figures.waiting = 1;  // of one that has just died
   EXPECT_EQ(WhySlow(figures), Reasons{kNoProgram});
-}
-
-TEST(SlownessTest, TimeSharingKnowsWhoIsAtItsLimit) {
-  constexpr int64_t kMs = 1'000'000;
-  TimeSharing sharing;
-  ComputeTerms limited;
-  limited.limit = {300'000};
-  sharing.Add(1, limited, 0, 0);
-  sharing.Add(2, {}, 0, 0);
-  sharing.Wanted(1, 0);
-  sharing.Decide(0);
-  EXPECT_FALSE(sharing.AtLimit(1));
-  sharing.Report(1, 40 * kMs, 0);
-  sharing.Decide(40 * kMs);
-  sharing.Drained(1, 40 * kMs);
-  sharing.Wanted(1, 40 * kMs);
-  EXPECT_TRUE(sharing.AtLimit(1));
-  EXPECT_FALSE(sharing.AtLimit(2));
-  sharing.Decide(1'000 * kMs);
-  EXPECT_FALSE(sharing.AtLimit(1));
-  EXPECT_FALSE(sharing.AtLimit(3));
 }
 
 }  // namespace

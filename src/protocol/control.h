@@ -172,16 +172,17 @@ struct ShareDevice {
   uint64_t admitted_bytes = 0;     // what the grants may add up to now: at most the limit
   uint32_t memory_waits = 0;       // allocations that wait for the device's memory
   uint64_t memory_waiting_ns = 0;  // for how long the oldest of them has
-  uint64_t device_time_ns = 0;     // since the share was made
+  uint64_t device_time_ns = 0;     // GPU time: charged since the agent has had the share
+  uint64_t busy_time_ns = 0;       // its kernels ran for so long, by its members' estimate
   Fraction compute_request;
   Fraction compute_limit;
   uint32_t weight = kDefaultWeight;
   int32_t priority = 0;
   int64_t yield_within_ns = kDefaultYieldWithinNs;
   double entitled = 0;  // of the device's time, now, among those that want it
-  double achieved = 0;  // own device time / all shares' device time over the last second
-  // In about the last second, as parts of it: had the device; was held back for others, by its own
-  // limit on GPU time; was passed over.
+  // In about the last second, as parts of it: GPU time (charged); its kernels ran; was held back
+  // for others, by its own limit on GPU time; was stalled.
+  double achieved = 0;
   double busy = 0;
   double waiting_part = 0;
   double at_limit_part = 0;
@@ -239,6 +240,7 @@ struct DeviceStatus {
   // The most of its time that shares may use together above their requests.
   Fraction elastic_ceiling = Fraction::One();
   uint64_t set_aside_bytes = 0;   // the limits of guaranteed shares
+  int64_t driver_silent_ms = 0;   // NVML has not answered for so long: used_bytes is old; 0: it has
   std::vector<DeviceLink> links;  // to each device in their order, itself too; empty: not known
 };
 

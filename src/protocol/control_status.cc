@@ -54,6 +54,7 @@ json ToJson(const ShareDevice& device) {
           {"memory_waits", device.memory_waits},
           {"memory_waiting_ns", device.memory_waiting_ns},
           {"device_time_ns", device.device_time_ns},
+          {"busy_time_ns", device.busy_time_ns},
           {"compute_request", device.compute_request.value()},
           {"compute_limit", device.compute_limit.value()},
           {"weight", device.weight},
@@ -119,6 +120,7 @@ ShareDevice ShareDeviceOf(const json& object) {
   object.at("memory_waits").get_to(device.memory_waits);
   object.at("memory_waiting_ns").get_to(device.memory_waiting_ns);
   object.at("device_time_ns").get_to(device.device_time_ns);
+  object.at("busy_time_ns").get_to(device.busy_time_ns);
   device.compute_request = FractionOf(object.at("compute_request"));
   device.compute_limit = FractionOf(object.at("compute_limit"));
   object.at("weight").get_to(device.weight);
@@ -207,6 +209,7 @@ json ToJson(const DeviceStatus& device) {
           {"overcommit", device.overcommit},
           {"elastic_ceiling", device.elastic_ceiling.value()},
           {"set_aside_bytes", device.set_aside_bytes},
+          {"driver_silent_ms", device.driver_silent_ms},
           {"links", std::move(links)}};
 }
 
@@ -273,6 +276,7 @@ Result<DeviceStatus> DeviceFromJson(const json& object) {
     object.at("overcommit").get_to(device.overcommit);
     device.elastic_ceiling = FractionOf(object.at("elastic_ceiling"));
     object.at("set_aside_bytes").get_to(device.set_aside_bytes);
+    device.driver_silent_ms = object.value("driver_silent_ms", int64_t{0});
     for (const json& link : object.at("links")) device.links.push_back(LinkOf(link));
   });
 }

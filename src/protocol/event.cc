@@ -34,6 +34,8 @@ constexpr std::pair<EventKind, std::string_view> kNames[] = {
     {EventKind::kResourceConfigRefused, "resource_config_refused"},
     {EventKind::kGangBegun, "gang_begun"},
     {EventKind::kGangOver, "gang_over"},
+    {EventKind::kDriverSlow, "driver_slow"},
+    {EventKind::kDriverSlowOver, "driver_slow_over"},
 };
 
 // For people; what is not in the table (of a newer agent) is said as it came.
@@ -254,6 +256,12 @@ std::string Words(const Event& event) {
       return "runs on all its GPUs at the same time now" + Colon(event.detail);
     case EventKind::kGangOver:
       return "runs on each of its GPUs by itself again" + Colon(event.detail);
+    case EventKind::kDriverSlow:
+      return "the driver (NVML) has not answered for a second: figures of GPU memory are late; "
+             "shares keep their limits and their GPU time" +
+             Colon(event.detail);
+    case EventKind::kDriverSlowOver:
+      return "the driver (NVML) answers again" + Colon(event.detail);
   }
   return NameOf(event.kind);
 }

@@ -27,6 +27,7 @@
 //   resource_config_applied, resource_config_refused   a file of --resource-config; "detail" says
 //   gang_begun, gang_over  a share over several GPUs runs on all of them at the same time from now
 //                          on, because its kernels were seen to wait for each other; or no more
+//   driver_slow, driver_slow_over   NVML has not answered for a second; it answers again
 //   figures_missing        the device gives no figures per process; its total is used for the audit
 //
 // An allocation that is tried again and again is one event at once and one a second after that,
@@ -66,8 +67,10 @@ enum class EventKind : uint8_t {
   kResourceConfigRefused,
   kGangBegun,
   kGangOver,
+  kDriverSlow,
+  kDriverSlowOver,
 };
-inline constexpr size_t kEventKinds = static_cast<size_t>(EventKind::kGangOver) + 1;
+inline constexpr size_t kEventKinds = static_cast<size_t>(EventKind::kDriverSlowOver) + 1;
 // By kind: how often it happened, each event with its count.
 using EventCounts = std::array<uint64_t, kEventKinds>;
 

@@ -46,7 +46,7 @@ struct LimitsHeader {
   uint32_t member_slots;
   // One more at every start of an agent that adopts this share. Members join again when it moves.
   std::atomic<uint64_t> epoch;
-  // One more every 20 ms, by a thread of the agent that does only that.
+  // One more every 20 ms, by the agent's loop, on which leases are granted and revoked.
   alignas(64) std::atomic<uint64_t> heartbeat;
   std::atomic<uint32_t> ended;  // 1: the share was removed; members go on within what they have
   // Tests on a simulated GPU whose clock is slowed down (docs/SIMULATED_GPU.md): so many real
@@ -100,16 +100,7 @@ struct DeviceLimits {
   // Members of all shares that had work on the device when the agent last looked, each tenth of a
   // second: what takes long beside others need not be long.
   std::atomic<uint32_t> members_at_work;
-  // 1: members write often how much is left of what they launched (DeviceUsage::backlog_ns), though
-  // that costs them a processor's time. Where a share's kernels wait for each other, what becomes
-  // less on one device and not on another tells that a peer is missing.
-  std::atomic<uint32_t> closely;
-  // The sequence of a closed lease of which nobody waits to hear that it has drained: the next
-  // share was let in when this one's work was about to be done, and the agent will see by itself
-  // whether this one waits for another turn. Members write the drained_sequence of it, or that they
-  // are waiting, and send nothing.
-  std::atomic<uint32_t> drain_unawaited;
-  uint32_t reserved1[11];
+  uint32_t reserved1[13];
   // What all grants of this share on this device add up to, with what the audit found beyond them,
   // for cuMemGetInfo: above the limit only while a limit that was lowered below use is being
   // reached, or when overhead alone is above it.
@@ -154,7 +145,13 @@ struct MemberRow {
   // /proc/PID/status). 0: the slot is free. The dead stay until their memory is gone.
   std::atomic<uint32_t> host_pid;
   std::atomic<uint32_t> inner_pid;
-  uint64_t reserved[6];
+  // For an agent that takes the share over; nothing for members. When the process started, in ticks
+  // since boot, and 1: what the slot was is gone (dead, or another program by exec), and only its
+  // memory may still be there.
+  std::atomic<uint64_t> start_ticks;
+  std::atomic<uint32_t> departed;
+  uint32_t reserved0;
+  uint64_t reserved[4];
   // Its device time over wall time, about the last second.
   std::atomic<uint32_t> busy_ppm[kMaxDevices];
   // What the audit found it to hold on a device beyond its charges. Counts as used by it.

@@ -40,10 +40,6 @@ struct UsageHeader {
 };
 static_assert(sizeof(UsageHeader) == 128);
 
-// Bits of DeviceUsage::minds_lease.
-inline constexpr uint32_t kMindsOpening = 1;
-inline constexpr uint32_t kMindsClosing = 2;
-
 struct DeviceUsage {
   // Line 0: memory. `used` is everything charged, contexts included; `overhead` is the part of it
   // that no allocation call asked for.
@@ -52,7 +48,8 @@ struct DeviceUsage {
   std::atomic<uint64_t> refusals;
   std::atomic<uint64_t> refused_bytes;  // what the last request that was refused asked for
   uint64_t reserved0[4];
-  // Line 1: time. Measured device time since joining, overlaps of one member divided (their union).
+  // Line 1: time. How long kernels ran since joining, by the member's own measurements and
+  // estimates: a figure, and a measure of progress. No charge depends on it.
   alignas(64) std::atomic<uint64_t> device_time_ns;
   std::atomic<uint64_t> backlog_ns;  // estimated device time of work launched and not yet done
   std::atomic<uint32_t> waiting;     // threads that wait for the lease
@@ -66,12 +63,14 @@ struct DeviceUsage {
   // look. Nothing outstanding: when that was last so, or seen. The one absolute time: a reader in
   // another time namespace finds it far from its own time, and goes by `backlog_ns`.
   std::atomic<int64_t> expected_end_ns;
-  // Of which changes of the lease the helper needs no kLeaseChanged, for its next look comes by
-  // itself (src/client/look_timer.h). kMindsOpening: threads that wait for the lease move it then.
-  // kMindsClosing: it comes when all that was launched should be done, which is known by
-  // `expected_end_ns` without it.
-  std::atomic<uint32_t> minds_lease;
-  uint32_t reserved1[3];
+  // 1: everything that is not proven done is proven not to have begun, for it is behind a wait or a
+  // host function in its stream. The device is not kept by it.
+  std::atomic<uint32_t> blocked;
+  uint32_t reserved1;
+  // Time since joining in which the device was not proven idle of this member's work, by its own
+  // clock: from a submission to the proof that everything submitted is done. A figure for the time
+  // in which nobody waits; where somebody does, the agent charges by its own clock.
+  std::atomic<uint64_t> occupied_ns;
   // Line 2: what mode choice will need.
   alignas(64) std::atomic<uint64_t> synchronizations;
   std::atomic<uint64_t> copied_bytes;

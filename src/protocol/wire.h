@@ -27,12 +27,10 @@ enum class MessageType : uint16_t {
   kContextMade = 5,     // member -> agent: a context was made, or something else that takes memory
                         // and does not say how much; `reserved_bytes` were charged for it
   kContextSettled = 6,  // agent -> member: what it really took, by NVML
-  kLeaseWanted = 7,     // member -> agent: a launch waits for the lease. Neither this nor
-                     // kLeaseDrained is sent of the lease that DeviceLimits::drain_unawaited names
+  kLeaseWanted = 7,     // member -> agent: a launch waits for the lease
   kLeaseIdle = 8,       // member -> agent: nothing queued, nothing running, since idle_report_us
   kLeaseDrained = 9,    // member -> agent: the work launched under the closed lease is done
-  kLeaseChanged = 10,   // agent -> member: the lease word changed (wakes the helper thread's poll);
-                        // to whom DeviceUsage::minds_lease does not say that it sees that by itself
+  kLeaseChanged = 10,   // agent -> member: the lease word changed (wakes the helper thread's poll)
   kRefused = 11,        // agent -> member, then the connection closes
   kUsageWanted = 20,    // anybody -> agent, joined or not
   kUsageShown = 21,     // agent -> who asked, with a member's usage memory, to read; see there

@@ -149,6 +149,23 @@ def wait_value(ctx):
     return {"order": before + words(word, 1), **overlap(stamps, 60)}
 
 
+def self_release(ctx):
+    """Launches behind a wait that the same thread ends after the last of them."""
+    number, kernel_us = int(sys.argv[3]), int(sys.argv[4])
+    stream = ctx.stream()
+    word = ctx.alloc(1)
+    host = made("cuMemHostAlloc", ctypes.c_size_t(4096), 0)
+    flag = ctypes.c_uint32.from_address(host.value)
+    for turn in range(1, 4):
+        flag.value = 0
+        call("cuStreamWaitValue32_v2", stream, U64(host.value), 1, 0)
+        for _ in range(number):
+            ctx.step(stream, word, 1, turn, 1000 * kernel_us)
+        flag.value = 1
+        call("cuStreamSynchronize", stream)
+    return {"order": words(word, 1)}
+
+
 def host_function(ctx):
     """A host function that the streams wait for, and work behind it."""
     stream, done = ctx.stream(), []
@@ -312,8 +329,8 @@ def contexts(first):
     return {"order": words(word, 2) + words(there, 1), **overlap(stamps, 10)}
 
 
-SCENARIOS = {"streams": streams, "wait-value": wait_value, "host-function": host_function,
-             "polling": polling, "copies": copies, "boxes": boxes, "peers": peers,
+SCENARIOS = {"streams": streams, "wait-value": wait_value, "self-release": self_release,
+             "host-function": host_function, "polling": polling, "copies": copies, "boxes": boxes, "peers": peers,
              "contexts": contexts,
              **{f"capture-{mode}": lambda ctx, mode=mode: capture(ctx, mode) for mode in MODES}}
 
@@ -321,7 +338,7 @@ SCENARIOS = {"streams": streams, "wait-value": wait_value, "host-function": host
 def main():
     call("cuInit", 0)
     print(json.dumps(SCENARIOS[sys.argv[1]](Context())), flush=True)
-    if len(sys.argv) > 3:
+    if "--stay" in sys.argv:
         sys.stdin.read()  # it lives until it was looked at
 
 

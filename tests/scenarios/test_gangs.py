@@ -77,7 +77,8 @@ class Gangs(harness.MachineTestCase):
         self.assertNotIn("gang_begun", [event["event"] for event in self.events()])
 
     def test_two_that_stall_become_gangs_and_it_is_told(self):
-        wall_s, share = self.run_two()
+        # With requests: without any both hold their leases, and nothing stalls.
+        wall_s, share = self.run_two("--compute", "0.3")
         self.assertEqual(share["gang"], "auto")
         begun = [event for event in self.events() if event["event"] == "gang_begun"]
         self.assertTrue(begun)

@@ -1,6 +1,7 @@
 """The agent is stopped or killed under contention, in real processes: programs go on, limits hold, and
 it serves again. Looked at by the device's own account; a run that noise disturbed is skipped.
 """
+import ctypes
 import json
 import os
 import pathlib
@@ -53,6 +54,8 @@ tolerance_points = 10
 """
 SILENT_MS, BACK_MS, END_MS = 600, 1600, 2500
 LOOK_MS = 20
+# Of <sys/ptrace.h> and <sys/wait.h>.
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
 # Layer M: three times the tolerance, five times the latencies.
 TOLERANCE = 3 * 0.03
 GAP_MS = 5 * 100
@@ -143,6 +146,24 @@ class Silence(unittest.TestCase):
 
     def test_a_killed_agent_stops_nobody(self):
         self.check(lambda run: run.machine.kill_agent(), self.restart)
+
+    def test_an_agent_whose_loop_is_stuck(self):
+        """Its other threads go on, as those of a process that waits in a call of the kernel do."""
+        libc = ctypes.CDLL(None, use_errno=True)
+
+        def ptrace(request, run):
+            no = ctypes.c_void_p(0)
+            if libc.ptrace(ctypes.c_long(request), ctypes.c_int(run.agent.pid), no, no) != 0:
+                self.skipTest("may not stop a thread of the agent: " +
+                              os.strerror(ctypes.get_errno()))
+
+        def stick(run):
+            # The loop is the main thread, and ptrace stops that one thread alone.
+            ptrace(PTRACE_SEIZE, run)
+            ptrace(PTRACE_INTERRUPT, run)
+            os.waitpid(run.agent.pid, WALL)
+
+        self.check(stick, lambda run: ptrace(PTRACE_DETACH, run))
 
     def test_an_agent_that_takes_connections_and_does_not_answer(self):
         """As one does that is stopped when it has just begun. The lease is open when it falls silent,

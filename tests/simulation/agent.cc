@@ -125,7 +125,7 @@ void Agent::Run() {
     const bool silent =
         now_ns - last_beat_ns_ >= static_cast<int64_t>(protocol::kAgentSilentAfterNs);
     last_beat_ns_ = now_ns;
-    if (silent) BeginAnew();
+    if (silent) ResetAfterOutage();
     for (const auto& share : shares_) share->header.heartbeat.fetch_add(1);
     next_beat_ns_ = now_ns + static_cast<int64_t>(protocol::kHeartbeatPeriodNs);
   }
@@ -164,10 +164,10 @@ void Agent::Arm() {
 }
 
 // It was silent itself: nobody is a gang any more, and no device knows of one (agent/leases.cc).
-void Agent::BeginAnew() {
+void Agent::ResetAfterOutage() {
   life_->gangs.BeginAnew();
   for (size_t i = 0; i < life_->devices.size(); ++i) {
-    WriteOut(i, life_->devices[i].leases.BeginAnew(world_.now_ns()));
+    WriteOut(i, life_->devices[i].leases.ResetAfterOutage(world_.now_ns()));
   }
   for (size_t i = 0; i < life_->devices.size(); ++i) Touch(static_cast<int>(i));
 }
@@ -290,34 +290,40 @@ void Agent::WriteOut(size_t device, const DeviceLeases::Outcome& outcome) {
     for (Process* member : share.members) {
       if (static_cast<size_t>(member->device()) != device) continue;
       if (StateOpen(share, static_cast<int>(device))) member->LeaseWordChanged();
-      const DeviceLeases& leases = life_->devices[device].leases;
-      if (leases.MindsLease(change.share, member->id(), world_.now_ns())) continue;
       if (member->connected()) member->LeaseMessage();
     }
   }
 }
 
+int64_t Agent::ChargedNs(const std::string& name, int of_device) const {
+  int64_t charged_ns = 0;
+  for (const auto& share : shares_) {
+    if (share->spec.name != name || life_ == nullptr) continue;
+    for (size_t i = 0; i < life_->devices.size(); ++i) {
+      if (of_device != kAllDevices && static_cast<size_t>(of_device) != i) continue;
+      charged_ns += static_cast<int64_t>(life_->devices[i].leases.ChargedNs(share->key));
+    }
+  }
+  return charged_ns;
+}
+
 bool Agent::StateOpen(const SimulatedShare& share, int device) const {
-  return life_->devices[static_cast<size_t>(device)].leases.State(share.key).open;
+  return life_->devices[static_cast<size_t>(device)].leases.State(share.key).phase ==
+         policy::LeasePolicy::Phase::kRunning;
 }
 
 std::string Agent::CheckLeases() const {
   if (life_ == nullptr) return "";
   for (const Life::Device& device : life_->devices) {
-    int open = 0, together = 0;
     for (const auto& [key, time] : device.times) {
       const bool word = (time->lease() & protocol::kLeaseOpen) != 0;
       // A share that is just being made has a closed word and no state yet.
-      if (word != device.leases.State(key).open) {
+      if (word != (device.leases.State(key).phase == policy::LeasePolicy::Phase::kRunning)) {
         return "the lease word of share " + shares_[key - 1]->spec.name +
                " is not what the policy decided";
       }
-      open += word;
-      together += word && device.leases.State(key).together;
     }
-    if (open > 1 && together != open) {
-      return std::to_string(open) + " shares hold the device's lease at once";
-    }
+    if (const char* broken = device.leases.CheckInvariants()) return broken;
   }
   return "";
 }

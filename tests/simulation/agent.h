@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "agent/device_leases.h"
-#include "agent/gang_leases.h"
+#include "agent/compute/device_leases.h"
+#include "agent/compute/gang_leases.h"
 #include "simulation/delays.h"
 #include "simulation/event_loop.h"
 #include "simulation/process.h"
@@ -49,6 +49,9 @@ class Agent final : public Thread {
 
   // Empty, or how the lease words contradict the policy.
   std::string CheckLeases() const;
+  // What a share was charged, on one of its devices or on all together.
+  static constexpr int kAllDevices = -1;
+  int64_t ChargedNs(const std::string& share, int device = kAllDevices) const;
   bool StateOpen(const SimulatedShare& share, int device) const;
   // Since when it has been answering as it should; for judging waits.
   int64_t troubled_until_ns() const { return troubled_until_ns_; }
@@ -65,7 +68,7 @@ class Agent final : public Thread {
 
   void Run() override;
   void Begin();  // a new agent adopts what the files say
-  void BeginAnew();
+  void ResetAfterOutage();
   void Handle(const Message& message);
   void Join(Process& member);
   void Depart(Process& member);

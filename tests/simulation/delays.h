@@ -50,6 +50,7 @@ struct Mishaps {
   double program_stops_per_s = 0;  // SIGSTOP of a program for up to stop_ns
   double agent_stops_per_s = 0;
   double agent_kills_per_s = 0;  // and a new one after up to stop_ns
+  double lies_per_s = 0;         // the last program says what is not so
   int64_t stop_ns = 300'000'000;
 };
 

@@ -1,8 +1,8 @@
 #include "simulation/policies.h"
 
+#include "policy/compute/time_sharing.h"
 #include "policy/gemini_tokens.h"
 #include "policy/round_robin.h"
-#include "policy/time_sharing.h"
 
 namespace prorata::simulation {
 

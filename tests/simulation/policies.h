@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "policy/lease_policy.h"
+#include "policy/compute/lease_policy.h"
 
 namespace prorata::simulation {
 

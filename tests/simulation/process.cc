@@ -1,5 +1,7 @@
 #include "simulation/process.h"
 
+#include <algorithm>
+
 #include "simulation/agent.h"
 #include "simulation/process_threads.h"
 #include "simulation/world.h"
@@ -10,7 +12,6 @@ namespace {
 // The library's types for the core's handles, and back.
 CUevent EventOf(simgpu::Handle handle) { return reinterpret_cast<CUevent>(handle); }
 simgpu::Handle HandleOf(CUevent event) { return reinterpret_cast<simgpu::Handle>(event); }
-CUstream StreamOf(simgpu::Handle handle) { return reinterpret_cast<CUstream>(handle); }
 simgpu::Handle HandleOf(CUstream stream) { return reinterpret_cast<simgpu::Handle>(stream); }
 
 }  // namespace
@@ -23,17 +24,34 @@ Process::Process(World& world, const ProgramSpec& spec, SimulatedShare* share, u
       id_(id),
       rank_(rank),
       random_(world.random().Next()),
-      host_(std::make_unique<Host>(world.loop(), *this)),
-      helper_(std::make_unique<Helper>(world.loop(), *this)) {}
+      kernels_(KernelSeed(world, spec, rank.device)),
+      helper_(std::make_unique<Helper>(world.loop(), *this)),
+      host_functions_(std::make_unique<HostFunctions>(world.loop(), *this)) {
+  for (int i = 0; i < spec.threads; ++i) {
+    hosts_.push_back(std::make_unique<Host>(world.loop(), *this, i == 0));
+  }
+}
 
-Process::~Process() = default;
+Process::~Process() {
+  if (work_ != nullptr) client::FreeFences(work_.get());
+}
 
 void Process::Start() {
   alive_ = true;
   began_ns_ = NowNs();
   process_ = world_.machine().RegisterProcess(static_cast<int>(1000 + id_)).value();
   world_.Trace("start", id_);
-  host_->Start();
+  hosts_[0]->Start();
+}
+
+int64_t Process::EndsNs() const {
+  const int64_t lives_until_ns = began_ns_ + spec_.life_ns;
+  return spec_.life_ns > 0 ? std::min(spec_.stop_ns, lives_until_ns) : spec_.stop_ns;
+}
+
+bool Process::waits_for_lease() const {
+  return std::any_of(hosts_.begin(), hosts_.end(),
+                     [](const auto& host) { return host->waits_for_lease(); });
 }
 
 bool Process::Join() {
@@ -53,26 +71,15 @@ bool Process::MakeContext() {
     return false;
   }
   context_ = *context;
-  for (int i = 0; i < spec_.streams; ++i) {
-    streams_.push_back(
-        world_.machine().CreateStream(context_, simgpu::StreamKind::kNonBlocking).value());
-  }
   spent_ns_ += world_.delays().create_context_ns;
-  if (share_ == nullptr) return true;
-  usage_.overhead_bytes.store(world_.machine().device(rank_.device).context_bytes);
-  ring_ = std::make_unique<client::Ring>();
-  client::ClearRing(ring_.get());
-  ring_->context.store(reinterpret_cast<CUcontext>(context_));
-  records_ = std::make_unique<client::StreamRecord[]>(streams_.size());
-  for (size_t i = 0; i < streams_.size(); ++i) {
-    client::StreamRecord& record = records_[i];
-    record.owner.store(host_.get());
-    record.ring = ring_.get();
-    record.context = reinterpret_cast<CUcontext>(context_);
-    record.stream = StreamOf(streams_[i]);
-    record.open_slot = record.last_slot = -1;
+  if (share_ != nullptr) {
+    usage_.overhead_bytes.store(world_.machine().device(rank_.device).context_bytes);
+    work_ = std::make_unique<client::ContextWork>();
+    work_->context.store(reinterpret_cast<CUcontext>(context_));
   }
-  helper_->WakeAt(NowNs());
+  for (const auto& host : hosts_) host->MakeStreams();
+  threads_at_work_ = spec_.threads;
+  if (share_ != nullptr) helper_->WakeAt(NowNs());
   return true;
 }
 
@@ -86,8 +93,12 @@ void Process::End() {
   busy_at_end_ns_ = BusyNs();
   alive_ = false;
   ended_ns_ = NowNs();
-  waits_for_lease_ = false;
-  for (Thread* thread : {static_cast<Thread*>(host_.get()), static_cast<Thread*>(helper_.get())}) {
+  std::vector<Thread*> threads = {helper_.get(), host_functions_.get()};
+  for (const auto& host : hosts_) {
+    host->StopWaiting();
+    threads.push_back(host.get());
+  }
+  for (Thread* thread : threads) {
     thread->Sleep();
     world_.ForgetWaits(thread);
   }
@@ -107,10 +118,68 @@ uint64_t Process::helper_looks() const { return helper_->runs(); }
 
 int64_t Process::lived_ns() const { return (alive_ ? world_.now_ns() : ended_ns_) - began_ns_; }
 
+// The same for the same process of the same program, whoever runs beside it.
+uint64_t Process::KernelSeed(const World& world, const ProgramSpec& spec, int device) {
+  const auto earlier =
+      std::count_if(world.processes().begin(), world.processes().end(),
+                    [&](const auto& process) { return process->spec().name == spec.name; });
+  uint64_t seed = world.seed() * 1'000'003 + static_cast<uint64_t>(earlier) * 64 +
+                  static_cast<uint64_t>(device);
+  for (const char c : spec.name) seed = seed * 31 + static_cast<unsigned char>(c);
+  return seed;
+}
+
 int64_t Process::KernelNs() {
   const KernelTime& kernel = spec_.kernel;
-  if (!kernel.choice_ns.empty()) return kernel.choice_ns[random_.Next() % kernel.choice_ns.size()];
-  return random_.Between(kernel.low_ns, kernel.high_ns);
+  if (!kernel.parts.empty()) {
+    double left = kernels_.Unit();
+    for (size_t i = 0; i + 1 < kernel.parts.size(); ++i) {
+      left -= kernel.parts[i];
+      if (left < 0) return kernel.choice_ns[i];
+    }
+    return kernel.choice_ns.back();
+  }
+  if (!kernel.choice_ns.empty()) return kernel.choice_ns[kernels_.Next() % kernel.choice_ns.size()];
+  return kernels_.Between(kernel.low_ns, kernel.high_ns);
+}
+
+// The worst that comes to mind: any word, any value, and messages for any sequence.
+void Process::Lie(Random& random) {
+  if (!alive_ || share_ == nullptr || !connected_) return;
+  lied_ = true;
+  const uint64_t values[] = {
+      0,           1, random.Next(), random.Next() % 1'000'000'000, static_cast<uint64_t>(NowNs()),
+      ~uint64_t{0}};
+  const uint64_t value = values[random.Next() % std::size(values)];
+  const auto sequence = client::SequenceOf(Limits(0).lease.load());
+  switch (random.Between(0, 11)) {
+    case 0:
+      return usage_.device_time_ns.store(value);
+    case 1:
+      return usage_.backlog_ns.store(value);
+    case 2:
+      return usage_.waiting.store(static_cast<uint32_t>(value));
+    case 3:
+      return usage_.drained_sequence.store(static_cast<uint32_t>(value));
+    case 4:
+      return usage_.drained_sequence.store(sequence);
+    case 5:
+      return usage_.launches.store(value);
+    case 6:
+      return usage_.persistent_ns.store(value);
+    case 7:
+      return usage_.expected_end_ns.store(static_cast<int64_t>(value));
+    case 8:
+      return usage_.blocked.store(static_cast<uint32_t>(value));
+    case 9:
+      return usage_.occupied_ns.store(value);
+    default:
+      break;
+  }
+  using Type = protocol::MessageType;
+  const Type types[] = {Type::kLeaseWanted, Type::kLeaseIdle, Type::kLeaseDrained};
+  const uint32_t of = random.Chance(0.5) ? sequence : static_cast<uint32_t>(value);
+  world_.agent()->Post(*this, types[random.Next() % std::size(types)], of);
 }
 
 // --- The agent's side ---------------------------------------------------------------------------
@@ -121,7 +190,7 @@ void Process::Welcomed() {
   connected_ = true;
   world_.Trace("joined", id_);
   if (context_ == 0) {
-    host_->WakeAt(NowNs() + world_.delays().Wake(random_));
+    hosts_[0]->WakeAt(NowNs() + world_.delays().Wake(random_));
   } else {
     helper_->JoinAnswered(true);
   }
@@ -132,7 +201,10 @@ void Process::LeaseMessage() {
 }
 
 void Process::LeaseWordChanged() {
-  if (alive_ && waits_for_lease_) host_->LeaseWoken();
+  if (!alive_) return;
+  for (const auto& host : hosts_) {
+    if (host->waits_for_lease()) host->LeaseWoken();
+  }
 }
 
 void Process::ConnectionClosed() {
@@ -140,7 +212,7 @@ void Process::ConnectionClosed() {
   const bool was_joining = std::exchange(joining_, false);
   connected_ = false;
   if (context_ == 0) {
-    if (was_joining) host_->WakeAt(NowNs() + world_.delays().Wake(random_));
+    if (was_joining) hosts_[0]->WakeAt(NowNs() + world_.delays().Wake(random_));
   } else {
     helper_->JoinAnswered(false);
   }
@@ -166,18 +238,6 @@ bool Process::Send(protocol::MessageType type, const protocol::LeaseEvent& event
   return true;
 }
 
-bool Process::PlanLook(uint32_t, int64_t at_ns, int64_t by_ns) {
-  compute_.look_ns = at_ns;
-  compute_.look_by_ns = by_ns;
-  return by_ns != 0;
-}
-
-void Process::MoveLook(uint32_t, int64_t at_ns) {
-  spent_ns_ += world_.delays().arm_timer_ns;
-  compute_.look_ns = at_ns;
-  helper_->Move(at_ns);
-}
-
 bool Process::CreateEvent(CUevent* event) {
   const auto made = world_.machine().CreateEvent(context_);
   spent_ns_ += world_.delays().create_event_ns;
@@ -186,12 +246,12 @@ bool Process::CreateEvent(CUevent* event) {
   return true;
 }
 
-bool Process::Record(const client::StreamRecord& stream, CUevent event) {
+client::Recorded Process::Record(const client::StreamRecord& stream, CUevent event) {
   spent_ns_ += world_.delays().record_ns;
   world_.CoreTouched();
-  return world_.machine()
-      .Submit(HandleOf(stream.stream), simgpu::Work::Record(HandleOf(event)))
-      .has_value();
+  const simgpu::Work work = simgpu::Work::Record(HandleOf(event));
+  const bool taken = world_.machine().Submit(HandleOf(stream.stream), work).has_value();
+  return taken ? client::Recorded::kYes : client::Recorded::kNo;
 }
 
 bool Process::Pending(CUevent event) {

@@ -1,13 +1,16 @@
 #pragma once
 
 // One simulated process: the client library's machines over the simulated device. It is the World
-// (client/member_compute.h) of its own machines; what they call takes time on the calling thread.
+// (client/compute/device_compute.h) of its own machines; what they call takes time on the calling
+// thread.
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <vector>
 
-#include "client/fence_machine.h"
+#include "client/compute/work_tracker.h"
+#include "client/silence.h"
 #include "simgpu/core/machine.h"
 #include "simulation/delays.h"
 #include "simulation/event_loop.h"
@@ -41,13 +44,20 @@ class Process {
   void Stop(int64_t until_ns) { stopped_until_ns_ = until_ns; }
   int64_t stopped_until_ns() const { return stopped_until_ns_; }
   bool alive() const { return alive_; }
-  bool waits_for_lease() const { return waits_for_lease_; }
+  // Says something to the agent that is not so.
+  void Lie(Random& random);
+  bool lied() const { return lied_; }
+  bool waits_for_lease() const;  // a thread of it
   // For judging: told now and then whether it waits although it need not, and how long the device
   // has idled so far; how much of that was while it waited.
   void WatchIdle(bool waits, int64_t idle_ns) {
-    if (!waits || launches_ != watched_launches_) idle_when_waiting_began_ns_ = idle_ns;
+    if (!waits || launches_ != watched_launches_) {
+      idle_when_waiting_began_ns_ = idle_ns;
+      waiting_since_ns_ = NowNs();
+    }
     watched_launches_ = launches_;
   }
+  int64_t waiting_ns() { return NowNs() - waiting_since_ns_; }
   int64_t idle_while_waiting_ns(int64_t idle_ns) const {
     return idle_ns - idle_when_waiting_began_ns_;
   }
@@ -85,28 +95,50 @@ class Process {
   client::DeviceCompute& Compute(uint32_t) { return compute_; }
   client::Estimates& estimates() { return estimates_; }
   bool Send(protocol::MessageType type, const protocol::LeaseEvent& event);
-  bool PlanLook(uint32_t, int64_t at_ns, int64_t by_ns);
-  void MoveLook(uint32_t, int64_t at_ns);
+  template <typename F>
+  void ForEachWork(uint32_t, F&& f) {
+    if (work_ != nullptr && work_->listed != nullptr) f(*work_);
+  }
+  bool MayRecord() { return true; }
+  void DoneRecording() {}
+  void RecordGone(client::StreamRecord* record) { free_records_.push_back(record); }
   struct OwnCalls {
     explicit OwnCalls(Process&) {}
   };
   bool CreateEvent(CUevent* event);
-  bool Record(const client::StreamRecord& stream, CUevent event);
+  client::Recorded Record(const client::StreamRecord& stream, CUevent event);
   bool Pending(CUevent event);
   bool Elapsed(CUevent from, CUevent to, int64_t* ns);
 
  private:
   class Host;
   class Helper;
+  class HostFunctions;
   friend class Host;
   friend class Helper;
+  friend class HostFunctions;
+
+  struct Stream {
+    simgpu::Handle handle = 0;
+    client::StreamRecord* record = nullptr;  // null: without prorata
+  };
+
+  // Its streams (process_streams.cc), as the client library governs them.
+  Stream MakeStream(const Host* thread);
+  void DestroyStream(const Stream& stream);
+  // What comes into the stream next waits until the gate is opened.
+  simgpu::Handle PutWait(const Stream& stream, simgpu::Handle event_before);
+  void OpenGate(simgpu::Handle gate);
+  void PutHostFunction(const Stream& stream, int64_t ns);
 
   bool Join();         // false: no agent
   bool MakeContext();  // false: the device has no room for it, and the program has ended
   void End();
-  client::FenceMachine<Process> Fences() { return client::FenceMachine<Process>(*this); }
+  int64_t EndsNs() const;  // by itself
+  client::WorkTracker<Process> Tracker() { return client::WorkTracker<Process>(*this); }
   int64_t TakeSpent() { return std::exchange(spent_ns_, 0); }
   int64_t KernelNs();
+  static uint64_t KernelSeed(const World& world, const ProgramSpec& spec, int device);
 
   World& world_;
   const ProgramSpec& spec_;
@@ -114,10 +146,11 @@ class Process {
   const uint32_t id_;
   const Rank rank_;
   Random random_;
+  Random kernels_;  // of its own: what it launches does not depend on what else goes on
 
   bool alive_ = false;
   int64_t stopped_until_ns_ = 0;
-  bool waits_for_lease_ = false;
+  bool lied_ = false;
   bool connected_ = false;
   bool joining_ = false;
   int64_t spent_ns_ = 0;  // by the thread that is at it
@@ -127,22 +160,25 @@ class Process {
   int64_t ended_ns_ = 0;
   int64_t busy_at_end_ns_ = 0;
   int64_t idle_when_waiting_began_ns_ = 0;
+  int64_t waiting_since_ns_ = 0;
   uint64_t watched_launches_ = 0;
 
   simgpu::Handle process_ = 0;
   simgpu::Handle context_ = 0;
-  std::vector<simgpu::Handle> streams_;
+  int threads_at_work_ = 0;
 
   // What the client library has in its globals.
   protocol::DeviceUsage usage_ = {};
   client::DeviceCompute compute_ = {};
   client::Estimates estimates_;
   client::Silence silence_;
-  std::unique_ptr<client::Ring> ring_;
-  std::unique_ptr<client::StreamRecord[]> records_;
+  std::unique_ptr<client::ContextWork> work_;
+  std::vector<std::unique_ptr<client::StreamRecord>> records_;
+  std::vector<client::StreamRecord*> free_records_;
 
-  std::unique_ptr<Host> host_;
+  std::vector<std::unique_ptr<Host>> hosts_;
   std::unique_ptr<Helper> helper_;
+  std::unique_ptr<HostFunctions> host_functions_;
 };
 
 }  // namespace prorata::simulation

@@ -1,21 +1,27 @@
 #pragma once
 
-// The two threads of a simulated process: the program's own, and the library's helper.
+// The threads of a simulated process: the program's own, the library's helper, and the driver's for
+// host functions.
 
-#include "client/launch_steps.h"
+#include "client/compute/gate.h"
 #include "simulation/process.h"
 
 namespace prorata::simulation {
 
-// A program: launches, synchronises, sleeps, and again. What it does between two waits happens at
-// one instant and is paid for afterwards, but that now and then it loses its processor in between.
+// A thread of the program: launches, synchronises, sleeps, and again. What it does between two
+// waits happens at one instant and is paid for afterwards, but that now and then it loses its
+// processor in between.
 class Process::Host final : public Thread {
  public:
-  Host(EventLoop& loop, Process& process) : Thread(loop), process_(process), wait_(0) {}
+  // The first thread of a process joins, and makes its context.
+  Host(EventLoop& loop, Process& process, bool first)
+      : Thread(loop), process_(process), first_(first), wait_(0) {}
 
-  bool awaits_lease() const { return process_.waits_for_lease_; }
+  bool waits_for_lease() const { return waits_for_lease_; }
   void Start();
+  void MakeStreams();
   void LeaseWoken();
+  void StopWaiting() { waits_for_lease_ = false; }
 
  private:
   enum class At : uint8_t {
@@ -27,9 +33,11 @@ class Process::Host final : public Thread {
     kRaise,
     kSubmit,
     kAccount,
-    kFenced,
+    kPoll,
     kSync,
     kSynced,
+    kSyncStream,
+    kStreamSynced,
     kLast,
     kEnd,
   };
@@ -37,25 +45,46 @@ class Process::Host final : public Thread {
   // One step; false: it has asked to be woken.
   bool Step();
   bool NextRequest();  // false: none has come
+  // What it launches next, and how much of that: the streams that are only to exist, what lies
+  // behind a wait for good, or a request.
+  enum class Part : uint8_t { kIdleStreams, kBlocked, kRequests };
+  bool BeginPart();  // false: it is over, or asleep
+  void ChooseLaunch();
+  void EndPart();
+  bool WaitsForStreams() const;
+  const std::vector<Stream>& SyncedStreams() const;
+  bool SyncStream();
+  bool SyncContext(At then);
   bool StepGate();
   bool StepSubmit();
   void StepAccount();
   void PayAndGoOn(At next);  // wakes when what was spent is over
   bool Preempted();
-  bool AwaitDevice(simgpu::Handle event_or_context, bool event);
   bool Governed() const { return process_.share_ != nullptr; }
-  client::StreamRecord* record() { return &process_.records_[stream_]; }
+  client::StreamRecord* record() const { return stream_.record; }
 
   Process& process_;
+  const bool first_;
   At at_ = At::kJoin;
   client::LaunchWait wait_;
-  int stream_ = 0;
+  bool waits_for_lease_ = false;
+  std::vector<Stream> streams_;
+  std::vector<Stream> idle_streams_;
+  Stream blocked_;
+  simgpu::Handle blocked_gate_ = 0;
+  Part part_ = Part::kIdleStreams;
+  int left_ = 0;             // launches of this part, or request
+  uint64_t launched_ = 0;    // of its requests
+  simgpu::Handle gate_ = 0;  // of this request; 0: there is none
+  size_t sync_stream_ = 0;
+  client::WorkTracker<Process>::SyncMark sync_mark_;
+  Stream stream_;  // of this launch
   bool begins_ = false;
   bool raising_ = false;  // the gate was asked again after the batch was prepared for
   uint32_t estimate_ns_ = 0;
   uint64_t key_ = 0;
   int64_t kernel_ns_ = 0;
-  int32_t held_slot_ = -1;
+  uint64_t epoch_ = 0;  // of the synchronisation of its context
   bool in_request_ = false;
   int64_t request_came_ns_ = 0;
   int64_t next_request_ns_ = -1;
@@ -66,7 +95,6 @@ class Process::Helper final : public Thread {
   Helper(EventLoop& loop, Process& process) : Thread(loop), process_(process) {}
   // There is something to read.
   void Readable();
-  void Move(int64_t at_ns);
   void JoinAnswered(bool welcome);
 
  private:
@@ -77,7 +105,27 @@ class Process::Helper final : public Thread {
   Process& process_;
   int64_t next_connect_ns_ = 0;
   int64_t join_until_ns_ = 0;
-  bool by_timer_ = false;  // that is what it wakes for
+};
+
+// The driver's thread runs them one after the other, each when its stream has got there.
+class Process::HostFunctions final : public Thread {
+ public:
+  HostFunctions(EventLoop& loop, Process& process) : Thread(loop), process_(process) {}
+  // `reached`: an event before it in its stream, and its to destroy; `gate`: opened after it.
+  void Add(simgpu::Handle reached, simgpu::Handle gate, int64_t ns);
+
+ private:
+  struct Entry {
+    simgpu::Handle reached;
+    simgpu::Handle gate;
+    int64_t ns;
+  };
+  void Begin();
+  void Run() override;
+
+  Process& process_;
+  std::deque<Entry> queue_;
+  bool running_ = false;
 };
 
 }  // namespace prorata::simulation

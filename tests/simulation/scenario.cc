@@ -45,10 +45,17 @@ void ReadKernel(TomlReader& reader, KernelTime* kernel) {
   }
   if (const toml::table* table = node->as_table()) {
     const toml::array* choice = table->get_as<toml::array>("choice");
-    if (choice == nullptr || choice->empty() || choice->size() > 100 || table->size() != 1) {
-      return reader.Complain(kKey, "{ choice = [a, b, ...] }");
+    const toml::array* parts = table->get_as<toml::array>("parts");
+    const size_t keys = parts == nullptr ? 1 : 2;
+    if (choice == nullptr || choice->empty() || choice->size() > 100 || table->size() != keys ||
+        (parts != nullptr && parts->size() != choice->size())) {
+      return reader.Complain(kKey, "{ choice = [a, b, ...] }, and as many parts if any");
     }
     for (const toml::node& part : *choice) read(part, &kernel->choice_ns.emplace_back());
+    if (parts == nullptr) return;
+    for (const toml::node& part : *parts) {
+      reader.NumberIn(kKey, part, &kernel->parts.emplace_back(), 0, 1);
+    }
     return;
   }
   if (!node->is_number()) {
@@ -145,6 +152,33 @@ Update ReadUpdate(TomlReader& reader, int64_t duration_ns) {
   return update;
 }
 
+// What makes its streams, threads and processes other than one of each for the whole time.
+void ReadShape(TomlReader& reader, ProgramSpec* program) {
+  reader.Integer("streams", &program->streams, 1, 64);
+  reader.Integer("threads", &program->threads, 1, 64);
+  reader.Bool("stream_per_request", &program->stream_per_request);
+  reader.Integer("idle_streams", &program->idle_streams, 0, 4096);
+  reader.Integer("blocked", &program->blocked, 0, 2048);
+  reader.Bool("behind_wait", &program->behind_wait);
+  double host_function_us = 0;
+  if (reader.Number("host_function_us", &host_function_us, 0, kMostUs)) {
+    program->host_function_ns = Scaled(host_function_us, kNsPerUs);
+  }
+  ReadMs(reader, "life_ms", &program->life_ns);
+  ReadMs(reader, "rest_ms", &program->rest_ns);
+  const bool by_request =
+      program->stream_per_request || program->behind_wait || program->host_function_ns > 0;
+  if (by_request && program->per_sync == 0) {
+    reader.Complain("per_sync", "above 0: a request ends with a synchronisation");
+  }
+  if (by_request && program->per_sync > 2000 && program->behind_wait) {
+    reader.Complain("per_sync", "2000 at most: they lie in the stream's queue, behind the wait");
+  }
+  if (program->life_ns > 0 && program->devices.size() > 1) {
+    reader.Complain("life_ms", "one device: who ends first is missed");
+  }
+}
+
 ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
   ProgramSpec program;
   if (!reader.Text("name", &program.name)) reader.Complain("name", "the program's name");
@@ -162,7 +196,6 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
   if (reader.Number("sm_fraction", &sm_fraction, 1e-6, 1)) {
     program.sm_ppm = static_cast<uint32_t>(std::llround(sm_fraction * 1e6));
   }
-  reader.Integer("streams", &program.streams, 1, 64);
   reader.Integer("per_sync", &program.per_sync, 0, 1'000'000);
   double gap_us = 0;
   if (reader.Number("gap_us", &gap_us, 0, kMostUs)) program.gap_ns = Scaled(gap_us, kNsPerUs);
@@ -179,6 +212,7 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
   }
   reader.Integer("graph", &program.graph, 0, 256);
   ReadDevices(reader, &program.devices);
+  ReadShape(reader, &program);
   reader.Integer("collective_every", &program.collective_every, 0, 1'000'000);
   if (program.collective_every > 0 &&
       (program.devices.size() < 2 || program.stop_ns < duration_ns)) {

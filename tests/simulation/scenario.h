@@ -26,8 +26,21 @@
 //     start_ms = 0
 //     stop_ms = 5000                      # default: duration
 //     kernel_us = 1000                    # or [20, 5000]: uniform; or { choice = [20, 200, 5000] }
+//                                         # with `parts = [0.9, 0.05, 0.05]` so often each
 //     sm_fraction = 1.0
 //     streams = 1                         # used in turn
+//     threads = 1                         # each launches into its own streams, and waits for those
+//     stream_per_request = false          # its launches between two synchronisations have a stream
+//                                         # of their own: made, synchronised and destroyed
+//     idle_streams = 0                    # so many others exist: used once, when it begins
+//     blocked = 0                         # so many launches lie behind a wait in a stream of their
+//                                         # own from the beginning; it is released at the end
+//     behind_wait = false                 # before each request comes a wait into its stream, which
+//                                         # the same thread releases after the last launch of it
+//     host_function_us = 0                # before each request comes a host function that takes so
+//                                         # long into its stream
+//     life_ms = 0                         # not 0: its process ends after so long, and another one
+//     rest_ms = 0                         # begins so long after it
 //     per_sync = 16                       # launches between two synchronisations; 0: never
 //                                         # synchronises, and queues what it may
 //     gap_us = 0                          # asleep on the host after each synchronisation
@@ -58,8 +71,8 @@
 //
 // Device time is the device's own account: time in which a kernel of the program ran. Times in the
 // file are simulated time. Without prorata the terms mean nothing, and are allowed, so that two
-// files may differ in one line. An unknown key is an error. `devices`, `collective_every` and
-// `gang` are of the one-process simulation only.
+// files may differ in one line. An unknown key is an error. `devices`, `collective_every`, `gang`
+// and all from `threads` to `rest_ms` are of the one-process simulation only.
 
 #include <cstdint>
 #include <optional>
@@ -68,7 +81,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "policy/entitlement.h"
+#include "policy/compute/entitlement.h"
 #include "simgpu/core/config.h"
 
 namespace prorata::simulation {
@@ -78,6 +91,7 @@ struct KernelTime {
   int64_t low_ns = 1'000'000;
   int64_t high_ns = 1'000'000;
   std::vector<int64_t> choice_ns;
+  std::vector<double> parts = {};  // of all, of each choice; empty: all are equally likely
 };
 
 struct ProgramSpec {
@@ -89,6 +103,14 @@ struct ProgramSpec {
   KernelTime kernel;
   uint32_t sm_ppm = 1'000'000;
   int streams = 1;
+  int threads = 1;
+  bool stream_per_request = false;
+  int idle_streams = 0;
+  int blocked = 0;
+  bool behind_wait = false;
+  int64_t host_function_ns = 0;  // 0: none
+  int64_t life_ns = 0;           // 0: until stop_ns
+  int64_t rest_ns = 0;
   int per_sync = 16;
   int64_t gap_ns = 0;
   int64_t every_ns = 0;  // 0: no open loop

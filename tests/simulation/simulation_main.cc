@@ -105,18 +105,20 @@ void PrintRow(const Scenario& scenario, const Report& report) {
               100 * report.device_use, report.met() ? "met" : "NOT MET");
 }
 
-// Stops at the first that fails.
 int RunRandomWorlds(uint64_t seed, int runs, const std::string& trace_file) {
+  int failures = 0;
   for (int run = 0; run < runs; ++run, ++seed) {
     std::ofstream trace;
     if (!trace_file.empty()) trace.open(trace_file, std::ios::trunc);
     const std::string wrong = CheckRandomWorld(seed, trace_file.empty() ? nullptr : &trace);
     if (wrong.empty()) continue;
-    std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), wrong.c_str());
-    return 1;
+    std::printf("seed %llu: %s\n%s", static_cast<unsigned long long>(seed), wrong.c_str(),
+                Describe(RandomScenario(seed)).c_str());
+    std::fflush(stdout);
+    ++failures;
   }
-  std::printf("%d random worlds: nothing is wrong\n", runs);
-  return 0;
+  std::printf("%d random worlds: %d with something wrong\n", runs, failures);
+  return failures > 0 ? 1 : 0;
 }
 
 }  // namespace
@@ -131,7 +133,7 @@ int main(int argc, char** argv) {
   bool random = false;
   app.add_option("scenario", files, "scenario files");
   app.add_flag("--random", random, "random worlds instead, checked for what is always true");
-  app.add_option("--seed", seed, "of the first run");
+  app.add_option("--seed,--from", seed, "of the first run");
   app.add_option("--runs", runs, "so many runs, each with the next seed")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--trace", trace_file, "write every event of the last run to this file");

@@ -9,6 +9,8 @@ namespace {
 // drain's grace, an idle report, and the time after which a silent agent is found out.
 constexpr int64_t kLongestIdleNs = 500'000'000;
 constexpr int64_t kWatchNs = 20'000'000;
+// A slice and a backlog bound.
+constexpr int64_t kMostQueuedNs = 33'000'000;
 
 }  // namespace
 
@@ -77,6 +79,11 @@ class World::Mischief final : public Thread {
       }
     }
     if (world_.agent_ == nullptr) return;
+    for (double lies = mishaps.lies_per_s * seconds; random_.Chance(lies); lies -= 1) {
+      for (const auto& process : world_.processes_) {
+        if (&process->spec() == &world_.scenario_.programs.back()) process->Lie(random_);
+      }
+    }
     if (random_.Chance(mishaps.agent_stops_per_s * seconds)) {
       world_.Trace("agent stop", 0, until_ns);
       world_.agent_->Stop(until_ns);
@@ -106,7 +113,10 @@ World::World(const Scenario& scenario, const WorldOptions& options)
     const ProgramSpec& program = scenario.programs[spec];
     for (int i = 0; i < program.count; ++i) {
       if (agent_ != nullptr) {
-        agent_->ShareOf(program.share)->to_start += static_cast<int>(program.devices.size());
+        SimulatedShare* share = agent_->ShareOf(program.share);
+        share->to_start += static_cast<int>(program.devices.size());
+        // Whoever has its processes begun anew keeps it.
+        if (program.life_ns > 0 || options.keep_shares) share->to_start += 1'000'000'000;
       }
       others_.push_back(std::make_unique<Launcher>(*this, spec));
       others_.back()->WakeAt(program.start_ns);
@@ -134,6 +144,14 @@ void World::StartProgram(size_t spec) {
         std::make_unique<Process>(*this, program, share, id, Process::Rank{device, group}));
     processes_.back()->Start();
   }
+}
+
+void World::Ended(const Process& process) {
+  const ProgramSpec& program = process.spec();
+  const int64_t again_ns = now_ns() + program.rest_ns;
+  if (program.life_ns == 0 || again_ns >= program.stop_ns) return;
+  others_.push_back(std::make_unique<Launcher>(*this, spec_of_[process.id()]));
+  others_.back()->WakeAt(again_ns);
 }
 
 // --- The loop -----------------------------------------------------------------------------------
@@ -179,6 +197,8 @@ bool World::IsOver(const Wait& wait) {
       return machine_->QueryEvent(wait.handle) != simgpu::Code::kNotReady;
     case Wait::kContext:
       return machine_->QueryContext(wait.handle) != simgpu::Code::kNotReady;
+    case Wait::kStream:
+      return machine_->QueryStream(wait.handle) != simgpu::Code::kNotReady;
     case Wait::kRoom:
       return machine_->WaitForRoom(wait.handle, simgpu::Machine::kMaxBatch, now_ns()) !=
              simgpu::Code::kTimedOut;
@@ -199,6 +219,22 @@ void World::WakeWaiters() {
 
 void World::ForgetWaits(Thread* thread) {
   std::erase_if(waits_, [thread](const Wait& wait) { return wait.thread == thread; });
+}
+
+// How long the members of a share may wait for its limit.
+int64_t World::PayBackNs(const SimulatedShare& share) const {
+  const double limit = share.spec.compute.limit.value();
+  int64_t most_ns = 0;
+  for (const ProgramSpec& program : scenario_.programs) {
+    if (limit >= 1 || program.share != share.spec.name) continue;
+    int64_t item_ns = program.kernel.high_ns;
+    for (const int64_t ns : program.kernel.choice_ns) item_ns = std::max(item_ns, ns);
+    item_ns *= std::max(1, program.graph);
+    const bool waits = program.behind_wait || program.host_function_ns > 0;
+    const int launches = 1 + program.blocked + (waits ? program.per_sync : 0);
+    most_ns += program.count * (kMostQueuedNs + launches * item_ns);
+  }
+  return static_cast<int64_t>(static_cast<double>(most_ns) / limit);
 }
 
 // --- Judging ------------------------------------------------------------------------------------
@@ -252,20 +288,21 @@ void World::WatchGaps() {
   gaps_.Step(now_ns(), DeviceBusyNs(), waits);
 }
 
-// Nobody waits for ever while the device idles: who is held by a limit, or is stopped, does not
-// count, nor does the time in which the agent is stopped or dead.
+// Nobody waits for ever while the device idles: who is stopped, or lied, does not count, nor does
+// the time in which the agent is stopped or dead. A share with a limit may have to pay back what it
+// had beyond it: what was queued, and what was put behind a wait.
 void World::WatchWaiting() {
   if (agent_ == nullptr) return;
   const bool trouble = !agent_->alive() || agent_->troubled_until_ns() > now_ns();
   for (size_t i = 0; i < processes_.size(); ++i) {
     Process& process = *processes_[i];
     const int64_t idle_ns = now_ns() - DeviceUsedNs(process.device());
-    const bool limited =
-        process.share() != nullptr && process.share()->spec.compute.limit < Fraction::One();
-    const bool counts = process.alive() && process.waits_for_lease() && !limited && !trouble &&
-                        process.stopped_until_ns() <= now_ns() && process.connected();
+    const bool counts = process.alive() && process.waits_for_lease() && !trouble &&
+                        process.stopped_until_ns() <= now_ns() && process.connected() &&
+                        !process.lied();
     process.WatchIdle(counts, idle_ns);
-    if (counts && process.idle_while_waiting_ns(idle_ns) > kLongestIdleNs) {
+    if (!counts || process.idle_while_waiting_ns(idle_ns) <= kLongestIdleNs) continue;
+    if (process.idle_while_waiting_ns(idle_ns) > kLongestIdleNs + PayBackNs(*process.share())) {
       Fail("program " + std::to_string(i) + " waits for its lease while the device idles");
     }
   }

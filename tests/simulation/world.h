@@ -28,6 +28,7 @@ struct WorldOptions {
   std::ostream* trace = nullptr;
   bool check = true;  // the properties of properties.h, while it runs
   bool watch_gaps = false;
+  bool keep_shares = false;        // until the end; else a share ends with its last member
   std::string policy = "default";  // one of PolicyNames()
 };
 
@@ -48,6 +49,7 @@ class World {
   const Delays& delays() const { return options_.delays; }
   const std::string& policy() const { return options_.policy; }
   Random& random() { return random_; }
+  uint64_t seed() const { return options_.seed; }
   const Scenario& scenario() const { return scenario_; }
   const std::vector<std::unique_ptr<Process>>& processes() const { return processes_; }
   uint64_t events() const { return loop_.events() + core_events_; }
@@ -57,8 +59,10 @@ class World {
   void AwaitContext(Thread* thread, simgpu::Handle context) {
     Await(thread, context, Wait::kContext);
   }
+  void AwaitStream(Thread* thread, simgpu::Handle stream) { Await(thread, stream, Wait::kStream); }
   void AwaitRoom(Thread* thread, simgpu::Handle stream) { Await(thread, stream, Wait::kRoom); }
   void ForgetWaits(Thread* thread);
+  void Ended(const Process& process);  // by itself
   void CoreTouched() { core_next_ns_ = -1; }
 
   bool tracing() const { return options_.trace != nullptr; }
@@ -77,7 +81,7 @@ class World {
 
  private:
   struct Wait {
-    enum Kind : uint8_t { kEvent, kContext, kRoom } kind;
+    enum Kind : uint8_t { kEvent, kContext, kStream, kRoom } kind;
     Thread* thread;
     simgpu::Handle handle;
   };
@@ -90,6 +94,7 @@ class World {
   void WakeWaiters();
   void StartProgram(size_t spec);
   void WatchWaiting();
+  int64_t PayBackNs(const SimulatedShare& share) const;
   void WatchGaps();
 
   const Scenario& scenario_;

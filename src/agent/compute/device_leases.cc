@@ -1,0 +1,201 @@
+#include "agent/compute/device_leases.h"
+
+#include <algorithm>
+
+namespace prorata::agent {
+namespace {
+
+using policy::LeasePolicy;
+using Phase = policy::LeasePolicy::Phase;
+
+constexpr size_t kMoments = 11;  // a second of tenths
+constexpr int kRounds = 4;       // a revoked lease may be drained at once, and another granted
+// What is submitted and unfinished of a share while others that have a request sleep.
+constexpr int64_t kBesideRequestsNs = LeasePolicy::kBacklogNs;
+// A share below another's priority keeps at least this much submitted, or its device idles.
+constexpr int64_t kMinBacklogNs = 250'000;
+
+}  // namespace
+
+DeviceLeases::Outcome DeviceLeases::Add(Key key, ShareTime& share,
+                                        const policy::ComputeTerms& terms, int64_t now_ns) {
+  shares_[key] = {&share, terms, {}};
+  policy_->Add(key, terms, share.Look(now_ns), now_ns);
+  BoundBacklogs();
+  const uint32_t sequence = share.WriteLease(false, false);
+  Outcome outcome = Touch(now_ns);
+  outcome.changes.insert(outcome.changes.begin(), {key, sequence});
+  return outcome;
+}
+
+DeviceLeases::Outcome DeviceLeases::Remove(Key key, int64_t now_ns) {
+  policy_->Remove(key, now_ns);
+  shares_.erase(key);
+  BoundBacklogs();
+  return Touch(now_ns);
+}
+
+DeviceLeases::Outcome DeviceLeases::SetTerms(Key key, const policy::ComputeTerms& terms,
+                                             int64_t now_ns) {
+  policy_->SetTerms(key, terms, now_ns);
+  shares_.at(key).terms = terms;
+  BoundBacklogs();
+  return Touch(now_ns);
+}
+
+// Whoever is above a share, or has a request, may want the device at any moment: what the share has
+// unfinished by then is what that one waits for, whether the share is alone or not.
+void DeviceLeases::BoundBacklogs() {
+  for (auto& [key, on] : shares_) {
+    int64_t bound_ns = LeasePolicy::kNever, alone_ns = LeasePolicy::kNever;
+    for (const auto& [other_key, other] : shares_) {
+      if (other_key == key) continue;
+      if (other.terms.request > Fraction::Zero()) alone_ns = std::min(alone_ns, kBesideRequestsNs);
+      if (other.terms.priority <= on.terms.priority) continue;
+      // Beyond the bound a batch may be under way, and another may just have passed it.
+      bound_ns = std::min(bound_ns, std::max(kMinBacklogNs, other.terms.yield_within_ns / 2));
+    }
+    on.bound_ns = bound_ns;
+    on.time->WriteBacklogs(on.terms, std::min(alone_ns, bound_ns));
+  }
+}
+
+DeviceLeases::Outcome DeviceLeases::ResetAfterOutage(int64_t now_ns) {
+  std::vector<Change> closed;
+  for (auto& [key, on] : shares_) {
+    on.charged_before_ns += policy_->State(key).charged_ns;
+    policy_->Remove(key, now_ns);
+  }
+  for (auto& [key, on] : shares_) {
+    policy_->Add(key, on.terms, on.time->Look(now_ns), now_ns);
+    closed.push_back({key, on.time->WriteLease(false, false)});
+  }
+  Outcome outcome = Touch(now_ns);
+  outcome.changes.insert(outcome.changes.begin(), closed.begin(), closed.end());
+  return outcome;
+}
+
+DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
+  Outcome outcome;
+  for (int round = 0; round < kRounds; ++round) {
+    ShowWhatIsSeen(now_ns);
+    const LeasePolicy::Decisions decisions = policy_->Decide(now_ns);
+    outcome.next_ns = decisions.next_ns;
+    if (decisions.changes.empty()) break;
+    for (auto& [key, on] : shares_) on.time->SetCoRunning(policy_->State(key).co_running);
+    for (const LeasePolicy::Lease& lease : decisions.changes) {
+      outcome.changes.push_back(
+          {lease.share, shares_.at(lease.share).time->WriteLease(lease.open, lease.contended)});
+    }
+  }
+  for (auto& [key, on] : shares_) {
+    on.time->SetContendedBacklog(std::min(on.bound_ns, policy_->State(key).backlog_ns));
+  }
+  NoteWhatIsHeld(now_ns);
+  return outcome;
+}
+
+void DeviceLeases::ShowWhatIsSeen(int64_t now_ns) {
+  for (auto& [key, on] : shares_) policy_->Observe(key, on.time->Look(now_ns));
+  for (auto& [key, on] : shares_) {
+    const ShareTime& time = *on.time;
+    if (time.open()) {
+      if ((time.contended() && time.AllIdle()) || time.AllDeparted()) policy_->Idle(key, now_ns);
+      continue;
+    }
+    // That first: a share that has drained, and of which nothing else is known, has left.
+    if (time.AnyWaiting()) policy_->Wanted(key, now_ns);
+    const Phase phase = policy_->State(key).phase;
+    if (phase != Phase::kDraining && phase != Phase::kStalled) continue;
+    if (time.AllDrained(phase == Phase::kStalled)) {
+      policy_->Drained(key, time.DrainedSince(now_ns), now_ns);
+    }
+  }
+}
+
+uint64_t DeviceLeases::ChargedNs(Key key) const {
+  const auto found = shares_.find(key);
+  if (found == shares_.end()) return 0;
+  const double charged_ns = found->second.charged_before_ns + policy_->State(key).charged_ns;
+  return static_cast<uint64_t>(std::max(0.0, charged_ns));
+}
+
+DeviceLeases::Held DeviceLeases::WhatHolds(Key key, const OnDevice& on) const {
+  if (on.time->open()) return Held::kNot;
+  const LeasePolicy::ShareState state = policy_->State(key);
+  if (state.phase == Phase::kStalled) return Held::kStalled;
+  // What was submitted under the lease still runs: that is no waiting.
+  if (state.phase == Phase::kDraining || !on.time->AnyWaiting()) return Held::kNot;
+  // Slices alone may give a share exactly its limit, whose bucket then never empties.
+  const double limit = on.terms.limit.value();
+  const bool has_limit = limit < 1 && state.lag_ns <= 0 && state.entitled >= limit - 1e-9;
+  return state.at_limit || has_limit ? Held::kByLimit : Held::kForOthers;
+}
+
+// What holds a share back is known at each Touch, and taken to be so until the next.
+void DeviceLeases::NoteWhatIsHeld(int64_t now_ns) {
+  const int64_t passed_ns = std::max<int64_t>(0, now_ns - noted_ns_);
+  noted_ns_ = std::max(noted_ns_, now_ns);
+  for (auto& [key, on] : shares_) {
+    HeldTimes& held = on.held;
+    if (held.now == Held::kForOthers) held.for_others_ns += passed_ns;
+    if (held.now == Held::kByLimit) held.by_limit_ns += passed_ns;
+    if (held.now == Held::kStalled) held.stalled_ns += passed_ns;
+    held.now = WhatHolds(key, on);
+  }
+}
+
+void DeviceLeases::Sample(int64_t now_ns) {
+  if (shares_.empty()) return moments_.clear();
+  NoteWhatIsHeld(now_ns);
+  Moment& moment = moments_.emplace_back();
+  moment.when_ns = now_ns;
+  uint32_t at_work = 0;
+  for (auto& [key, on] : shares_) {
+    moment.shares[key] = {ChargedNs(key), on.time->BusyNs(), on.held};
+    on.time->CountActive();
+    at_work += on.time->MembersAtWork();
+  }
+  for (auto& [key, on] : shares_) on.time->SetMembersAtWork(at_work);
+  if (moments_.size() > kMoments) moments_.pop_front();
+}
+
+std::optional<DeviceLeases::Recent> DeviceLeases::Lately(Key key, int64_t now_ns) const {
+  // A share that is younger than the window is judged by its own life.
+  const auto since = std::find_if(moments_.begin(), moments_.end(), [key](const Moment& moment) {
+    return moment.shares.contains(key);
+  });
+  const auto share = shares_.find(key);
+  if (since == moments_.end() || share == shares_.end()) return std::nullopt;
+  const auto window_ns = static_cast<double>(now_ns - since->when_ns);
+  if (window_ns <= 0) return std::nullopt;
+  const auto part = [window_ns](auto now, auto then) {
+    const double span_ns = now > then ? static_cast<double>(now - then) : 0;
+    return std::clamp(span_ns / window_ns, 0.0, 1.0);
+  };
+  const Counts& then = since->shares.at(key);
+  const HeldTimes& held = share->second.held;
+  return Recent{.gpu_time = part(ChargedNs(key), then.charged_ns),
+                .busy = part(share->second.time->BusyNs(), then.busy_ns),
+                .waiting = part(held.for_others_ns, then.held.for_others_ns),
+                .at_limit = part(held.by_limit_ns, then.held.by_limit_ns),
+                .stalled = part(held.stalled_ns, then.held.stalled_ns)};
+}
+
+uint64_t DeviceLeases::ChargedSince(const Moment& moment) const {
+  uint64_t all_ns = 0;
+  for (const auto& [key, on] : shares_) {
+    const auto then = moment.shares.find(key);
+    const uint64_t before_ns = then == moment.shares.end() ? 0 : then->second.charged_ns;
+    all_ns += ChargedNs(key) > before_ns ? ChargedNs(key) - before_ns : 0;
+  }
+  return all_ns;
+}
+
+double DeviceLeases::GpuTime(int64_t now_ns) const {
+  if (moments_.empty() || now_ns <= moments_.front().when_ns) return 0;
+  const auto window_ns = static_cast<double>(now_ns - moments_.front().when_ns);
+  return std::min(1.0, static_cast<double>(ChargedSince(moments_.front())) / window_ns);
+}
+
+}  // namespace prorata::agent

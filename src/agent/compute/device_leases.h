@@ -1,0 +1,115 @@
+#pragma once
+
+// The agent's decisions on one device: a policy::LeasePolicy decides; this shows it what members
+// publish, and writes the lease words. Messages and time in, changed leases and a deadline out; no
+// clock, timer or socket (leases.h adds them; the one-process simulation has its own).
+//
+// What a share is doing is read from its members' usage memory whenever something happens (a
+// message, a deadline, the tick): messages say that there is something to see, and a lost or false
+// one costs at most a deadline. Only `idle` and `drained` need the sequence of the lease word, for
+// they are true of one lease only. Not thread-safe.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "agent/compute/share_time.h"
+#include "policy/compute/time_sharing.h"
+
+namespace prorata::agent {
+
+class DeviceLeases {
+ public:
+  using Key = uint64_t;
+  static constexpr int64_t kNever = policy::LeasePolicy::kNever;
+
+  struct Change {
+    Key share = 0;
+    uint32_t sequence = 0;
+  };
+  struct Outcome {
+    std::vector<Change>
+        changes;               // lease words that were written: wake and notify who waits for them
+    int64_t next_ns = kNever;  // Touch again by then
+  };
+
+  explicit DeviceLeases(const policy::TimeSharingOptions& options = {})
+      : DeviceLeases(std::make_unique<policy::TimeSharing>(options)) {}
+  explicit DeviceLeases(std::unique_ptr<policy::LeasePolicy> policy) : policy_(std::move(policy)) {}
+
+  // `share` must stay where it is until Remove. An adopted share may still have its lease from the
+  // last agent: it begins anew, closed; who waits or runs says so when it has joined again.
+  Outcome Add(Key key, ShareTime& share, const policy::ComputeTerms& terms, int64_t now_ns);
+  Outcome Remove(Key key, int64_t now_ns);
+  Outcome SetTerms(Key key, const policy::ComputeTerms& terms, int64_t now_ns);
+
+  // The agent was unavailable until now (it was stopped, say), and members were in failsafe mode:
+  // what they used meanwhile is nobody's debt, and no lease says anything any more.
+  Outcome ResetAfterOutage(int64_t now_ns);
+
+  // Something may have changed: looks at everything, and decides.
+  Outcome Touch(int64_t now_ns);
+
+  // Each tenth of a second: remembers the figures for Lately.
+  void Sample(int64_t now_ns);
+  // A share in about the last second, as parts of that time from 0 to 1.
+  struct Recent {
+    double gpu_time = 0;  // charged
+    double busy = 0;      // its kernels ran, by its members' estimate
+    double waiting = 0;   // a launch waited for the lease, others had the device
+    double at_limit = 0;  // a launch waited, its own limit was reached
+    double stalled = 0;   // its lease was revoked, and what was submitted did not end
+  };
+  std::optional<Recent> Lately(Key key, int64_t now_ns) const;  // empty: not known yet
+  // The part of that time that the shares were charged together.
+  double GpuTime(int64_t now_ns) const;
+
+  policy::LeasePolicy::ShareState State(Key key) const { return policy_->State(key); }
+  // Empty (null), or which invariant of the policy does not hold. For tests.
+  const char* CheckInvariants() const { return policy_->CheckInvariants(); }
+  uint64_t ChargedNs(Key key) const;  // since Add
+  bool empty() const { return shares_.empty(); }
+  // For GangLeases: what it is told takes effect with the next Touch.
+  policy::LeasePolicy& policy() { return *policy_; }
+
+ private:
+  // What keeps a share from running, between two looks at it.
+  enum class Held : uint8_t { kNot, kForOthers, kByLimit, kStalled };
+  struct HeldTimes {
+    Held now = Held::kNot;
+    int64_t for_others_ns = 0;
+    int64_t by_limit_ns = 0;
+    int64_t stalled_ns = 0;
+  };
+  struct OnDevice {
+    ShareTime* time = nullptr;
+    policy::ComputeTerms terms;
+    HeldTimes held;
+    int64_t bound_ns = kNever;     // of its backlog, for the sake of others that may wake
+    double charged_before_ns = 0;  // until the last ResetAfterOutage
+  };
+  struct Counts {
+    uint64_t charged_ns = 0;
+    uint64_t busy_ns = 0;
+    HeldTimes held;
+  };
+  struct Moment {
+    int64_t when_ns = 0;
+    std::map<Key, Counts> shares;
+  };
+  void ShowWhatIsSeen(int64_t now_ns);
+  void BoundBacklogs();
+  void NoteWhatIsHeld(int64_t now_ns);
+  Held WhatHolds(Key key, const OnDevice& on) const;
+  uint64_t ChargedSince(const Moment& moment) const;
+
+  std::unique_ptr<policy::LeasePolicy> policy_;
+  std::map<Key, OnDevice> shares_;
+  int64_t noted_ns_ = 0;
+  std::deque<Moment> moments_;
+};
+
+}  // namespace prorata::agent

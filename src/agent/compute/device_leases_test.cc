@@ -1,0 +1,217 @@
+// What DeviceLeases shows a policy, and the figures of the last second.
+
+#include "agent/compute/device_leases.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace prorata::agent {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+// Does as the test says.
+class Scripted final : public policy::LeasePolicy {
+ public:
+  void Add(Key, const policy::ComputeTerms&, const Work&, int64_t) override {}
+  void Remove(Key, int64_t) override {}
+  void SetTerms(Key, const policy::ComputeTerms&, int64_t) override {}
+  void Observe(Key share, const Work& work) override { observed[share] = work; }
+  void Wanted(Key share, int64_t) override { events.emplace_back('w', share); }
+  void Idle(Key share, int64_t) override { events.emplace_back('i', share); }
+  void Drained(Key share, int64_t, int64_t) override { events.emplace_back('d', share); }
+  Decisions Decide(int64_t) override { return std::exchange(next, {}); }
+  ShareState State(Key share) const override {
+    const auto found = states.find(share);
+    return found == states.end() ? ShareState{} : found->second;
+  }
+
+  Decisions next;
+  std::vector<std::pair<char, Key>> events;
+  std::map<Key, ShareState> states;
+  std::map<Key, Work> observed;
+};
+
+using Phase = policy::LeasePolicy::Phase;
+
+// Two shares with a member each, which is connected and has launched something.
+class LatelyTest : public ::testing::Test {
+ protected:
+  struct Program {
+    protocol::DeviceLimits limits{};
+    protocol::DeviceUsage usage{};
+    ShareTime time{&limits};
+  };
+
+  void SetUp() override {
+    for (const uint64_t key : {1, 2}) {
+      Program& program = programs_[key - 1];
+      program.time.Admit(0);
+      program.time.SetUsage(0, &program.usage);
+      program.time.SetConnected(0, true);
+      program.usage.launches = 1;
+      leases_.Add(key, program.time, {}, 0);
+    }
+    leases_.Sample(0);
+  }
+
+  void Lease(uint64_t key, bool open) { policy_->next.changes.push_back({key, open, true}); }
+  DeviceLeases::Recent Lately(uint64_t key, int64_t now_ns) {
+    return leases_.Lately(key, now_ns).value();
+  }
+
+  Program programs_[2];
+  Scripted* policy_ = new Scripted;  // the leases own it
+  DeviceLeases leases_{std::unique_ptr<policy::LeasePolicy>(policy_)};
+};
+
+// Known to have drained, and not yet to wait, a busy share would count as gone.
+TEST_F(LatelyTest, ThatAShareWaitsIsSaidBeforeThatItHasDrained) {
+  policy_->states[1].phase = Phase::kDraining;
+  programs_[0].usage.waiting = 1;
+  programs_[0].usage.drained_sequence = programs_[0].limits.lease >> protocol::kLeaseSequenceShift;
+  policy_->events.clear();
+  leases_.Touch(kMs);
+  const std::vector<std::pair<char, uint64_t>> expected = {{'w', 1}, {'d', 1}};
+  EXPECT_EQ(policy_->events, expected);
+}
+
+TEST_F(LatelyTest, ADrainIsOfOneLease) {
+  policy_->states[1].phase = Phase::kDraining;
+  programs_[0].usage.drained_sequence = programs_[0].limits.lease >> protocol::kLeaseSequenceShift;
+  Lease(1, true);
+  leases_.Touch(kMs);
+  Lease(1, false);
+  leases_.Touch(kMs);
+  policy_->events.clear();
+  leases_.Touch(2 * kMs);
+  EXPECT_TRUE(policy_->events.empty()) << "it was drained two leases ago";
+}
+
+TEST_F(LatelyTest, IdlenessIsBelievedOfAContendedLeaseOnly) {
+  Lease(1, true);
+  leases_.Touch(kMs);
+  programs_[0].time.SaidIdle(0, programs_[0].limits.lease >> protocol::kLeaseSequenceShift);
+  policy_->events.clear();
+  leases_.Touch(2 * kMs);
+  const std::vector<std::pair<char, uint64_t>> expected = {{'i', 1}};
+  EXPECT_EQ(policy_->events, expected);
+  programs_[0].usage.launches = 2;
+  policy_->events.clear();
+  leases_.Touch(3 * kMs);
+  EXPECT_TRUE(policy_->events.empty()) << "it has launched since";
+}
+
+TEST_F(LatelyTest, NothingIsKnownOfNobodyAndOfNow) {
+  EXPECT_FALSE(leases_.Lately(3, 100 * kMs).has_value());
+  EXPECT_FALSE(leases_.Lately(1, 0).has_value());
+}
+
+TEST_F(LatelyTest, GpuTimeIsWhatWasChargedAndBusyWhatRan) {
+  policy_->states[1].charged_ns = 60e6;
+  policy_->states[2].charged_ns = 20e6;
+  programs_[0].usage.device_time_ns = 30 * kMs;
+  leases_.Touch(100 * kMs);
+  EXPECT_DOUBLE_EQ(Lately(1, 100 * kMs).gpu_time, 0.6);
+  EXPECT_DOUBLE_EQ(Lately(1, 100 * kMs).busy, 0.3);
+  EXPECT_DOUBLE_EQ(Lately(2, 100 * kMs).gpu_time, 0.2);
+  EXPECT_DOUBLE_EQ(leases_.GpuTime(100 * kMs), 0.8);
+}
+
+TEST_F(LatelyTest, ChargesGoOnOverAnOutage) {
+  policy_->states[1].charged_ns = 60e6;
+  leases_.ResetAfterOutage(50 * kMs);
+  policy_->states[1].charged_ns = 10e6;
+  EXPECT_EQ(leases_.ChargedNs(1), 70'000'000u);
+}
+
+TEST_F(LatelyTest, WhoWaitsForOthersAndWhoForItsLimit) {
+  programs_[0].usage.waiting = 1;
+  programs_[1].usage.waiting = 1;
+  policy_->states[2].at_limit = true;
+  leases_.Touch(100 * kMs);
+  Lease(1, true);
+  leases_.Touch(150 * kMs);
+  leases_.Touch(200 * kMs);
+  EXPECT_DOUBLE_EQ(Lately(1, 200 * kMs).waiting, 0.25);
+  EXPECT_EQ(Lately(1, 200 * kMs).at_limit, 0);
+  EXPECT_EQ(Lately(2, 200 * kMs).waiting, 0);
+  EXPECT_DOUBLE_EQ(Lately(2, 200 * kMs).at_limit, 0.5);
+}
+
+// Seen in `prorata top`: a share had its limit to the tenth of a point for minutes, and was said to
+// wait for the others.
+TEST_F(LatelyTest, WhoHasItsLimitBySlicesAloneIsHeldByIt) {
+  leases_.SetTerms(2, {Fraction::Zero(), {200'000}, 1}, 0);
+  policy_->states[2].entitled = 0.2;
+  programs_[0].usage.waiting = programs_[1].usage.waiting = 1;
+  const auto wait_until = [this](int64_t now_ns, double lag_ns) {
+    leases_.Touch(now_ns);
+    policy_->states[2].lag_ns = lag_ns;
+    leases_.Touch(now_ns);
+  };
+  wait_until(0, -kMs);
+  wait_until(50 * kMs, kMs);  // it is owed something: now the others hold it back
+  leases_.Touch(150 * kMs);
+  policy_->states[2].lag_ns = 0;
+  policy_->states[2].entitled = 0.1;  // of the others it is that it has no more
+  leases_.Touch(150 * kMs);
+  leases_.Touch(200 * kMs);
+  EXPECT_DOUBLE_EQ(Lately(2, 200 * kMs).at_limit, 0.25);
+  EXPECT_DOUBLE_EQ(Lately(2, 200 * kMs).waiting, 0.75);
+  EXPECT_EQ(Lately(1, 200 * kMs).at_limit, 0) << "it has none";
+}
+
+TEST_F(LatelyTest, WhatStillRunsIsNoWaiting) {
+  programs_[0].usage.waiting = 1;
+  programs_[0].usage.backlog_ns = kMs;
+  policy_->states[1].phase = Phase::kDraining;
+  leases_.Touch(100 * kMs);
+  leases_.Touch(200 * kMs);
+  EXPECT_EQ(Lately(1, 200 * kMs).waiting, 0);
+  EXPECT_EQ(Lately(1, 200 * kMs).stalled, 0);
+  policy_->states[1].phase = Phase::kStalled;
+  leases_.Touch(200 * kMs);
+  leases_.Touch(400 * kMs);
+  EXPECT_EQ(Lately(1, 400 * kMs).waiting, 0);
+  EXPECT_DOUBLE_EQ(Lately(1, 400 * kMs).stalled, 0.5);
+}
+
+TEST_F(LatelyTest, TheWindowIsASecond) {
+  programs_[0].usage.waiting = 1;
+  for (int64_t now = 100 * kMs; now <= 1000 * kMs; now += 100 * kMs) {
+    leases_.Touch(now);
+    leases_.Sample(now);
+  }
+  EXPECT_DOUBLE_EQ(Lately(1, 1000 * kMs).waiting, 0.9);  // it was not seen before
+  programs_[0].usage.waiting = 0;
+  for (int64_t now = 1100 * kMs; now <= 2100 * kMs; now += 100 * kMs) {
+    leases_.Touch(now);
+    leases_.Sample(now);
+  }
+  EXPECT_EQ(Lately(1, 2100 * kMs).waiting, 0);
+}
+
+TEST_F(LatelyTest, AYoungShareIsJudgedByItsOwnLife) {
+  leases_.Sample(400 * kMs);
+  Program young;
+  young.time.Admit(0);
+  young.time.SetUsage(0, &young.usage);
+  young.time.SetConnected(0, true);
+  young.usage.waiting = 1;
+  leases_.Add(3, young.time, {}, 500 * kMs);
+  EXPECT_FALSE(leases_.Lately(3, 500 * kMs).has_value());
+  leases_.Sample(500 * kMs);
+  EXPECT_DOUBLE_EQ(Lately(3, 600 * kMs).waiting, 0);  // not seen since
+  leases_.Touch(600 * kMs);
+  EXPECT_DOUBLE_EQ(Lately(3, 600 * kMs).waiting, 1);
+  leases_.Remove(3, 600 * kMs);
+  EXPECT_FALSE(leases_.Lately(3, 700 * kMs).has_value());
+}
+
+}  // namespace
+}  // namespace prorata::agent

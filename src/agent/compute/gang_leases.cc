@@ -1,0 +1,52 @@
+#include "agent/compute/gang_leases.h"
+
+#include <algorithm>
+
+namespace prorata::agent {
+namespace {
+
+// A turn that ends on one device ends on the others, and lets others in; more than a few rounds at
+// one instant would be a quarrel, which the next event or deadline goes on with.
+constexpr int kRounds = 8;
+constexpr int64_t kGoOnNs = 100'000;
+
+}  // namespace
+
+void GangLeases::Leave(uint64_t share, int64_t now_ns) {
+  gangs_.Remove(share);
+  for (DeviceLeases* device : devices_) {
+    device->policy().SetGang(share, policy::LeasePolicy::GangTurn::kNone, now_ns);
+  }
+}
+
+GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
+  Outcome outcome;
+  if (gangs_.empty()) return outcome;
+  const auto see = [&](uint64_t share, size_t device) {
+    return devices_[device]->policy().SeeGang(share, now_ns);
+  };
+  for (int round = 0; round < kRounds; ++round) {
+    const policy::Gangs::Decisions decisions = gangs_.Decide(now_ns, see);
+    outcome.next_ns = decisions.next_ns;
+    if (decisions.orders.empty()) return outcome;
+    std::vector<size_t> told;
+    for (const policy::Gangs::Order& order : decisions.orders) {
+      policy::LeasePolicy& leases = devices_[order.device]->policy();
+      if (order.what == policy::Gangs::Order::What::kTurn) {
+        leases.SetGang(order.share, order.turn, now_ns);
+      } else {
+        leases.EndGangDrain(order.share, now_ns);
+      }
+      if (std::find(told.begin(), told.end(), order.device) == told.end()) {
+        told.push_back(order.device);
+      }
+    }
+    for (const size_t device : told) {
+      outcome.devices.emplace_back(device, devices_[device]->Touch(now_ns));
+    }
+  }
+  outcome.next_ns = now_ns + kGoOnNs;
+  return outcome;
+}
+
+}  // namespace prorata::agent

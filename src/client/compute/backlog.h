@@ -1,0 +1,126 @@
+#pragma once
+
+// How much work is on its way to the device, by estimated device time, and what a finished batch
+// tells about it. Pure. No charge depends on an estimate: the agent charges by its own clock.
+//
+// A stream's work is cut into batches: one or more launches, then a fence. A stream counts its
+// launches in one 64-bit word that only grows: their number in the upper 24 bits, nanoseconds of
+// estimates below. What was launched since the last fence is the difference of two such words,
+// which is right however often the lower part overflows into the upper.
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+namespace prorata::client {
+
+// A batch is fenced when its estimate reaches this, shared by the streams that are busy at once.
+inline constexpr uint64_t kFenceAtNs = 500'000;
+inline constexpr uint64_t kMinFenceAtNs = 50'000;
+// What a launch of unknown length is taken for in the bound of the backlog until it is measured.
+inline constexpr uint64_t kUnknownNs = 2'000'000;
+// A launch that is fenced within this was fenced at once.
+inline constexpr int64_t kPromptNs = 100'000;
+
+inline constexpr uint32_t kCountShift = 40;
+inline constexpr uint64_t kOneLaunch = uint64_t{1} << kCountShift;
+inline constexpr uint64_t kNsMask = kOneLaunch - 1;
+inline uint64_t LaunchesIn(uint64_t word) { return word >> kCountShift; }
+inline uint64_t NsIn(uint64_t word) { return word & kNsMask; }
+
+struct Batch {
+  uint64_t key = 0;  // of its launches, if all are the same; 0: mixed
+  uint64_t launches = 0;
+  uint64_t estimate_ns = 0;
+  bool unknown = false;  // holds a launch without an estimate
+  bool pressed = false;  // when it was fenced, the fence before it was still outstanding: the
+                         // device had work all along, so end to end is what the batch took
+  bool prompt = false;   // fenced right after its first launch
+  uint32_t streams = 1;  // busy on the device when it was fenced, this one included
+};
+
+struct Measured {
+  uint64_t busy_ns = 0;   // what the figure of device time grows by
+  uint64_t least_ns = 0;  // learned per launch of `key` ...
+  uint64_t most_ns = 0;   // ... within these bounds; 0: nothing
+  bool doubtful = false;  // the estimates do not fit: the next launch is to be measured alone
+};
+
+// `elapsed_ns`: from the batch's start (its own event, or the fence before it) to its fence.
+// `crowded`: other shares ran beside it. Between launches that come slowly the device idles, and
+// that is inside `elapsed`: only a batch whose stream had work all along, or a single launch that
+// was fenced at once, took what was measured. Beside n streams it took an nth of that at least.
+inline Measured MeasureBatch(const Batch& batch, uint64_t elapsed_ns, bool crowded) {
+  const bool exact = batch.pressed || (batch.launches <= 1 && batch.prompt);
+  const uint64_t streams = std::max<uint64_t>(1, batch.streams);
+  Measured seen;
+  seen.busy_ns = batch.unknown ? elapsed_ns / streams : batch.estimate_ns;
+  if (exact && streams == 1 && !crowded) seen.busy_ns = elapsed_ns;
+  if (crowded && !batch.unknown) return seen;
+  if (batch.key != 0 && batch.launches != 0 && (exact || elapsed_ns < batch.estimate_ns)) {
+    seen.most_ns = std::max<uint64_t>(1, elapsed_ns / batch.launches);
+    seen.least_ns = exact ? seen.most_ns / streams : 1;
+  }
+  const uint64_t room_ns = batch.estimate_ns * streams * 5 / 4;
+  if (batch.key == 0 && exact) {
+    seen.doubtful = elapsed_ns > room_ns || elapsed_ns < batch.estimate_ns / 2;
+  } else if (!exact) {
+    seen.doubtful = elapsed_ns > 2 * room_ns;
+  }
+  return seen;
+}
+
+// Fenced work outstanding on a device.
+class Backlog {
+ public:
+  // It may run since `since_ns`, at the earliest.
+  void Add(uint64_t ns, int64_t since_ns) {
+    ns_.fetch_add(ns);
+    count_.fetch_add(1);
+    int64_t end_ns = end_ns_.load(std::memory_order_relaxed);
+    while (!end_ns_.compare_exchange_weak(
+        end_ns, (end_ns > since_ns ? end_ns : since_ns) + static_cast<int64_t>(ns),
+        std::memory_order_relaxed)) {
+    }
+  }
+  void Remove(uint64_t ns) {
+    ns_.fetch_sub(ns);
+    count_.fetch_sub(1);
+  }
+  uint64_t ns() const { return ns_.load(std::memory_order_relaxed); }
+  // The oldest item that is not done. What is expected of all of them is put right by it: none of
+  // the others has begun.
+  void HeadIs(uint64_t head_ns, int64_t now_ns) {
+    head_ns_.store(head_ns, std::memory_order_relaxed);
+    end_ns_.store(now_ns + static_cast<int64_t>(StillNs(now_ns)), std::memory_order_relaxed);
+  }
+  // The estimates may have been too long.
+  void AllIsDone(int64_t now_ns) {
+    int64_t end_ns = end_ns_.load(std::memory_order_relaxed);
+    while (end_ns > now_ns &&
+           !end_ns_.compare_exchange_weak(end_ns, now_ns, std::memory_order_relaxed)) {
+    }
+  }
+  int64_t end_ns() const { return end_ns_.load(std::memory_order_relaxed); }
+  // What is still to run, if all of it ran one after the other since it was added.
+  uint64_t StillNs(int64_t now_ns) const {
+    const uint64_t all_ns = ns();
+    const uint64_t head_ns = head_ns_.load(std::memory_order_relaxed);
+    const int64_t until_ns = end_ns_.load(std::memory_order_relaxed) - now_ns;
+    const uint64_t left_ns = until_ns > 0 ? static_cast<uint64_t>(until_ns) : 0;
+    const uint64_t least_ns = all_ns > head_ns ? all_ns - head_ns : 0;
+    return left_ns > all_ns ? all_ns : left_ns < least_ns ? least_ns : left_ns;
+  }
+  uint32_t count() const { return count_.load(std::memory_order_relaxed); }
+  // Whether another launch must wait, if nothing has run of what is outstanding: a bound that a
+  // launch can test without a clock.
+  bool Full(uint64_t bound_ns) const { return ns() >= bound_ns && count() != 0; }
+
+ private:
+  std::atomic<uint64_t> ns_{0};
+  std::atomic<uint32_t> count_{0};
+  std::atomic<uint64_t> head_ns_{0};
+  std::atomic<int64_t> end_ns_{0};  // when all is expected to be done
+};
+
+}  // namespace prorata::client

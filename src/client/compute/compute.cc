@@ -1,0 +1,103 @@
+#include "client/compute/compute.h"
+
+#include "client/compute/launch.h"
+#include "client/compute/lease_report.h"
+
+namespace prorata::client {
+
+constinit DeviceCompute g_compute[protocol::kMaxDevices];
+constinit Estimates g_estimates;
+
+namespace {
+
+// What the helper costs at most: a look waits so many times what the last one took.
+constexpr int64_t kCostFactor = 20;
+constexpr int64_t kLongestCostNs = 20'000'000;
+
+template <typename F>
+void ForWorkOf(CUcontext context, F&& f) {
+  for (ContextWork* work = g_works.load(); work != nullptr; work = work->next) {
+    if (work->context.load() == context) f(work);
+  }
+}
+
+}  // namespace
+
+void AwaitLaunch(uint32_t device) {
+  LaunchWait wait(device);
+  for (;;) {
+    const LaunchWait::Next next = wait.Step(g_world);
+    switch (next.what) {
+      case LaunchWait::Do::kPass:
+        return;
+      case LaunchWait::Do::kAwaitLease:
+        FutexWait(&LimitsOf(device).lease, next.lease, next.timeout_ns);
+        break;
+      case LaunchWait::Do::kAwaitBacklog: {
+        const std::atomic<uint32_t> never{0};
+        FutexWait(&never, 0, next.timeout_ns);
+        break;
+      }
+    }
+  }
+}
+
+void LeaveGates(uint32_t devices) {
+  for (uint32_t i = 0; devices >> i != 0; ++i) {
+    if ((devices >> i & 1) != 0) g_compute[i].launching.fetch_sub(1);
+  }
+}
+
+void PassGates(uint32_t devices) {
+  for (;;) {
+    bool open = true;
+    for (uint32_t i = 0; devices >> i != 0; ++i) {
+      if ((devices >> i & 1) != 0) AwaitLaunch(i);
+    }
+    for (uint32_t i = 0; devices >> i != 0; ++i) {
+      if ((devices >> i & 1) != 0) g_compute[i].launching.fetch_add(1);
+    }
+    for (uint32_t i = 0; devices >> i != 0; ++i) {
+      if ((devices >> i & 1) != 0) open = open && LeaseAllows(g_world, i);
+    }
+    if (open) return;
+    LeaveGates(devices);
+  }
+}
+
+int64_t TickCompute(int64_t now_ns) {
+  const int64_t before_ns = ThreadCpuNs();
+  const bool lost = HeartbeatLost(g_world);
+  int64_t look_again_ns = LeaseWatch::kSeldomNs;
+  for (uint32_t device = 0; device < g_share.device_count; ++device) {
+    look_again_ns = Min(look_again_ns, TickDevice(g_world, device, now_ns, lost));
+  }
+  const int64_t cost_ns = Min((ThreadCpuNs() - before_ns) * kCostFactor, kLongestCostNs);
+  return Max(look_again_ns, cost_ns);
+}
+
+void LeasesRejoined() {
+  for (DeviceCompute& compute : g_compute) compute.wanted_plus_1.store(0);
+}
+
+void WorkOfContextEnding(CUcontext context) {
+  ForWorkOf(context, [](ContextWork* work) {
+    work->closing.store(1);
+    const int64_t deadline_ns = NowNs() + 100'000'000;
+    while (work->users.load() != 0 && NowNs() < deadline_ns) {
+      const std::atomic<uint32_t> never{0};
+      FutexWait(&never, 0, 100'000);
+    }
+  });
+}
+
+void WorkOfContextStays(CUcontext context) {
+  ForWorkOf(context, [](ContextWork* work) { work->closing.store(0); });
+}
+
+void WorkOfContextGone(CUcontext context) {
+  ForWorkOf(context, [](ContextWork* work) { Tracker().Discard(work); });
+  DropStreamsOf(context);
+}
+
+}  // namespace prorata::client

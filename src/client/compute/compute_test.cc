@@ -1,0 +1,289 @@
+// The pure parts of gating launches: estimates, batches and their charge, backlog, silence.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "client/compute/backlog.h"
+#include "client/compute/device_compute.h"
+#include "client/compute/estimates.h"
+#include "client/silence.h"
+
+namespace prorata::client {
+namespace {
+
+constexpr int64_t kUs = 1'000, kMs = 1'000'000;
+
+TEST(Estimates, UnknownUntilLearnedThenFollowsSlowly) {
+  auto estimates = std::make_unique<Estimates>();
+  const uint64_t key = LaunchKey(&key, 1, 2, 3);
+  EXPECT_EQ(estimates->Lookup(key), 0u);
+  estimates->Learn(key, 8000, 8000);
+  EXPECT_EQ(estimates->Lookup(key), 8000u);
+  estimates->Learn(key, 16000, 16000);
+  EXPECT_EQ(estimates->Lookup(key), 10000u);
+}
+
+// Beside members of its own share a launch is measured too long, as a rule, and never too short.
+TEST(Estimates, WhatOthersRanBesideMakesLongerBySlowSteps) {
+  auto estimates = std::make_unique<Estimates>();
+  estimates->Learn(7, 9000, 9000, true);
+  EXPECT_EQ(estimates->Lookup(7), 9000u) << "there is nothing better to go by";
+  estimates->Learn(7, 9000 + 32'000, 9000 + 32'000, true);
+  EXPECT_EQ(estimates->Lookup(7), 10'000u);
+  estimates->Learn(7, 6000, 6000, true);
+  EXPECT_EQ(estimates->Lookup(7), 9000u) << "shorter is nearer to the truth";
+}
+
+TEST(Estimates, WhatIsKnownWithinBoundsMovesNoneThatIsBetweenThem) {
+  auto estimates = std::make_unique<Estimates>();
+  estimates->Learn(7, 2000, 8000);
+  EXPECT_EQ(estimates->Lookup(7), 8000u) << "too long is harmless";
+  estimates->Learn(7, 4000, 4000);
+  EXPECT_EQ(estimates->Lookup(7), 7000u);
+  estimates->Learn(7, 2000, 8000);
+  EXPECT_EQ(estimates->Lookup(7), 7000u);
+  estimates->Learn(7, 8000, 16'000);
+  EXPECT_EQ(estimates->Lookup(7), 7250u) << "towards the nearer of them";
+  estimates->Learn(7, 1000, 3250);
+  EXPECT_EQ(estimates->Lookup(7), 6250u);
+}
+
+TEST(Estimates, NothingTakesNothingAndNothingOverflows) {
+  auto estimates = std::make_unique<Estimates>();
+  estimates->Learn(3, 1, 1);
+  EXPECT_EQ(estimates->Lookup(3), Estimates::kLeastNs);
+  estimates->Learn(5, ~uint64_t{0}, ~uint64_t{0});
+  EXPECT_EQ(estimates->Lookup(5), 4'000'000'000u);
+}
+
+TEST(Estimates, GridsAndFunctionsAreTold) {
+  int f, g;
+  EXPECT_NE(LaunchKey(&f, 1, 1, 1), LaunchKey(&g, 1, 1, 1));
+  EXPECT_NE(LaunchKey(&f, 1, 2, 1), LaunchKey(&f, 2, 1, 1));
+  EXPECT_NE(LaunchKey(&f, 1, 1, 2), LaunchKey(&f, 1, 2, 1));
+  EXPECT_NE(LaunchKey(nullptr, 0, 0, 0), 0u);
+}
+
+TEST(Estimates, MoreFunctionsThanRoomAndManyThreadsDoNoHarm) {
+  auto estimates = std::make_unique<Estimates>();
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (uint64_t i = 1; i < 20'000; ++i) {
+        const uint64_t key = LaunchKey(&threads, i, t % 2, 0);
+        estimates->Learn(key, 5000, 5000);
+        const uint32_t ns = estimates->Lookup(key);
+        EXPECT_TRUE(ns == 0 || ns == 5000) << ns;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+Batch Known(uint64_t launches, uint64_t estimate_ns) {
+  Batch batch;
+  batch.key = 1;
+  batch.launches = launches;
+  batch.estimate_ns = estimate_ns;
+  return batch;
+}
+
+TEST(Measure, ASingleLaunchFencedAtOnceIsItsElapsedTimeAndTeaches) {
+  Batch batch = Known(1, 0);
+  batch.unknown = batch.prompt = true;
+  const Measured seen = MeasureBatch(batch, 700, false);
+  EXPECT_EQ(seen.busy_ns, 700u);
+  EXPECT_EQ(seen.most_ns, 700u);
+  EXPECT_EQ(seen.least_ns, 700u);
+}
+
+TEST(Measure, GapsBetweenSlowLaunchesAreNoWork) {
+  const Measured seen = MeasureBatch(Known(10, 500 * kUs), 600 * kUs, false);
+  EXPECT_EQ(seen.busy_ns, 500u * kUs);
+  EXPECT_EQ(seen.most_ns, 0u) << "nothing is learned of how long they take";
+  EXPECT_FALSE(seen.doubtful);
+  EXPECT_TRUE(MeasureBatch(Known(10, 500 * kUs), 5 * kMs, false).doubtful);
+}
+
+TEST(Measure, AQueueAheadOfTheDeviceIsMeasuredInFull) {
+  Batch batch = Known(10, 500 * kUs);
+  batch.pressed = true;
+  const Measured seen = MeasureBatch(batch, 2 * kMs, false);
+  EXPECT_EQ(seen.busy_ns, 2u * kMs);
+  EXPECT_EQ(seen.least_ns, 200u * kUs);
+}
+
+TEST(Measure, BesideOtherStreamsItIsKnownWithinBounds) {
+  Batch batch = Known(10, 500 * kUs);
+  batch.pressed = true;
+  batch.streams = 4;
+  const Measured seen = MeasureBatch(batch, 2 * kMs, false);
+  EXPECT_EQ(seen.busy_ns, 500u * kUs) << "as estimated: the others are in it";
+  EXPECT_EQ(seen.most_ns, 200u * kUs);
+  EXPECT_EQ(seen.least_ns, 50u * kUs);
+}
+
+TEST(Measure, BesideOtherSharesNothingIsLearnedButOfTheUnknown) {
+  Batch batch = Known(10, 500 * kUs);
+  batch.pressed = true;
+  EXPECT_EQ(MeasureBatch(batch, 2 * kMs, true).busy_ns, 500u * kUs);
+  EXPECT_EQ(MeasureBatch(batch, 2 * kMs, true).most_ns, 0u);
+  batch = Known(1, 0);
+  batch.unknown = batch.prompt = true;
+  EXPECT_EQ(MeasureBatch(batch, 2 * kMs, true).most_ns, 2u * kMs);
+}
+
+TEST(Measure, ABatchShorterThanEstimatedShowsThatTheEstimateIsTooLong) {
+  const Measured seen = MeasureBatch(Known(10, 500 * kUs), 100 * kUs, false);
+  EXPECT_EQ(seen.most_ns, 10u * kUs);
+}
+
+TEST(Measure, MixedBatchesThatDoNotFitAreDoubted) {
+  Batch batch = Known(10, 500 * kUs);
+  batch.key = 0;
+  batch.pressed = true;
+  EXPECT_FALSE(MeasureBatch(batch, 600 * kUs, false).doubtful);
+  EXPECT_TRUE(MeasureBatch(batch, 700 * kUs, false).doubtful);
+  EXPECT_TRUE(MeasureBatch(batch, 200 * kUs, false).doubtful);
+}
+
+TEST(Occupancy, ItIsTheUnionOfAllReasonsToBeBusy) {
+  protocol::DeviceUsage usage = {};
+  Occupancy occupancy;
+  occupancy.Begin(1'000);
+  occupancy.Begin(2'000);
+  EXPECT_EQ(occupancy.Publish(usage, 2'500), 1'500u);
+  occupancy.End(usage, 3'000);
+  occupancy.End(usage, 4'000);
+  EXPECT_EQ(occupancy.ended_ns(), 4'000);
+  EXPECT_EQ(occupancy.Publish(usage, 9'000), 3'000u);
+  EXPECT_EQ(usage.occupied_ns, 3'000u);
+  occupancy.Begin(3'500);  // began before the end of the last was known
+  EXPECT_EQ(occupancy.Publish(usage, 5'000), 4'000u) << "no time counts twice";
+  occupancy.Measure(usage, 1'000'000, 5'000);
+  EXPECT_EQ(usage.device_time_ns, 4'000u) << "no more than it was busy";
+}
+
+TEST(Backlog, WhatHasRunOfTheOldestIsNotStillToRun) {
+  Backlog backlog;
+  backlog.HeadIs(500 * kUs, 10 * kMs);
+  backlog.Add(500 * kUs, 10 * kMs);
+  backlog.Add(300 * kUs, 10 * kMs);
+  EXPECT_EQ(backlog.StillNs(10 * kMs), 800u * kUs);
+  EXPECT_EQ(backlog.StillNs(10 * kMs + 200 * kUs), 600u * kUs);
+  EXPECT_EQ(backlog.StillNs(20 * kMs), 300u * kUs) << "no more than the oldest";
+}
+
+// The next item has run since the oldest was done, not only since somebody looked.
+TEST(Backlog, ALateLookDoesNotDelayTheExpectedEnd) {
+  Backlog backlog;
+  backlog.HeadIs(500 * kUs, 10 * kMs);
+  for (int i = 0; i < 4; ++i) backlog.Add(500 * kUs, 10 * kMs);
+  backlog.Remove(500 * kUs);
+  backlog.Remove(500 * kUs);
+  backlog.HeadIs(500 * kUs, 10 * kMs + 1'400 * kUs);
+  EXPECT_EQ(backlog.StillNs(10 * kMs + 1'400 * kUs), 600u * kUs);
+  EXPECT_EQ(backlog.StillNs(10 * kMs + 1'700 * kUs), 500u * kUs) << "the last has not begun";
+  // The device is late: at the most all of what is left is still to run.
+  backlog.Remove(500 * kUs);
+  backlog.HeadIs(500 * kUs, 10 * kMs + 2'500 * kUs);
+  EXPECT_EQ(backlog.StillNs(10 * kMs + 2'500 * kUs), 0u);
+  // It is early.
+  Backlog early;
+  early.Add(900 * kUs, 0);
+  early.Add(100 * kUs, 0);
+  early.Remove(900 * kUs);
+  early.HeadIs(100 * kUs, 100 * kUs);
+  EXPECT_EQ(early.StillNs(100 * kUs), 100u * kUs);
+  EXPECT_EQ(early.StillNs(150 * kUs), 50u * kUs);
+}
+
+TEST(Backlog, OneItemMayBeLongerThanTheBound) {
+  Backlog backlog;
+  EXPECT_FALSE(backlog.Full(0)) << "nothing is queued: the next one passes whatever the bound";
+  backlog.Add(50 * kMs, 0);
+  EXPECT_TRUE(backlog.Full(20 * kMs));
+  backlog.Remove(50 * kMs);
+  backlog.Add(10 * kMs, 0);
+  EXPECT_FALSE(backlog.Full(20 * kMs));
+}
+
+TEST(Backlog, TheWordHoldsCountsAndTime) {
+  uint64_t word = 0;
+  for (int i = 0; i < 1000; ++i) word += kOneLaunch + 3 * kMs;
+  EXPECT_EQ(LaunchesIn(word), 1000u);
+  EXPECT_EQ(NsIn(word), 3000u * kMs);
+}
+
+TEST(Silence, CountsOnlyWhatIsCertain) {
+  Silence silence;
+  EXPECT_EQ(silence.Observe(7, 100 * kMs), 0) << "the first look knows nothing";
+  EXPECT_EQ(silence.Observe(7, 150 * kMs), 50 * kMs);
+  EXPECT_EQ(silence.Observe(8, 200 * kMs), 0);
+  EXPECT_EQ(silence.Observe(8, 900 * kMs), 700 * kMs);
+}
+
+TEST(FallbackBucket, HoldsTheRate) {
+  FallbackBucket bucket;
+  int64_t busy_ns = 0;
+  constexpr uint32_t kThirty = 300'000;
+  int64_t now_ns = 1'000 * kMs;
+  const int64_t start_ns = now_ns;
+  while (now_ns - start_ns < 10'000 * kMs) {
+    if (bucket.MayRun(now_ns, kThirty)) {
+      bucket.Spend(5 * kMs);
+      busy_ns += 5 * kMs;
+      now_ns += 5 * kMs;
+    } else {
+      now_ns += kMs;
+    }
+  }
+  EXPECT_NEAR(static_cast<double>(busy_ns) / static_cast<double>(now_ns - start_ns), 0.3, 0.01);
+}
+
+TEST(FallbackBucket, ALongPauseEarnsOneBurst) {
+  FallbackBucket bucket;
+  EXPECT_TRUE(bucket.MayRun(1'000 * kMs, 500'000));
+  bucket.Spend(30 * kMs);
+  EXPECT_FALSE(bucket.MayRun(1'001 * kMs, 500'000));
+  EXPECT_TRUE(bucket.MayRun(100'000 * kMs, 500'000));
+  bucket.Spend(21 * kMs);
+  EXPECT_FALSE(bucket.MayRun(100'000 * kMs + 1, 500'000));
+}
+
+TEST(FallbackBucket, WhatWasUsedBeforeTheSilenceWasNoticedCounts) {
+  FallbackBucket bucket;
+  bucket.Begin(1'000 * kMs, 80 * kMs, 50 * kMs, 250'000);  // 30 ms above its part
+  int64_t used_ns = 0;
+  for (int64_t now_ns = 1'000 * kMs; now_ns < 2'000 * kMs; now_ns += kMs) {
+    if (now_ns == 1'010 * kMs) {
+      EXPECT_GT(used_ns, 0) << "but it is not stopped for it";
+    }
+    if (!bucket.MayRun(now_ns, 250'000)) continue;
+    bucket.Spend(kMs);
+    used_ns += kMs;
+  }
+  EXPECT_NEAR(static_cast<double>(used_ns), 220.0 * kMs, 2.0 * kMs);
+  bucket.Begin(2'000 * kMs, 80 * kMs, 0, 250'000);  // it was closed, and has its part
+  EXPECT_TRUE(bucket.MayRun(2'000 * kMs, 250'000));
+  bucket.Spend(21 * kMs);
+  EXPECT_FALSE(bucket.MayRun(2'000 * kMs, 250'000)) << "and no more than a burst";
+}
+
+TEST(FallbackBucket, AMemberHoldsItsPartOfTheLimit) {
+  protocol::DeviceLimits limits = {};
+  limits.compute_limit_ppm = 600'000;
+  EXPECT_EQ(PartPpm(limits), 600'000u) << "an agent that does not count";
+  limits.active_members = 3;
+  EXPECT_EQ(PartPpm(limits), 200'000u);
+  limits.compute_limit_ppm = 1'000'000;
+  EXPECT_EQ(PartPpm(limits), 1'000'000u) << "no limit, no parts";
+}
+
+}  // namespace
+}  // namespace prorata::client

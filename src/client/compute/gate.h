@@ -1,0 +1,152 @@
+#pragma once
+
+// Whether a launch may pass, and what its thread must wait for if not: the lease; and, up to a
+// slice, that the backlog falls below its bound. A fence may stand behind something that this very
+// thread has yet to do (a stream wait, a host function, a flag that a kernel spins on), so it is
+// polled and never waited for without end: after kGiveUpNs the bound is given up until the fence
+// that was the oldest then is done. The agent's charge is by its own clock, and needs no bound.
+
+#include "client/compute/work_tracker.h"
+
+namespace prorata::client {
+
+// Whether a launch may pass at once: the lease is open, the backlog below its bound, and the member
+// not in failsafe mode. All that a launch costs while its lease is open.
+inline bool MayLaunch(const protocol::DeviceLimits& limits, const DeviceCompute& compute) {
+  const uint32_t lease = limits.lease.load(std::memory_order_acquire);
+  return (lease & protocol::kLeaseOpen) != 0 &&
+         compute.failsafe.load(std::memory_order_relaxed) == 0 &&
+         !compute.backlog.Full(BoundNs(limits, lease));
+}
+
+// One thread's wait until a launch on the device may pass. Step, do what it says, Step again, until
+// it says kPass. While it waits for the lease the thread is counted in the member's `waiting`.
+class LaunchWait {
+ public:
+  enum class Do : uint8_t {
+    kPass,
+    kAwaitLease,    // until the lease word is not `lease` any more, or for timeout_ns
+    kAwaitBacklog,  // for timeout_ns
+  };
+  struct Next {
+    Do what = Do::kPass;
+    uint32_t lease = 0;
+    int64_t timeout_ns = 0;
+  };
+
+  // The lease's opening wakes the thread. By itself it looks whether the agent is still there, the
+  // sooner the longer it has waited.
+  static constexpr int64_t kPollLeaseNs = 20'000'000;
+  static constexpr int64_t kPollLeaseAgainNs = 10'000'000;
+  static constexpr int64_t kPollFailsafeNs = 1'000'000;
+  static constexpr int64_t kGiveUpNs = 13'000'000;  // a slice
+  static constexpr int64_t kMinPollNs = 50'000, kMaxPollNs = 1'000'000;
+
+  explicit LaunchWait(uint32_t device) : device_(device) {}
+
+  template <typename World>
+  Next Step(World& world) {
+    DeviceCompute& compute = world.Compute(device_);
+    if (at_bound_) compute.at_bound.fetch_sub(1, std::memory_order_relaxed);
+    const Next next = Decide(world);
+    at_bound_ = next.what == Do::kAwaitBacklog;
+    if (at_bound_) compute.at_bound.fetch_add(1, std::memory_order_relaxed);
+    return next;
+  }
+
+ private:
+  template <typename World>
+  Next Decide(World& world) {
+    const protocol::DeviceLimits& limits = world.Limits(device_);
+    DeviceCompute& compute = world.Compute(device_);
+    for (;;) {
+      if (!counted_) {
+        if (MayLaunch(limits, compute)) return {};
+        const uint32_t lease = limits.lease.load(std::memory_order_acquire);
+        if ((lease & protocol::kLeaseOpen) != 0 &&
+            compute.failsafe.load(std::memory_order_relaxed) == 0) {
+          return AtBound(world, lease);
+        }
+        world.Usage(device_).waiting.fetch_add(1);
+        counted_ = true;
+      }
+      Next next;
+      if (!LeasePasses(world, limits, compute, &next)) return next;
+      world.Usage(device_).waiting.fetch_sub(1);
+      counted_ = false;
+      // The lease, or failsafe mode, lets it pass; either bounds the backlog too.
+      const uint32_t now = limits.lease.load(std::memory_order_acquire);
+      if ((now & protocol::kLeaseOpen) != 0 || HeartbeatLost(world)) return AtBound(world, now);
+      // It has closed again.
+    }
+  }
+
+  template <typename World>
+  Next AtBound(World& world, uint32_t lease) {
+    DeviceCompute& compute = world.Compute(device_);
+    const uint64_t bound_ns = BoundNs(world.Limits(device_), lease);
+    if (!compute.backlog.Full(bound_ns) || compute.bound_given_up.load() != 0) return {};
+    const int64_t now_ns = world.NowNs();
+    if (compute.backlog.StillNs(now_ns) >= bound_ns) {
+      WorkTracker<World> tracker(world);
+      world.ForEachWork(device_, [&](ContextWork& work) { tracker.Poll(&work); });
+    }
+    const uint64_t still_ns = compute.backlog.StillNs(now_ns);
+    if (!compute.backlog.Full(bound_ns) || still_ns < bound_ns) return {};
+    if (full_since_ns_ == 0) full_since_ns_ = now_ns;
+    const int64_t left_ns = full_since_ns_ + kGiveUpNs - now_ns;
+    if (left_ns <= 0) {
+      WorkTracker<World>(world).GiveUpBound(device_);
+      return {};
+    }
+    auto wait_ns = static_cast<int64_t>(still_ns - bound_ns);
+    if (wait_ns < kMinPollNs) wait_ns = kMinPollNs;
+    if (wait_ns > kMaxPollNs) wait_ns = kMaxPollNs;
+    return {Do::kAwaitBacklog, lease, wait_ns < left_ns ? wait_ns : left_ns};
+  }
+
+  // Until the lease is open, or the heartbeat is lost and the bucket lets one pass.
+  template <typename World>
+  bool LeasePasses(World& world, const protocol::DeviceLimits& limits, DeviceCompute& compute,
+                   Next* next) {
+    const uint32_t lease = limits.lease.load(std::memory_order_acquire);
+    const bool open = (lease & protocol::kLeaseOpen) != 0;
+    const bool failsafe = compute.failsafe.load(std::memory_order_relaxed) != 0;
+    if (open && !failsafe) return true;
+    *next = {Do::kAwaitLease, lease, kPollFailsafeNs};
+    if (HeartbeatLost(world)) return BucketAllows(world, limits, compute);
+    if (failsafe) return open;  // the heart beats again; the helper will notice
+    NotifyWanted(world, compute, lease);
+    next->timeout_ns = waited_ == lease + 1 ? kPollLeaseAgainNs : kPollLeaseNs;
+    waited_ = lease + 1;
+    return false;
+  }
+
+  template <typename World>
+  static bool BucketAllows(World& world, const protocol::DeviceLimits& limits,
+                           DeviceCompute& compute) {
+    const uint32_t ppm = PartPpm(limits);
+    return ppm >= 1'000'000 || compute.bucket.MayRun(world.NowNs(), ppm);
+  }
+
+  // Once for a sequence.
+  template <typename World>
+  void NotifyWanted(World& world, DeviceCompute& compute, uint32_t lease) {
+    const uint64_t mark = uint64_t{SequenceOf(lease)} + 1;
+    auto& wanted = compute.wanted_plus_1;
+    if (wanted.load(std::memory_order_relaxed) == mark || wanted.exchange(mark) == mark) return;
+    if (!world.Send(protocol::MessageType::kLeaseWanted, {device_, SequenceOf(lease)})) {
+      wanted.store(0);
+    }
+  }
+
+  uint32_t device_;
+  bool counted_ = false;
+  bool at_bound_ = false;
+  uint32_t waited_ = 0;  // the lease word plus one that it has waited for once
+  // Since when it has found the backlog full; 0: it has not. Also while the lease is closed: that
+  // may open for less than kGiveUpNs each time.
+  int64_t full_since_ns_ = 0;
+};
+
+}  // namespace prorata::client

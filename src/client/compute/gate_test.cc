@@ -1,0 +1,206 @@
+// What a thread does that waits at the gate, and what it reports.
+
+#include "client/compute/gate.h"
+
+#include <gtest/gtest.h>
+
+#include "client/compute/testing_world.h"
+
+namespace prorata::client {
+namespace {
+
+using protocol::MessageType;
+
+class GateTest : public WorkTrackerTest {
+ protected:
+  // Waits as a thread does; answers for how long.
+  int64_t Await(LaunchWait& wait, int64_t longest_ns = 60 * kS) {
+    const int64_t start_ns = world_.now_ns;
+    for (LaunchWait::Next next = wait.Step(world_); next.what != LaunchWait::Do::kPass;
+         next = wait.Step(world_)) {
+      EXPECT_GT(next.timeout_ns, 0);
+      world_.now_ns += next.timeout_ns;
+      if (world_.now_ns - start_ns > longest_ns) break;
+    }
+    return world_.now_ns - start_ns;
+  }
+};
+
+TEST_F(GateTest, AWaitIsReportedOncePerSequence) {
+  Context context(world_);
+  world_.limits.lease.store(Word(2, 0));
+  LaunchWait wait(0), other(0);
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitLease);
+  EXPECT_EQ(other.Step(world_).what, LaunchWait::Do::kAwaitLease);
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitLease);
+  EXPECT_EQ(world_.usage.waiting, 2u);
+  EXPECT_EQ(world_.sent, std::vector{MessageType::kLeaseWanted});
+  // Another lease, which opened and closed while it slept.
+  world_.limits.lease.store(Word(4, 0));
+  wait.Step(world_);
+  EXPECT_EQ(world_.sent.size(), 2u);
+  world_.limits.lease.store(Word(5, kOpen));
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kPass);
+  EXPECT_EQ(other.Step(world_).what, LaunchWait::Do::kPass);
+  EXPECT_EQ(world_.usage.waiting, 0u);
+}
+
+TEST_F(GateTest, WhoWaitsForLongLooksMoreOften) {
+  world_.limits.lease.store(Word(1, 0));
+  LaunchWait wait(0);
+  EXPECT_EQ(wait.Step(world_).timeout_ns, LaunchWait::kPollLeaseNs);
+  EXPECT_EQ(wait.Step(world_).timeout_ns, LaunchWait::kPollLeaseAgainNs);
+  world_.limits.lease.store(Word(3, 0));
+  EXPECT_EQ(wait.Step(world_).timeout_ns, LaunchWait::kPollLeaseNs);
+}
+
+TEST_F(GateTest, ALaunchOverTheBoundWaitsUntilTheBacklogIsBelowIt) {
+  Context context(world_);
+  world_.limits.lease.store(Word(2, kContended));
+  Teach(1, 2 * kMs);
+  const int64_t end_ns = world_.now_ns + world_.estimates().Lookup(1);
+  Launch(context, 0, 1, end_ns);
+  LaunchWait wait(0);
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitBacklog);
+  EXPECT_EQ(world_.compute.at_bound, 1u);
+  EXPECT_EQ(world_.usage.waiting, 0u) << "it has its lease";
+  Await(wait);
+  EXPECT_EQ(world_.compute.at_bound, 0u);
+  EXPECT_NEAR(static_cast<double>(end_ns - world_.now_ns), 1e6, 1e5)
+      << "what is still to run is below the bound, and the device need not idle";
+}
+
+TEST_F(GateTest, ALongerKernelThanExpectedIsWaitedFor) {
+  Context context(world_);
+  world_.limits.lease.store(Word(2, kContended));
+  Teach(1, 2 * kMs);
+  LaunchFenced(context, 0, 1, world_.now_ns + 8 * kMs);
+  LaunchFenced(context, 0, 1, world_.now_ns + 8 * kMs);
+  LaunchWait wait(0);
+  EXPECT_NEAR(static_cast<double>(Await(wait)), 8e6, 1.1e6);
+}
+
+// A kernel that spins on a flag which this thread sets after its next launches; a stream wait, a
+// host function or another process's event in the same way.
+TEST_F(GateTest, ABoundThatCannotBeKeptIsGivenUpWithinASlice) {
+  Context context(world_);
+  world_.limits.lease.store(Word(2, kContended));
+  Teach(1, kMs);
+  LaunchFenced(context, 0, 1, kNever);
+  world_.now_ns += 1;
+  LaunchFenced(context, 1, 1, kNever);
+  LaunchWait wait(0);
+  EXPECT_EQ(Await(wait), LaunchWait::kGiveUpNs);
+  for (int i = 0; i < 100; ++i) {
+    LaunchFenced(context, 1, 1, kNever);
+    LaunchWait next(0);
+    EXPECT_EQ(next.Step(world_).what, LaunchWait::Do::kPass);
+  }
+  EXPECT_TRUE(Busy());
+  // The fence that was the oldest then is done: the bound holds again.
+  world_.EndAt(context.streams[0], world_.now_ns);
+  Look();
+  EXPECT_EQ(world_.compute.bound_given_up, 0u);
+  LaunchWait again(0);
+  EXPECT_EQ(again.Step(world_).what, LaunchWait::Do::kAwaitBacklog);
+}
+
+// Under a limit the lease may open for less than a slice each time.
+TEST_F(GateTest, ABoundIsGivenUpAcrossLeases) {
+  Context context(world_);
+  world_.limits.lease.store(Word(2, kContended));
+  Teach(1, 2 * kMs);
+  LaunchFenced(context, 0, 1, kNever);
+  LaunchWait wait(0);
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitBacklog);
+  world_.limits.lease.store(Word(3, 0));
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitLease);
+  world_.now_ns += LaunchWait::kGiveUpNs;
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitLease);
+  world_.limits.lease.store(Word(4, kContended));
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kPass);
+}
+
+TEST_F(GateTest, WhatHasNotBegunNeedsNoBound) {
+  Context context(world_);
+  world_.limits.lease.store(Word(2, kContended));
+  Teach(1, 2 * kMs);
+  context.streams[0].waits.store(1);
+  world_.free_at_ns[&context.streams[0]] = kNever;
+  for (int i = 0; i < 100; ++i) {
+    LaunchWait wait(0);
+    ASSERT_EQ(wait.Step(world_).what, LaunchWait::Do::kPass) << i;
+    LaunchFenced(context, 0, 1, kNever);
+  }
+  EXPECT_FALSE(Busy());
+  EXPECT_EQ(world_.compute.backlog.ns(), 0u);
+  // It holds for what runs beside it, and for that when it begins.
+  LaunchFenced(context, 1, 1, world_.now_ns + 8 * kMs);
+  LaunchWait wait(0);
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitBacklog);
+  Await(wait);
+  world_.DoneNs(context.streams[0].first->start) = world_.now_ns;
+  LaunchFenced(context, 1, 1, kNever);
+  Look();
+  LaunchWait again(0);
+  EXPECT_EQ(again.Step(world_).what, LaunchWait::Do::kAwaitBacklog);
+  EXPECT_GT(world_.compute.backlog.ns(), static_cast<uint64_t>(200 * kMs));
+}
+
+TEST_F(GateTest, ABoundIsNotGivenUpForWhatHasNotBegun) {
+  Context context(world_);
+  world_.limits.lease.store(Word(2, kContended));
+  Teach(1, 2 * kMs);
+  context.streams[0].waits.store(1);
+  world_.free_at_ns[&context.streams[0]] = kNever;
+  LaunchFenced(context, 0, 1, kNever);
+  Look();
+  for (int i = 0; i < 2; ++i) LaunchFenced(context, 1, 1, world_.now_ns + 50 * kMs);
+  LaunchWait wait(0);
+  EXPECT_EQ(Await(wait), LaunchWait::kGiveUpNs);
+  EXPECT_EQ(world_.compute.bound_given_up, 1u);
+  world_.EndAt(context.streams[1], world_.now_ns);
+  Look();
+  EXPECT_EQ(world_.compute.bound_given_up, 0u) << "the oldest that ran is done";
+}
+
+TEST_F(GateTest, ABoundThatWasGivenUpHoldsAgainWithTheNextContext) {
+  Context context(world_);
+  world_.limits.lease.store(Word(2, kContended));
+  Teach(1, kMs);
+  LaunchFenced(context, 0, 1, kNever);
+  LaunchFenced(context, 0, 1, kNever);
+  LaunchWait wait(0);
+  Await(wait);
+  EXPECT_EQ(world_.compute.bound_given_up, 1u);
+  tracker_.Discard(&context.work);
+  EXPECT_EQ(world_.compute.bound_given_up, 0u);
+}
+
+TEST_F(GateTest, InFailsafeModeTheBucketDecidesByOccupiedTime) {
+  Context context(world_);
+  world_.limits.compute_limit_ppm.store(250'000);
+  Teach(1, 5 * kMs);
+  Look();
+  world_.limits.lease.store(Word(2, 0));
+  const int64_t start_ns = world_.now_ns;
+  int64_t busy_ns = 0;
+  while (world_.now_ns < start_ns + 4 * kS) {
+    world_.now_ns += kMs;
+    world_.silent_ns = world_.now_ns - start_ns;
+    Look();
+    if (HeartbeatLost(world_) && !Busy()) {
+      LaunchWait wait(0);
+      if (wait.Step(world_).what == LaunchWait::Do::kPass) {
+        LaunchFenced(context, 0, 1, world_.now_ns + 5 * kMs);
+        busy_ns += 5 * kMs;
+      } else {
+        world_.usage.waiting.fetch_sub(1);
+      }
+    }
+  }
+  EXPECT_NEAR(static_cast<double>(busy_ns), 1e9, 0.1e9);
+}
+
+}  // namespace
+}  // namespace prorata::client

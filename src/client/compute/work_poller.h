@@ -1,0 +1,224 @@
+#pragma once
+
+// What becomes of batches: taken out of their queues when they are done, learned from, and what
+// stands behind a wait left out of account. The polling side of WorkTracker (work_tracker.h), over
+// the World of device_compute.h.
+
+#include "client/compute/device_compute.h"
+#include "client/compute/work.h"
+
+namespace prorata::client {
+
+template <typename World>
+class WorkPoller {
+ public:
+  explicit WorkPoller(World& world) : world_(world) {}
+
+  // Takes what is done out of the queues. At most one thread at a time; false: another is at it.
+  bool Poll(ContextWork* work) {
+    if (!OwnPolling(work)) return false;
+    uint64_t persistent_ns = 0;
+    bool any_done = false;
+    Fence* oldest = nullptr;
+    StreamRecord* previous = nullptr;
+    for (StreamRecord* at = NextListed(work, nullptr); at != nullptr;) {
+      any_done |= Collect(at, true, &persistent_ns);
+      Fence* first = FirstFence(at);
+      if (first != nullptr && at->blocked_ns == 0 &&
+          (oldest == nullptr || first->recorded_ns < oldest->recorded_ns)) {
+        oldest = first;
+      }
+      if (first == nullptr) TryIdle(at);
+      StreamRecord* next = NextListed(work, at);
+      if (at->busy.load() != 0) {
+        previous = at;
+      } else {
+        Unlist(at, previous);
+      }
+      at = next;
+    }
+    if (any_done) ReckonAnew(work->device, oldest);
+    work->persistent_ns.store(persistent_ns, std::memory_order_relaxed);
+    work->polling.store(0, std::memory_order_release);
+    return true;
+  }
+
+ protected:
+  static bool OwnPolling(ContextWork* work) {
+    return work->polling.exchange(1, std::memory_order_acquire) == 0;
+  }
+
+  void AddToBacklogs(uint32_t device, const Fence& fence, int64_t since_ns) {
+    AddToBacklog(device, fence, since_ns);
+    ForEachBit(fence.others, [&](uint32_t other) { AddToBacklog(other, fence, since_ns); });
+  }
+
+  void RemoveFromBacklogs(uint32_t device, const Fence& fence) {
+    world_.Compute(device).backlog.Remove(fence.backlog_ns);
+    ForEachBit(fence.others,
+               [&](uint32_t other) { world_.Compute(other).backlog.Remove(fence.backlog_ns); });
+  }
+
+  void AddToBacklog(uint32_t device, const Fence& fence, int64_t since_ns) {
+    Backlog& backlog = world_.Compute(device).backlog;
+    if (backlog.count() == 0) {
+      // What was launched before it, and is done, ran before it.
+      const int64_t done_ns = backlog.end_ns();
+      backlog.HeadIs(fence.backlog_ns, done_ns > since_ns ? done_ns : since_ns);
+    }
+    backlog.Add(fence.backlog_ns, since_ns);
+    PublishExpectedEnd(device);
+  }
+
+  void PublishExpectedEnd(uint32_t device) {
+    world_.Usage(device).expected_end_ns.store(world_.Compute(device).backlog.end_ns(),
+                                               std::memory_order_relaxed);
+  }
+
+  void ReleaseOthers(StreamRecord* stream, int64_t now_ns) {
+    ReleaseOccupancy(stream->others.exchange(0), now_ns);
+  }
+
+  void ReleaseOccupancy(uint32_t devices, int64_t now_ns) {
+    ForEachBit(devices,
+               [&](uint32_t i) { world_.Compute(i).occupancy.End(world_.Usage(i), now_ns); });
+  }
+
+  // Polling thread: what is done at the head of a stream's queue. `ask`: the driver, too. True: the
+  // backlog is another.
+  bool Collect(StreamRecord* stream, bool ask, uint64_t* persistent_ns) {
+    bool any = false;
+    for (Fence* fence = FirstFence(stream); fence != nullptr; fence = FirstFence(stream)) {
+      if (fence->serial > stream->proven.load() && (!ask || world_.Pending(fence->end))) {
+        if (ask) any |= WatchRun(stream, fence, persistent_ns);
+        break;
+      }
+      any |= Block(stream, false);
+      const int64_t now_ns = world_.NowNs();
+      Learn(stream, *fence, now_ns);
+      Forget(stream->device, fence, now_ns);
+      PopFirstFence(stream);
+      any = true;
+    }
+    return any;
+  }
+
+  // The fence counts no more.
+  void Forget(uint32_t device, Fence* fence, int64_t now_ns) {
+    DeviceCompute& compute = world_.Compute(device);
+    if (fence->counted) RemoveFromBacklogs(device, *fence);
+    if (fence->batch.unknown) compute.unknown.fetch_sub(1, std::memory_order_relaxed);
+    if (fence->releases_bound) compute.bound_given_up.fetch_sub(1);
+    ReleaseOccupancy(fence->others, now_ns);
+  }
+
+  // What is expected of the rest is put right by the oldest fence that is not done.
+  void ReckonAnew(uint32_t device, const Fence* oldest) {
+    Backlog& backlog = world_.Compute(device).backlog;
+    if (oldest != nullptr) {
+      backlog.HeadIs(oldest->backlog_ns, world_.NowNs());
+      PublishExpectedEnd(device);
+    } else if (backlog.count() == 0) {
+      backlog.AllIsDone(world_.NowNs());
+    }
+  }
+
+  // Polling thread, or one that has just closed the stream's batch.
+  void TryIdle(StreamRecord* stream) {
+    const auto idle = [stream] { return !HasOpen(*stream) && stream->pending.load() == 0; };
+    if (stream->busy.load() == 0 || !idle()) return;
+    DeviceCompute& compute = world_.Compute(stream->device);
+    if (stream->others.load() != 0) ReleaseOthers(stream, world_.NowNs());
+    if (stream->busy.exchange(0) == 0) return;
+    compute.occupancy.End(world_.Usage(stream->device), world_.NowNs());
+    // A launch in between has found it busy still.
+    if (!idle() && stream->busy.exchange(1) == 0) compute.occupancy.Begin(world_.NowNs());
+  }
+
+  // Polling thread: takes a stream that is proven idle out of the list.
+  void Unlist(StreamRecord* stream, StreamRecord* previous) {
+    if (UnlistStream(stream, previous)) {
+      world_.RecordGone(stream);
+    } else if (stream->busy.load() != 0) {
+      ListStream(stream);  // at the head, where this poll has been
+    }
+  }
+
+  // Work that is known not to have begun takes no time of the device, but is not done: the agent is
+  // not told that it has drained, for it may begin at any moment. It may have begun right after it
+  // was last seen not to have.
+  bool Block(StreamRecord* stream, bool blocked) {
+    if (!blocked && stream->blocked_ns == 0) return false;
+    DeviceCompute& compute = world_.Compute(stream->device);
+    const int64_t now_ns = world_.NowNs();
+    const bool changes = !blocked || stream->blocked_ns == 0;
+    if (!blocked) {
+      compute.occupancy.Begin(stream->blocked_ns);
+      compute.blocked.fetch_sub(1);
+    } else if (changes) {
+      compute.blocked.fetch_add(1);
+      compute.occupancy.End(world_.Usage(stream->device), now_ns);
+    }
+    stream->blocked_ns = blocked ? now_ns : 0;
+    if (!changes) return false;
+    const Holding holding(stream->work->lock);
+    stream->blocked = blocked;
+    for (Fence* fence = stream->first; fence != nullptr; fence = fence->next) {
+      if (fence->counted != blocked) continue;
+      fence->counted = !blocked;
+      if (fence->releases_bound) compute.bound_given_up.fetch_sub(1);
+      fence->releases_bound = false;
+      if (blocked) {
+        RemoveFromBacklogs(stream->device, *fence);
+      } else {
+        AddToBacklogs(stream->device, *fence, now_ns);
+      }
+    }
+    return true;
+  }
+
+  // The first batch of its stream that is not done.
+  bool WatchRun(StreamRecord* stream, Fence* fence, uint64_t* persistent_ns) {
+    const bool blocked = fence->waits && fence->started && world_.Pending(fence->start);
+    const bool changed = Block(stream, blocked);
+    if (blocked) {
+      fence->run.Forget();
+      return changed;
+    }
+    const uint32_t contexts =
+        ContextsAtWork(world_.Limits(stream->device), world_.Compute(stream->device));
+    fence->run.See(world_.NowNs(), contexts,
+                   [&] { return !fence->started || !world_.Pending(fence->start); });
+    const uint64_t ns = fence->run.PersistentNs(fence->batch.estimate_ns);
+    if (ns > *persistent_ns) *persistent_ns = ns;
+    return changed;
+  }
+
+  // Polling thread: the fence at the head of the queue is done.
+  void Learn(StreamRecord* stream, const Fence& fence, int64_t now_ns) {
+    const protocol::DeviceLimits& limits = world_.Limits(stream->device);
+    DeviceCompute& compute = world_.Compute(stream->device);
+    const CUevent from = fence.started                              ? fence.start
+                         : fence.follows && stream->done != nullptr ? stream->done->end
+                                                                    : nullptr;
+    uint64_t busy_ns = fence.batch.estimate_ns;
+    int64_t elapsed_ns = -1;
+    // An error of the program's (a faulted kernel, say) ends all measuring in this context.
+    if (from != nullptr && world_.Elapsed(from, fence.end, &elapsed_ns) && elapsed_ns >= 0) {
+      const bool crowded = compute.crowded.load(std::memory_order_relaxed) != 0 ||
+                           limits.together.load(std::memory_order_relaxed) != 0;
+      const Measured seen = MeasureBatch(fence.batch, static_cast<uint64_t>(elapsed_ns), crowded);
+      busy_ns = seen.busy_ns;
+      const bool beside_its_own = limits.active_members.load(std::memory_order_relaxed) > 1;
+      if (seen.most_ns != 0) {
+        world_.estimates().Learn(fence.batch.key, seen.least_ns, seen.most_ns, beside_its_own);
+      }
+      if (seen.doubtful) stream->probe.store(1, std::memory_order_relaxed);
+    }
+    compute.occupancy.Measure(world_.Usage(stream->device), busy_ns, now_ns);
+  }
+
+  World& world_;
+};
+
+}  // namespace prorata::client

@@ -1,0 +1,464 @@
+#pragma once
+
+// Keeps account of launches, and knows when they are done (work.h), over the World of
+// device_compute.h. A launch's way past the gate (gate.h says when it is open):
+//
+//   until the gate lets it pass: tracker.FenceBeforeWait(stream), then wait at the gate
+//   estimate = estimates.Lookup(key)
+//   begins = BeginsBatch(stream, estimate)
+//   if begins: until RaiseLaunching(world, device): wait at the gate; the lease has closed
+//   meanwhile
+//              tracker.Begin(stream, estimate)
+//   the driver's own launch
+//   if it was taken: AddLaunch(stream, thread, key, estimate); tracker.Opened() if it was the first
+//                    of a batch, tracker.End() if the batch is due
+//   if begins: launching.fetch_sub(1)
+
+#include "client/compute/work_poller.h"
+
+namespace prorata::client {
+
+inline bool BeginsBatch(const StreamRecord* stream, uint32_t estimate_ns) {
+  return stream->submitted.load(std::memory_order_relaxed) ==
+             stream->closed.load(std::memory_order_relaxed) ||
+         estimate_ns == 0;
+}
+
+// Adds to what was submitted; answers what that was. `thread`: the caller's tag.
+inline uint64_t AddToSubmitted(StreamRecord* stream, const void* thread, uint64_t launch) {
+  const void* owner = stream->owner.load(std::memory_order_relaxed);
+  if (owner == thread) [[likely]] {
+    const uint64_t before = stream->submitted.load(std::memory_order_relaxed);
+    stream->submitted.store(before + launch, std::memory_order_release);
+    return before;
+  }
+  if (owner != &kSharedStream) stream->owner.store(&kSharedStream, std::memory_order_relaxed);
+  return stream->submitted.fetch_add(launch);
+}
+
+struct Added {
+  bool opened;  // Opened is to be called
+  bool due;     // End is to be called
+};
+
+// Accounts for a launch that the driver took.
+inline Added AddLaunch(StreamRecord* stream, const void* thread, uint64_t key,
+                       uint32_t estimate_ns) {
+  const uint64_t before = AddToSubmitted(stream, thread, kOneLaunch + estimate_ns);
+  const uint64_t open = before - stream->closed.load(std::memory_order_acquire);
+  const uint64_t batch_key = stream->batch_key.load(std::memory_order_relaxed);
+  if (batch_key != key) {
+    stream->batch_key.store(batch_key == 0 ? key : kMixedKey, std::memory_order_relaxed);
+  }
+  const uint32_t due_ns = stream->fence_at_ns.load(std::memory_order_relaxed);
+  return {open == 0, estimate_ns == 0 || NsIn(open) + estimate_ns >= due_ns};
+}
+
+template <typename World>
+class WorkTracker : public WorkPoller<World> {
+ public:
+  // So many batches that begin with nothing before them pass until one launch is measured again.
+  static constexpr uint32_t kMeasureEvery = 16;
+  static constexpr int64_t kTailNs = 100'000;
+
+  explicit WorkTracker(World& world) : WorkPoller<World>(world) {}
+  using WorkPoller<World>::Poll;
+
+  // --- Launching threads. The stream's context is current ----------------------------------------
+
+  // Before a launch that begins a batch; `launching` is raised.
+  void Begin(StreamRecord* stream, uint32_t estimate_ns) {
+    ContextWork* work = stream->work;
+    StreamRecord* legacy = work->legacy.load(std::memory_order_relaxed);
+    if (legacy != nullptr) EndLegacy(stream);
+    Fencing(stream, [&] {
+      if (HasOpen(*stream)) Close(stream, false, false);  // a launch of unknown length comes alone
+      if (work->pending.load(std::memory_order_relaxed) != 0) Poll(work);
+      Start(stream, estimate_ns);
+    });
+  }
+
+  // A launch that was just accounted for runs on other devices too (as bits).
+  void RunsOn(StreamRecord* stream, uint32_t others) {
+    const int64_t began_ns = stream->began_ns.load(std::memory_order_relaxed);
+    ForEachBit(others & ~stream->others.fetch_or(others),
+               [&](uint32_t i) { world_.Compute(i).occupancy.Begin(began_ns); });
+  }
+
+  // After the first launch of a batch.
+  void Opened(StreamRecord* stream) {
+    DeviceCompute& compute = world_.Compute(stream->device);
+    const int64_t began_ns = stream->began_ns.load(std::memory_order_relaxed);
+    if (stream->busy.exchange(1) == 0) {
+      compute.occupancy.Begin(began_ns);
+      protocol::DeviceUsage& usage = world_.Usage(stream->device);
+      if (usage.blocked.load(std::memory_order_relaxed) != 0) usage.blocked.store(0);
+    }
+    if (stream->listed.load() == 0) ListStream(stream);
+  }
+
+  // Fences the batch under way, whose last launch was just made. `unknown`: it holds a launch
+  // without an estimate.
+  void End(StreamRecord* stream, bool unknown) {
+    Fencing(stream, [&] {
+      const bool polled = stream->pending.load() == 0 || Poll(stream->work);
+      Close(stream, unknown, true, polled);
+    });
+  }
+
+  // That, some time after its last launch: all of it may have run by now.
+  void EndOld(StreamRecord* stream) {
+    Fencing(stream, [&] {
+      Close(stream, false, false);
+      Poll(stream->work);
+    });
+  }
+
+  // Called by a thread that is about to wait at the gate. While the lease is closed nothing is
+  // added to the batch under way: it is fenced, so that it is known when it has run.
+  void FenceBeforeWait(StreamRecord* stream) {
+    if (!HasOpen(*stream)) return;
+    const bool open = (world_.Limits(stream->device).lease.load() & protocol::kLeaseOpen) != 0;
+    if (!open) EndOld(stream);
+  }
+
+  // An event that is recorded in the legacy stream keeps all blocking streams waiting for what they
+  // have, as a launch into it does. Right after such a launch it adds nothing to that; later it
+  // would stand behind, and before, work that the program put into other streams meanwhile. So it
+  // is recorded before anything goes into another stream.
+  void EndLegacy(StreamRecord* other) {
+    StreamRecord* legacy = other->work->legacy.load(std::memory_order_relaxed);
+    if (legacy != nullptr && legacy != other && other->blocking && HasOpen(*legacy)) {
+      End(legacy, false);
+    }
+  }
+
+  // --- Proof by the program's own synchronisation
+  // -------------------------------------------------
+
+  struct SyncMark {
+    uint64_t submitted = 0;
+    uint64_t serial = 0;
+  };
+  // Before the driver's call ...
+  static SyncMark Mark(StreamRecord* stream) {
+    const uint64_t submitted = stream->submitted.load(std::memory_order_acquire);
+    const Holding holding(stream->work->lock);
+    return {submitted, stream->serial};
+  }
+  // ... and after its success.
+  void Proven(StreamRecord* stream, const SyncMark& mark) {
+    ContextWork* work = stream->work;
+    const WorkUse use(work);
+    if (!use.entered()) return;
+    RaiseProven(stream, mark);
+    if (stream->pending.load() != 0) PollProven(work, stream);
+    TryIdle(stream);
+  }
+
+  // The same for all streams of a context. The mark is kept in its records, so it is one thread's
+  // at a time: 0: another's, and this one proves nothing.
+  uint64_t MarkContext(ContextWork* work) {
+    if (work->synchronizing.exchange(1) != 0) return 0;
+    const uint64_t epoch = work->sync_epoch.fetch_add(1) + 1;
+    untracked_ = work->untracked.load();
+    const Holding holding(work->lock);
+    for (StreamRecord* at = work->listed; at != nullptr; at = at->next_listed) {
+      at->sync_submitted = at->submitted.load(std::memory_order_acquire);
+      at->sync_serial = at->serial;
+      at->sync_epoch = epoch;
+    }
+    return epoch;
+  }
+  void ContextProven(ContextWork* work, uint64_t epoch, bool success) {
+    const WorkUse use(work);
+    if (success && use.entered()) {
+      if (OwnPolling(work)) {
+        for (StreamRecord* at = NextListed(work, nullptr); at != nullptr;
+             at = NextListed(work, at)) {
+          if (at->sync_epoch != epoch) continue;
+          RaiseProven(at, {at->sync_submitted, at->sync_serial});
+          if (Collect(at, false, nullptr)) ReckonAnew(work->device, FirstFence(at));
+          TryIdle(at);
+        }
+        work->polling.store(0, std::memory_order_release);
+      }
+      ProveTracked(work, untracked_);
+    }
+    work->synchronizing.store(0);
+  }
+
+  // Work of the context that is in no record was submitted.
+  void Untracked(ContextWork* work) {
+    const uint64_t before = work->untracked.fetch_add(1);
+    bool first;
+    {
+      const Holding holding(work->lock);
+      first = before == work->untracked_proven;
+    }
+    if (first) world_.Compute(work->device).occupancy.Begin(world_.NowNs());
+  }
+
+  // --- Anyone
+  // -------------------------------------------------------------------------------------
+
+  // Helper: fences what has been open for a while, if nothing was launched since it last looked.
+  // True: something is open that it has not fenced.
+  bool FenceTails(ContextWork* work, int64_t now_ns) {
+    bool open = false;
+    if (!OwnPolling(work)) return true;  // streams stay listed, and their records with them
+    for (StreamRecord* at = NextListed(work, nullptr); at != nullptr; at = NextListed(work, at)) {
+      if (at->ending.load() != 0 || at->per_thread || !HasOpen(*at)) continue;
+      open = true;
+      const uint64_t submitted = at->submitted.load(std::memory_order_relaxed);
+      if (submitted != at->seen_submitted) {
+        at->seen_submitted = submitted;
+        at->seen_ns = now_ns;
+      } else if (now_ns - at->seen_ns >= kTailNs) {
+        FenceTail(at);
+      }
+    }
+    work->polling.store(0, std::memory_order_release);
+    return open;
+  }
+
+  // The bound cannot be kept: it is given up until the oldest fence is done.
+  void GiveUpBound(uint32_t device) {
+    ContextWork* of = nullptr;
+    int64_t oldest_ns = 0;
+    world_.ForEachWork(device, [&](ContextWork& work) {
+      const Holding holding(work.lock);
+      for (const StreamRecord* at = work.listed; at != nullptr; at = at->next_listed) {
+        if (at->first == nullptr || at->blocked) continue;
+        if (of != nullptr && at->first->recorded_ns >= oldest_ns) continue;
+        of = &work;
+        oldest_ns = at->first->recorded_ns;
+      }
+    });
+    if (of == nullptr) return;
+    const Holding holding(of->lock);
+    for (StreamRecord* at = of->listed; at != nullptr; at = at->next_listed) {
+      if (at->first == nullptr || at->blocked || at->first->recorded_ns != oldest_ns) continue;
+      if (!at->first->releases_bound) world_.Compute(device).bound_given_up.fetch_add(1);
+      at->first->releases_bound = true;
+      return;
+    }
+  }
+
+  // The stream's handle is no more; its fences live on. Nobody launches into it any more. False:
+  // nothing of it is left.
+  bool StreamGone(StreamRecord* stream) {
+    TryIdle(stream);
+    const Holding holding(stream->work->lock);
+    stream->gone = true;
+    return stream->listed.load() != 0;
+  }
+
+  // The context is gone, and nobody uses its work any more: that is done, or dropped.
+  void Discard(ContextWork* work) {
+    const int64_t now_ns = world_.NowNs();
+    DeviceCompute& compute = world_.Compute(work->device);
+    for (StreamRecord* at = work->listed; at != nullptr;) {
+      StreamRecord* next = at->next_listed;
+      while (at->first != nullptr) {
+        Forget(work->device, at->first, now_ns);
+        PopFirstFence(at);
+      }
+      Block(at, false);
+      ReleaseOthers(at, now_ns);
+      at->closed.store(at->submitted.load());
+      at->open = at->done = nullptr;
+      if (at->busy.exchange(0) != 0) compute.occupancy.End(world_.Usage(work->device), now_ns);
+      at->listed.store(0);
+      if (at->gone) world_.RecordGone(at);
+      at = next;
+    }
+    work->listed = nullptr;
+    ProveTracked(work, work->untracked.load());
+    ForgetFences(work);
+    work->legacy.store(nullptr);
+    work->persistent_ns.store(0, std::memory_order_relaxed);
+    work->context.store(nullptr);
+  }
+
+ private:
+  using Base = WorkPoller<World>;
+  using Base::AddToBacklogs;
+  using Base::Block;
+  using Base::Collect;
+  using Base::Forget;
+  using Base::OwnPolling;
+  using Base::ReckonAnew;
+  using Base::ReleaseOthers;
+  using Base::TryIdle;
+  using Base::world_;
+
+  template <typename F>
+  void Fencing(StreamRecord* stream, F&& f) {
+    if (stream->fencing.exchange(1, std::memory_order_acquire) != 0) return;
+    {
+      const WorkUse use(stream->work);
+      if (use.entered()) {
+        const typename World::OwnCalls own(world_);
+        f();
+      }
+    }
+    stream->fencing.store(0, std::memory_order_release);
+  }
+
+  // With its end event made; nullptr: no memory.
+  Fence* TakeFence(ContextWork* work) {
+    Fence* fence = PopFreeFence(work);
+    if (fence == nullptr || fence->end != nullptr || world_.CreateEvent(&fence->end)) return fence;
+    ReleaseFence(work, fence);
+    return nullptr;
+  }
+
+  // The caller holds `fencing`.
+  void Start(StreamRecord* stream, uint32_t estimate_ns) {
+    if (HasOpen(*stream)) return;  // another thread's launch began it
+    DeviceCompute& compute = world_.Compute(stream->device);
+    stream->follows = stream->pending.load() != 0;
+    const bool waits = stream->waits.exchange(0, std::memory_order_relaxed) != 0;
+    bool alone = stream->probe.exchange(0, std::memory_order_relaxed) != 0;
+    if (!stream->follows && ++stream->quiet_batches % kMeasureEvery == 0) alone = true;
+    // A fence may be there already: its launch failed.
+    if (stream->open != nullptr) ReleaseFence(stream->work, stream->open);
+    stream->open = nullptr;
+    if (waits || (!stream->follows && (alone || estimate_ns == 0))) {
+      Fence* fence = TakeFence(stream->work);
+      if (fence != nullptr && (fence->start != nullptr || world_.CreateEvent(&fence->start))) {
+        fence->started = world_.Record(*stream, fence->start) == Recorded::kYes;
+        if (fence->started) stream->follows = false;
+        fence->waits = waits;
+      }
+      stream->open = fence;
+    }
+    const uint32_t streams = compute.occupancy.reasons();
+    const bool others = streams > (stream->busy.load(std::memory_order_relaxed) != 0 ? 1U : 0U);
+    uint64_t fence_at_ns = kFenceAtNs / (streams > 1 ? streams : 1);
+    if (fence_at_ns < kMinFenceAtNs) fence_at_ns = kMinFenceAtNs;
+    // Nobody but this thread can fence its own default stream.
+    if (alone || stream->per_thread || (stream->legacy && others)) fence_at_ns = 0;
+    stream->fence_at_ns.store(static_cast<uint32_t>(fence_at_ns), std::memory_order_relaxed);
+    const int64_t now_ns = world_.NowNs();
+    stream->began_ns.store(now_ns, std::memory_order_relaxed);
+    compute.submitted_ns.store(now_ns, std::memory_order_relaxed);
+    compute.batches.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  // Fences what is open. The caller holds `fencing`. `polled`: the queue is as the device is.
+  void Close(StreamRecord* stream, bool unknown, bool just_launched, bool polled = false) {
+    ContextWork* work = stream->work;
+    const uint64_t word = stream->submitted.load(std::memory_order_acquire);
+    const uint64_t open = word - stream->closed.load(std::memory_order_relaxed);
+    if (LaunchesIn(open) == 0) return;
+    Fence* fence = stream->open != nullptr ? stream->open : TakeFence(work);
+    stream->open = nullptr;
+    if (fence == nullptr) return;  // it stays open, and busy
+    DeviceCompute& compute = world_.Compute(stream->device);
+    const int64_t began_ns = stream->began_ns.load(std::memory_order_relaxed);
+    const uint64_t key = stream->batch_key.exchange(0, std::memory_order_relaxed);
+    const uint32_t streams = compute.occupancy.reasons();
+    fence->follows = stream->follows && !fence->started;
+    fence->batch = {.key = key == kMixedKey ? 0 : key,
+                    .launches = LaunchesIn(open),
+                    .estimate_ns = NsIn(open),
+                    .unknown = unknown,
+                    .pressed = fence->follows && polled && stream->pending.load() != 0,
+                    .prompt = just_launched && world_.NowNs() - began_ns < kPromptNs,
+                    .streams = streams > 1 ? streams : 1};
+    fence->backlog_ns = fence->batch.estimate_ns + (unknown ? kUnknownNs : 0);
+    const Recorded recorded = world_.Record(*stream, fence->end);
+    if (recorded != Recorded::kYes) {
+      ReleaseFence(work, fence);
+      if (recorded == Recorded::kFault) CloseUnfenced(stream, word);
+      return;
+    }
+    const int64_t now_ns = world_.NowNs();
+    const int64_t since_ns = just_launched ? now_ns : began_ns;
+    fence->recorded_ns = now_ns;
+    fence->others = stream->others.exchange(0);
+    if (unknown) compute.unknown.fetch_add(1, std::memory_order_relaxed);
+    compute.launches.fetch_add(LaunchesIn(open), std::memory_order_relaxed);
+    compute.submitted_ns.store(now_ns, std::memory_order_relaxed);
+    AppendFence(stream, fence, [&] { AddToBacklogs(stream->device, *fence, since_ns); });
+    stream->closed.store(word);
+    // What others launch without a Begin, having seen it open, starts behind this fence.
+    stream->follows = true;
+    stream->began_ns.store(now_ns, std::memory_order_relaxed);
+  }
+
+  // Everything up to `word` is done, and no fence tells. The caller holds `fencing`.
+  void CloseUnfenced(StreamRecord* stream, uint64_t word) {
+    const uint64_t open = word - stream->closed.load(std::memory_order_relaxed);
+    if (LaunchesIn(open) == 0) return;
+    DeviceCompute& compute = world_.Compute(stream->device);
+    const int64_t now_ns = world_.NowNs();
+    stream->batch_key.store(0, std::memory_order_relaxed);
+    ReleaseFence(stream->work, stream->open);
+    stream->open = nullptr;
+    compute.launches.fetch_add(LaunchesIn(open), std::memory_order_relaxed);
+    compute.occupancy.Measure(world_.Usage(stream->device), NsIn(open), now_ns);
+    ReleaseOthers(stream, now_ns);
+    stream->closed.store(word);
+  }
+
+  void RaiseProven(StreamRecord* stream, const SyncMark& mark) {
+    uint64_t proven = stream->proven.load();
+    while (proven < mark.serial && !stream->proven.compare_exchange_weak(proven, mark.serial)) {
+    }
+    if (stream->closed.load() == mark.submitted || stream->submitted.load() != mark.submitted ||
+        stream->fencing.exchange(1, std::memory_order_acquire) != 0) {
+      return;
+    }
+    if (stream->submitted.load() == mark.submitted) CloseUnfenced(stream, mark.submitted);
+    stream->fencing.store(0, std::memory_order_release);
+  }
+
+  void PollProven(ContextWork* work, StreamRecord* stream) {
+    if (!OwnPolling(work)) return;
+    if (Collect(stream, false, nullptr)) ReckonAnew(work->device, FirstFence(stream));
+    work->polling.store(0, std::memory_order_release);
+  }
+
+  void ProveTracked(ContextWork* work, uint64_t untracked) {
+    bool last;
+    {
+      const Holding holding(work->lock);
+      last = untracked > work->untracked_proven && untracked == work->untracked.load();
+      if (last) work->untracked_proven = untracked;
+    }
+    if (!last) return;
+    world_.Compute(work->device).occupancy.End(world_.Usage(work->device), world_.NowNs());
+  }
+
+  void FenceTail(StreamRecord* stream) {
+    if (world_.MayRecord()) {
+      Fencing(stream, [&] {
+        if (stream->ending.load() == 0) Close(stream, false, false);
+      });
+    }
+    world_.DoneRecording();
+  }
+
+  uint64_t untracked_ = 0;  // at MarkContext
+};
+
+// Whether the lease lets launches pass, or nobody answers for it; the backlog apart.
+template <typename World>
+bool LeaseAllows(World& world, uint32_t device) {
+  return (world.Limits(device).lease.load() & protocol::kLeaseOpen) != 0 || HeartbeatLost(world);
+}
+
+// Raises `launching`; the lease is tested again after that, for it may have closed since: then it
+// is lowered again, and this is false.
+template <typename World>
+bool RaiseLaunching(World& world, uint32_t device) {
+  world.Compute(device).launching.fetch_add(1);
+  if (LeaseAllows(world, device)) return true;
+  world.Compute(device).launching.fetch_sub(1);
+  return false;
+}
+
+}  // namespace prorata::client

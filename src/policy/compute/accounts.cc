@@ -1,0 +1,310 @@
+// The accounts of TimeSharing: what each share is charged, what it is entitled to, and what it may
+// still take of its limit.
+
+#include <algorithm>
+#include <cmath>
+
+#include "policy/compute/time_sharing.h"
+
+namespace prorata::policy {
+namespace {
+
+// A share may save up this many slices. Doubled, a share that was kept waiting runs for longer in a
+// row afterwards; halved, a long kernel of another is not made good for.
+constexpr double kMaxCreditSlices = 2;
+// Debts are kept up to this: a kernel of several seconds is paid for in full. Larger, an error of
+// accounting could stop a share for as long.
+constexpr double kMaxDebtNs = 10e9;
+// A limit's bucket is opened again when it is filled to this part. Larger, a limited share runs
+// less often and longer; smaller, each of its slices costs a handover.
+constexpr double kReopenPart = 0.5;
+
+// What members publish is at most this old (the agent looks at all of it ten times a second).
+constexpr double kMaxUnclaimedNs = 200e6;
+// The bound of the backlog beside a share that stalls: two time slices of the hardware (2 ms on the
+// simulated GPU). Smaller, the one that stalls has more than its part of the device.
+constexpr int64_t kBesideStalledNs = 4'000'000;
+
+// Until a bucket that fills at `rate` holds `wanted_ns`.
+double FillsIn(double wanted_ns, double held_ns, double rate) {
+  if (held_ns >= wanted_ns) return 0;
+  return rate > 0 ? (wanted_ns - held_ns) / rate : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
+
+void TimeSharing::Observe(Key key, const Work& work) {
+  Share* share = Find(key);
+  if (share == nullptr) return;
+  const auto grown = [](uint64_t now, uint64_t& before) {
+    const uint64_t by = now > before ? now - before : 0;  // one that goes back stands still
+    before = std::max(before, now);
+    return static_cast<double>(by);
+  };
+  share->pending_busy_ns += grown(work.busy_total_ns, share->work.busy_total_ns);
+  share->pending_occupied_ns += grown(work.occupied_total_ns, share->work.occupied_total_ns);
+  share->work.backlog_ns = std::max<int64_t>(0, work.backlog_ns);
+  share->work.end_ns = work.end_ns;
+  share->work.contexts = std::max(1u, work.contexts);
+  share->work.blocked = work.blocked;
+  if (share->phase == Phase::kRunning && share->work.backlog_ns > 0) share->idle_hint = false;
+}
+
+bool TimeSharing::AnyoneWaits() const {
+  return std::any_of(shares_.begin(), shares_.end(),
+                     [this](const Share& share) { return Waits(share) && Eligible(share); });
+}
+
+// With how many contexts a share holds the device, as far as is known.
+double TimeSharing::Held(const Share& share, bool waited) const {
+  const auto contexts = static_cast<double>(share.work.contexts);
+  switch (share.phase) {
+    case Phase::kRunning:
+      return share.idle_hint && !waited ? 0 : contexts;
+    case Phase::kDraining:
+      // It should have drained; if it has not, the time is charged when it stalls, or has.
+      return share.idle_hint || share.gang_drained || share.work.blocked ? 0 : contexts;
+    case Phase::kStalled:
+      // Nothing is left but a member that cannot say so (it is stopped), or it waits for others.
+      return share.work.backlog_ns == 0 || share.work.blocked ? 0 : contexts;
+    case Phase::kIdle:
+    case Phase::kRunnable:
+      return 0;
+  }
+  return 0;
+}
+
+std::vector<double> TimeSharing::Charges(double passed_ns, bool waited) const {
+  std::vector<double> charges(shares_.size());
+  double holders = 0;
+  size_t held_by = 0;
+  for (const Share& share : shares_) {
+    const double held = Held(share, waited);
+    holders += held;
+    held_by += held > 0;
+  }
+  const bool counted = free_ || co_running_ || (!waited && held_by <= 1);
+  // Members publish now and then: what they say of an earlier time may be more than has passed now.
+  const double available_ns = counted ? passed_ns + unclaimed_ns_ : passed_ns;
+  // A co-run set has the device for as long as one of it was not proven idle, and divides that as
+  // their kernels ran.
+  double busy = 0, occupied = 0;
+  for (const Share& share : shares_) {
+    busy += share.pending_busy_ns;
+    occupied = std::max(occupied, share.pending_occupied_ns);
+  }
+  double sum = 0;
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    const Share& share = shares_[i];
+    if (co_running_ && busy > 0) {
+      charges[i] = share.pending_busy_ns * std::max(1.0, occupied / busy);
+    } else if (!counted) {
+      const double held = Held(share, waited);
+      charges[i] = held > 0 ? passed_ns * held / holders : 0;
+    } else {
+      const bool limited = Limited(share) && Held(share, waited) > 0;
+      charges[i] = limited ? passed_ns : share.pending_occupied_ns;
+    }
+    sum += charges[i];
+  }
+  // All together never more than the wall time.
+  if (sum > available_ns) {
+    for (double& charge : charges) charge *= available_ns / sum;
+  }
+  return charges;
+}
+
+std::vector<double> TimeSharing::EntitledAmong(const std::vector<const Share*>& shares) const {
+  std::vector<ComputeTerms> terms;
+  for (const Share* share : shares) terms.push_back(share->terms);
+  return Entitlements(terms);
+}
+
+std::vector<TimeSharing::Class> TimeSharing::Classes() {
+  std::vector<Class> classes;
+  std::vector<int32_t> priorities;
+  for (Share& share : shares_) {
+    if (!IsActive(share)) continue;
+    const auto at = std::find(priorities.begin(), priorities.end(), share.terms.priority);
+    const auto index = static_cast<size_t>(at - priorities.begin());
+    if (at == priorities.end()) {
+      priorities.push_back(share.terms.priority);
+      classes.emplace_back();
+    }
+    classes[index].active.push_back(&share);
+  }
+  for (Class& one : classes) {
+    one.entitled = EntitledAmong({one.active.begin(), one.active.end()});
+    double sum = 0;
+    for (const double e : one.entitled) sum += e;
+    for (double& e : one.entitled) e = sum > 0 ? e / sum : 0;
+  }
+  return classes;
+}
+
+void TimeSharing::MoveLags(const std::vector<double>& charges, double passed_ns) {
+  for (const Class& one : Classes()) {
+    double delivered = 0;
+    for (const Share* share : one.active) {
+      delivered += charges[static_cast<size_t>(share - shares_.data())];
+    }
+    for (size_t i = 0; i < one.active.size(); ++i) {
+      Share& share = *one.active[i];
+      const double charged = charges[static_cast<size_t>(&share - shares_.data())];
+      share.lag_ns = std::max(share.lag_ns + one.entitled[i] * delivered - charged, -kMaxDebtNs);
+    }
+    // What others owe is no saved-up credit: were it capped, too, their debt would be halved.
+    double owed = 0;
+    for (const Share* share : one.active) owed += std::max(0.0, -share->lag_ns);
+    for (Share* share : one.active) {
+      share->lag_ns = std::min(share->lag_ns, kMaxCreditSlices * SliceNs() + owed);
+    }
+  }
+  for (Share& share : shares_) {
+    // Who is idle forgets both, as fast as it would have used the device.
+    const bool forgets = free_ || !IsActive(share);
+    if (!forgets || share.lag_ns == 0) continue;
+    std::vector<const Share*> among = {&share};
+    for (const Share& other : shares_) {
+      if (&other != &share && IsActive(other)) among.push_back(&other);
+    }
+    const double forgotten = EntitledAmong(among).front() * passed_ns;
+    share.lag_ns = share.lag_ns < 0 ? std::min(0.0, share.lag_ns + forgotten)
+                                    : std::max(0.0, share.lag_ns - forgotten);
+  }
+}
+
+void TimeSharing::FillBuckets(const std::vector<double>& charges, double passed_ns, bool waited) {
+  double all = 0;
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    Share& share = shares_[i];
+    all += charges[i];
+    const double limit = share.terms.limit.value();
+    // Beside others that hold the device, too, a limit pays in full: what the device gave to whom
+    // is not known, and a limit is never exceeded.
+    const bool held = !co_running_ && !free_ && Held(share, waited) > 0;
+    const double taken = held ? passed_ns : charges[i];
+    if (share.phase == Phase::kDraining) share.drain_held_ns += taken;
+    // A slice deep: what flows in during the slices of others is not lost.
+    share.limit_tokens_ns =
+        std::clamp(share.limit_tokens_ns + limit * passed_ns - taken, -kMaxDebtNs, SliceNs());
+    const double request = share.terms.request.value();
+    share.request_tokens_ns = std::clamp(share.request_tokens_ns + request * passed_ns - charges[i],
+                                         -SliceNs() / 2, SliceNs());
+  }
+  const double ceiling = options_.elastic_ceiling.value();
+  ceiling_tokens_ns_ =
+      std::clamp(ceiling_tokens_ns_ + ceiling * passed_ns - all, -kMaxDebtNs, SliceNs());
+}
+
+void TimeSharing::Account(int64_t now_ns) {
+  if (!started_) now_ns_ = now_ns;
+  started_ = true;
+  if (now_ns <= now_ns_) return;
+  const auto passed_ns = static_cast<double>(now_ns - now_ns_);
+  now_ns_ = now_ns;
+  const bool waited = AnyoneWaits();
+  const std::vector<double> charges = Charges(passed_ns, waited);
+  for (const double charge : charges) unclaimed_ns_ -= charge;
+  unclaimed_ns_ = std::clamp(unclaimed_ns_ + passed_ns, 0.0, kMaxUnclaimedNs);
+  MoveLags(charges, passed_ns);
+  FillBuckets(charges, passed_ns, waited);
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    Share& share = shares_[i];
+    share.charged_ns += charges[i];
+    if (share.phase == Phase::kDraining) share.drain_charged_ns += charges[i];
+    share.pending_busy_ns = share.pending_occupied_ns = 0;
+    const bool at_it =
+        share.phase == Phase::kRunning ? !share.idle_hint : share.phase != Phase::kIdle;
+    if (at_it) share.active_ns = now_ns_;
+  }
+}
+
+// A share was said to be idle and was not: nothing was charged for that time.
+void TimeSharing::ChargeLate(Share& share, double late_ns) {
+  const double charge = std::min(late_ns, unclaimed_ns_);  // the rest others have paid for
+  unclaimed_ns_ -= charge;
+  share.charged_ns += charge;
+  share.lag_ns -= late_ns;
+  share.limit_tokens_ns -= late_ns;
+}
+
+// It had drained by `since_ns`, which is known only now.
+void TimeSharing::Refund(Share& share, int64_t since_ns) {
+  const auto drained = static_cast<double>(now_ns_ - share.revoked_ns);
+  if (share.phase != Phase::kDraining || drained <= 0) return;
+  const auto late = static_cast<double>(now_ns_ - std::clamp(since_ns, share.revoked_ns, now_ns_));
+  const double part = late / drained;
+  const double charge = part * share.drain_charged_ns;
+  share.charged_ns -= charge;
+  share.lag_ns += charge;
+  share.request_tokens_ns += charge;
+  ceiling_tokens_ns_ += charge;
+  share.limit_tokens_ns += part * share.drain_held_ns;
+}
+
+bool TimeSharing::Limited(const Share& share) const {
+  return share.terms.limit < Fraction::One() || HasCeiling();
+}
+
+double TimeSharing::ReopenTokens() const { return kReopenPart * SliceNs(); }
+
+// For how long a running share may go on.
+int64_t TimeSharing::TokensLastNs(const Share& share) const {
+  double left = std::numeric_limits<double>::infinity();
+  if (share.terms.limit < Fraction::One()) {
+    left = share.limit_tokens_ns / (1 - share.terms.limit.value());
+  }
+  if (HasCeiling()) {
+    const double elastic = ceiling_tokens_ns_ / (1 - options_.elastic_ceiling.value());
+    const double requested =
+        share.request_tokens_ns / std::max(0.01, 1 - share.terms.request.value());
+    left = std::min(left, std::max(elastic, requested));
+  }
+  return left > 1e15 ? kNever : static_cast<int64_t>(std::floor(left));
+}
+
+// Until a share may be dispatched again; 0: now.
+int64_t TimeSharing::TokensAfterNs(const Share& share) const {
+  constexpr double kNearlyNs = 1, kLongestNs = 1e15;
+  double wait = 0;
+  if (share.terms.limit < Fraction::One()) {
+    const double limit = share.terms.limit.value();
+    wait = FillsIn(ReopenTokens() - kNearlyNs, share.limit_tokens_ns, limit);
+  }
+  if (HasCeiling()) {
+    const double ceiling = options_.elastic_ceiling.value();
+    const double request = share.terms.request.value();
+    wait = std::max(
+        wait, std::min(FillsIn(ReopenTokens() - kNearlyNs, ceiling_tokens_ns_, ceiling),
+                       FillsIn(ReopenTokens() - kNearlyNs, share.request_tokens_ns, request)));
+  }
+  return static_cast<int64_t>(std::ceil(std::min(wait, kLongestNs)));
+}
+
+TimeSharing::ShareState TimeSharing::State(Key key) const {
+  const Share* asked = Find(key);
+  if (asked == nullptr) return {};
+  std::vector<const Share*> among = {asked};
+  for (const Share& share : shares_) {
+    if (&share != asked && IsActive(share)) among.push_back(&share);
+  }
+  ShareState state;
+  state.phase = asked->phase;
+  state.entitled = EntitledAmong(among).front();
+  state.lag_ns = asked->lag_ns;
+  state.charged_ns = asked->charged_ns;
+  state.waits = Waits(*asked) || asked->wants_again;
+  state.co_running = co_running_ && asked->phase == Phase::kRunning;
+  state.gang = asked->gang != GangTurn::kNone;
+  // Beside one that stalls the device slices: a share needs work there for each slice of its own.
+  const bool beside_stalled = std::any_of(shares_.begin(), shares_.end(), [&](const Share& other) {
+    return &other != asked && other.phase == Phase::kStalled && Held(other, true) > 0;
+  });
+  if (beside_stalled) state.backlog_ns = kBesideStalledNs;
+  const bool running = asked->phase == Phase::kRunning;
+  state.at_limit = Limited(*asked) && !running && TokensAfterNs(*asked) > 0;
+  return state;
+}
+
+}  // namespace prorata::policy

@@ -1,0 +1,76 @@
+// Co-running: shares that leave gaps hold leases at the same time, instead of one by one.
+//
+// One at a time, a program that waits for each of its kernels, and launches the next a moment
+// later, leaves the device idle in between. Shares of which every active one was seen to leave
+// gaps, each in its own slice, run together as long as every one of them makes at least the
+// progress that its entitlement alone would give it; else they are scheduled one at a time again,
+// for a while.
+
+#include <algorithm>
+
+#include "policy/compute/time_sharing.h"
+
+namespace prorata::policy {
+namespace {
+
+// A share that was proven idle in the rest of its own slice leaves gaps. Larger, shares join that
+// gain nothing by it; smaller, gaps stay unused.
+constexpr double kGapsBelow = 0.75;
+// Of what its entitlement alone would give it.
+constexpr double kLeastProgress = 0.97;
+// After a set in which one made too little progress. Shorter, more time goes into trials.
+constexpr int64_t kPauseNs = 1'000'000'000;
+
+}  // namespace
+
+bool TimeSharing::MayCoRun() const {
+  int active = 0;
+  for (const Share& share : shares_) {
+    if (!IsActive(share)) continue;
+    ++active;
+    const bool gaps = share.occupied_part >= 0 && share.occupied_part < kGapsBelow;
+    if (!gaps || Limited(share) || share.gang != GangTurn::kNone) return false;
+    if (IsBelowAnother(share) || share.phase == Phase::kStalled) return false;
+  }
+  return active > 1;
+}
+
+bool TimeSharing::ProgressIsShort(const Share& share, double passed_ns) const {
+  if (share.busy_at_check_ns == 0 || share.busy_part <= 0) return false;
+  std::vector<const Share*> among = {&share};
+  for (const Share& other : shares_) {
+    if (&other != &share && IsActive(other)) among.push_back(&other);
+  }
+  const auto made = static_cast<double>(share.work.busy_total_ns - share.busy_at_check_ns);
+  return made < kLeastProgress * EntitledAmong(among).front() * share.busy_part * passed_ns;
+}
+
+void TimeSharing::EndCoRun() { co_running_ = false; }
+
+void TimeSharing::StepCoRun() {
+  const auto begin_check = [this] {
+    co_run_checked_ns_ = now_ns_;
+    for (Share& share : shares_) {
+      share.busy_at_check_ns = IsActive(share) ? share.work.busy_total_ns : 0;
+    }
+  };
+  const bool may = MayCoRun();
+  if (!co_running_) {
+    if (!may || now_ns_ < co_run_after_ns_) return;
+    co_running_ = true;
+    return begin_check();
+  }
+  const int64_t passed_ns = now_ns_ - co_run_checked_ns_;
+  bool short_of_it = false;
+  if (passed_ns >= kCoRunCheckNs) {
+    short_of_it = std::any_of(shares_.begin(), shares_.end(), [&](const Share& share) {
+      return IsActive(share) && ProgressIsShort(share, static_cast<double>(passed_ns));
+    });
+    begin_check();
+  }
+  if (may && !short_of_it) return;
+  if (short_of_it) co_run_after_ns_ = now_ns_ + kPauseNs;
+  EndCoRun();
+}
+
+}  // namespace prorata::policy

@@ -1,0 +1,68 @@
+#include "policy/compute/entitlement.h"
+
+#include <algorithm>
+
+namespace prorata::policy {
+namespace {
+
+// Hands `spare` out by weight, up to each limit: what one share cannot take goes to the others.
+void HandOutSpare(std::span<const ComputeTerms> wanting, double spare,
+                  std::vector<double>& entitled) {
+  for (size_t round = 0; round < wanting.size() && spare > 1e-12; ++round) {
+    double weights = 0;
+    for (size_t i = 0; i < wanting.size(); ++i) {
+      if (entitled[i] < wanting[i].limit.value()) weights += std::max(1u, wanting[i].weight);
+    }
+    if (weights == 0) return;
+    double given = 0;
+    for (size_t i = 0; i < wanting.size(); ++i) {
+      const double room = wanting[i].limit.value() - entitled[i];
+      if (room <= 0) continue;
+      const double part = std::min(room, spare * std::max(1u, wanting[i].weight) / weights);
+      entitled[i] += part;
+      given += part;
+    }
+    spare -= given;
+  }
+}
+
+}  // namespace
+
+std::vector<double> Entitlements(std::span<const ComputeTerms> wanting) {
+  double requests = 0;
+  for (const ComputeTerms& terms : wanting) requests += terms.request.value();
+  const double scale = requests > 1 ? 1 / requests : 1;
+  std::vector<double> entitled;
+  double spare = 1;
+  for (const ComputeTerms& terms : wanting) {
+    entitled.push_back(std::min(terms.request.value() * scale, terms.limit.value()));
+    spare -= entitled.back();
+  }
+  HandOutSpare(wanting, spare, entitled);
+
+  // The floor, taken from the others in proportion.
+  double raised = 0;
+  double taken_from = 0;
+  for (size_t i = 0; i < wanting.size(); ++i) {
+    const double least = std::min(kLeastEntitled, wanting[i].limit.value());
+    if (entitled[i] < least) {
+      raised += least - entitled[i];
+    } else {
+      taken_from += entitled[i];
+    }
+  }
+  double sum = 0;
+  for (const double e : entitled) sum += e;
+  const double over = std::max(0.0, sum + raised - 1);
+  for (size_t i = 0; i < wanting.size(); ++i) {
+    const double least = std::min(kLeastEntitled, wanting[i].limit.value());
+    if (entitled[i] < least) {
+      entitled[i] = least;
+    } else if (taken_from > 0) {
+      entitled[i] *= std::max(0.0, 1 - over / taken_from);
+    }
+  }
+  return entitled;
+}
+
+}  // namespace prorata::policy

@@ -1,0 +1,64 @@
+#include "policy/compute/entitlement.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+namespace prorata::policy {
+namespace {
+
+ComputeTerms Terms(double request, double limit = 1, uint32_t weight = 100) {
+  return {{static_cast<uint32_t>(request * 1e6)}, {static_cast<uint32_t>(limit * 1e6)}, weight};
+}
+
+void ExpectEntitled(std::vector<ComputeTerms> wanting, std::vector<double> expected) {
+  const std::vector<double> entitled = Entitlements(wanting);
+  ASSERT_EQ(entitled.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(entitled[i], expected[i], 1e-6) << i;
+}
+
+TEST(Entitlements, RequestsThatFillTheDeviceAreKept) {
+  ExpectEntitled({Terms(0.5), Terms(0.3), Terms(0.2)}, {0.5, 0.3, 0.2});
+}
+
+TEST(Entitlements, SpareGoesByWeight) {
+  ExpectEntitled({Terms(0.5), Terms(0.2)}, {0.65, 0.35});
+  ExpectEntitled({Terms(0.5, 1, 200), Terms(0.2, 1, 100)}, {0.7, 0.3});
+  ExpectEntitled({Terms(0), Terms(0)}, {0.5, 0.5});
+}
+
+TEST(Entitlements, LimitsCapAndPassOn) {
+  ExpectEntitled({Terms(0, 0.1), Terms(0), Terms(0)}, {0.1, 0.45, 0.45});
+  ExpectEntitled({Terms(0.3, 0.3)}, {0.3});
+  ExpectEntitled({Terms(0.5, 0.5), Terms(0.2)}, {0.5, 0.5});
+}
+
+TEST(Entitlements, RequestsAboveTheDeviceAreScaled) {
+  ExpectEntitled({Terms(1), Terms(1)}, {0.5, 0.5});
+}
+
+TEST(Entitlements, NobodyIsEntitledToNothing) {
+  ExpectEntitled({Terms(1), Terms(0)}, {1 - kLeastEntitled, kLeastEntitled});
+}
+
+TEST(Entitlements, NeverAboveTheDeviceOrALimit) {
+  for (uint32_t seed = 1; seed <= 5000; ++seed) {
+    std::mt19937 random(seed);
+    std::uniform_real_distribution<double> unit(0, 1);
+    std::vector<ComputeTerms> wanting(1 + random() % 12);
+    for (ComputeTerms& terms : wanting) {
+      terms = Terms(0, unit(random), 1 + random() % 1000);
+      if (random() % 2 != 0) terms.request.ppm = random() % (terms.limit.ppm + 1);
+    }
+    const std::vector<double> entitled = Entitlements(wanting);
+    EXPECT_LE(std::accumulate(entitled.begin(), entitled.end(), 0.0), 1 + 1e-9) << "seed " << seed;
+    for (size_t i = 0; i < wanting.size(); ++i) {
+      EXPECT_LE(entitled[i], wanting[i].limit.value() + 1e-9) << "seed " << seed;
+      EXPECT_GT(entitled[i] + (wanting[i].limit.ppm == 0), 0) << "seed " << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace prorata::policy

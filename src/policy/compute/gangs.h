@@ -1,0 +1,103 @@
+#pragma once
+
+// Shares over several devices whose kernels wait for each other (collectives): they run on all
+// their devices at the same time, or what runs on one of them waits for the rest and holds the
+// device up.
+//
+// How. Each device has its own LeasePolicy, which never opens a gang by itself (GangTurn::kAway),
+// but says when it would. A gang's turn begins when each device on which it wants to run would open
+// it: it is put first on all of them (kOn), so that all call back their holders at the same time.
+// What one device decides ends it on all: its turn is over, or its limit is reached. A gang that is
+// idle on one device leaves that one to others for so long.
+//
+//   - A called-back gang holds its devices until it has drained on all of them, those too where it
+//     is idle. If it has drained on some, and on the others nothing goes on, kernels there wait for
+//     peers that were not launched any more: all of its devices are opened again for a moment, and
+//     nobody is let in before that (kCatchUp); its members catch up. That is done so often only;
+//     then the device passes it over, as it does with everybody.
+//   - Gangs that share some devices may each be first on one and wait for the other. So who has
+//     waited for long is put first, the longest wait before all: no two of them wait for each
+//     other.
+//   - A share that did not ask for it is a gang for a while once it was seen to stall: passed over
+//     on one device while it waited for its lease on another, several times in a second.
+//
+// Pure, as the policies: what is seen comes in, what the devices' policies are to be told goes out.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "policy/compute/lease_policy.h"
+
+namespace prorata::policy {
+
+class Gangs {
+ public:
+  using Key = LeasePolicy::Key;
+  using Turn = LeasePolicy::GangTurn;
+  using Seen = LeasePolicy::GangSeen;
+  using See = std::function<Seen(Key share, size_t device)>;
+  static constexpr int64_t kNever = LeasePolicy::kNever;
+
+  struct Order {
+    enum class What : uint8_t { kTurn, kEndDrain } what = What::kTurn;
+    Key share = 0;
+    size_t device = 0;
+    Turn turn = Turn::kNone;
+  };
+  struct Decisions {
+    std::vector<Order> orders;
+    int64_t next_ns = kNever;
+  };
+
+  // A share over several devices. `requested`: it is a gang from the start.
+  void Add(Key share, std::vector<size_t> devices, bool requested);
+  void SetRequested(Key share, bool requested);
+  void Remove(Key share);
+  // The devices' policies have forgotten all that they were told: as if none were a gang.
+  void BeginAnew();
+  bool empty() const { return shares_.empty(); }
+  bool IsGang(Key share) const;
+
+  // On every event, and by `next_ns`; again after its orders were carried out, until none is given.
+  Decisions Decide(int64_t now_ns, const See& see);
+
+ private:
+  enum class Phase : uint8_t { kPlain, kAway, kOn, kCalledBack, kCatchingUp };
+  struct OnDevice {
+    size_t device = 0;
+    Seen seen;
+    bool opened = false;    // in this turn, and it has not left it since
+    bool had_turn = false;  // was opened in this turn
+    bool stalled = false;
+    // Called back: what was last seen, and when it was last seen to become less.
+    int64_t backlog_ns = 0;
+    int64_t moved_ns = 0;
+  };
+  struct Share {
+    Key key = 0;
+    bool requested = false;
+    Phase phase = Phase::kPlain;
+    std::vector<OnDevice> devices;
+    int64_t waits_since_ns = kNever;
+    int64_t began_ns = 0;              // its turn
+    int64_t closes_ns = 0;             // kCatchingUp
+    int64_t uneven_since_ns = kNever;  // called back, and drained on some device only
+    int catches_up = 0;
+    std::vector<int64_t> stalls;
+    int64_t gang_until_ns = 0;  // seen to stall
+  };
+
+  void LookForStalls(Share& share, int64_t now_ns);
+  void Tell(const Share& share, Turn turn, Decisions& out) const;
+  void CallBack(Share& share, Decisions& out) const;
+  void WhileOn(Share& share, int64_t now_ns, Decisions& out);
+  void WhileCalledBack(Share& share, int64_t now_ns, Decisions& out);
+  void MayBegin(Share& share, int64_t now_ns, Decisions& out);
+  bool AnotherBegins(const Share& share, int64_t now_ns) const;
+
+  std::vector<Share> shares_;
+};
+
+}  // namespace prorata::policy

@@ -1,0 +1,104 @@
+#pragma once
+
+// What decides who may submit work to one device. The agent and the one-process simulation see only
+// this, so that policies can be compared on the same programs. TimeSharing is prorata's policy.
+//
+// Use: on every event, Observe every share, say the event, carry out what Decide answers, and call
+// Decide again at `next_ns` at the latest. Times are nanoseconds on one clock that never goes back.
+// Not thread-safe.
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "policy/compute/entitlement.h"
+
+namespace prorata::policy {
+
+class LeasePolicy {
+ public:
+  using Key = uint64_t;
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  // The most estimated device time that a member keeps submitted and unfinished while others may
+  // want the device. 1 ms: a waking share waits for that much. Doubled, wakers wait for twice as
+  // long; halved, programs that launch in bursts leave gaps.
+  static constexpr int64_t kBacklogNs = 1'000'000;
+
+  struct Lease {
+    Key share = 0;
+    bool open = false;
+    bool contended = false;  // members bound their backlog, and report when they are idle
+  };
+  struct Decisions {
+    std::vector<Lease> changes;  // revoked leases before granted ones
+    int64_t next_ns = kNever;
+  };
+
+  // What the members of a share publish of their work. None of it is charged while somebody waits.
+  struct Work {
+    uint64_t busy_total_ns = 0;      // their kernels ran for so long, by their own estimate
+    uint64_t occupied_total_ns = 0;  // they were not proven idle for so long
+    int64_t backlog_ns = 0;          // estimated, submitted and unfinished
+    int64_t end_ns = kNever;         // when that should be done; kNever: not known
+    uint32_t contexts = 1;           // that have unfinished work, or may have
+    bool blocked = false;            // all of it is proven not to have begun
+  };
+
+  enum class Phase : uint8_t { kIdle, kRunnable, kRunning, kDraining, kStalled };
+  struct ShareState {
+    Phase phase = Phase::kIdle;
+    double entitled = 0;  // now, among the active shares (as if it were one)
+    double lag_ns = 0;
+    double charged_ns = 0;  // since it was added
+    bool waits = false;     // a launch waits for the lease
+    bool co_running = false;
+    bool gang = false;
+    int64_t backlog_ns = kBacklogNs;  // its bound while its lease is contended
+    bool at_limit = false;            // its limit, or the ceiling, keeps it from running
+  };
+
+  LeasePolicy() = default;
+  LeasePolicy(const LeasePolicy&) = delete;
+  LeasePolicy& operator=(const LeasePolicy&) = delete;
+  virtual ~LeasePolicy() = default;
+
+  virtual void Add(Key share, const ComputeTerms& terms, const Work& work, int64_t now_ns) = 0;
+  virtual void Remove(Key share, int64_t now_ns) = 0;
+  virtual void SetTerms(Key share, const ComputeTerms& terms, int64_t now_ns) = 0;
+  virtual void Observe(Key share, const Work& work) = 0;
+  virtual void Wanted(Key share, int64_t now_ns) = 0;  // a launch waits for the closed lease
+  // A hint: nothing is submitted or waits. Whether that is true is known when it has drained.
+  virtual void Idle(Key share, int64_t now_ns) = 0;
+  // Everything submitted under the closed lease was done by `since_ns`.
+  virtual void Drained(Key share, int64_t since_ns, int64_t now_ns) = 0;
+  virtual Decisions Decide(int64_t now_ns) = 0;
+  virtual ShareState State(Key share) const = 0;
+  // After Decide: null, or which invariant does not hold. For tests.
+  virtual const char* CheckInvariants() const { return nullptr; }
+
+  // --- Gangs (gangs.h): shares that run on several devices at the same time. A policy that does
+  // not know them treats such a share as any other.
+  enum class GangTurn : uint8_t {
+    kNone,     // no gang
+    kAway,     // not granted a lease; its drain is kept open until EndGangDrain
+    kOn,       // dispatched before all others whenever it is runnable
+    kCatchUp,  // that, and it keeps the device whoever waits
+  };
+  struct GangSeen {
+    bool wanting = false;
+    bool open = false;
+    bool idle = false;
+    bool draining = false;  // revoked, and keeps the device from the next one
+    bool drained = false;   // that, but nothing of it is left there
+    bool stalled = false;
+    bool ready = false;    // it would be dispatched now, if it were for this device alone
+    bool may = false;      // no limit and no priority is against dispatching it now
+    bool limited = false;  // has a limit, or the device a ceiling
+    int64_t backlog_ns = 0;
+  };
+  virtual void SetGang(Key, GangTurn, int64_t) {}
+  virtual void EndGangDrain(Key, int64_t) {}
+  virtual GangSeen SeeGang(Key, int64_t) { return {}; }
+};
+
+}  // namespace prorata::policy

@@ -1,0 +1,475 @@
+#include "policy/compute/time_sharing.h"
+
+#include <algorithm>
+
+namespace prorata::policy {
+namespace {
+
+// The next share is dispatched when what a draining one still has to run takes no longer than this:
+// about as long as it takes to wake a thread and to launch. Doubled, both run at once for a moment;
+// halved, the device idles between them.
+constexpr int64_t kHandoverNs = 80'000;
+// A share that went idle counts as active for this long: a program that waits for its last kernel
+// before it launches again does not lose its lag. Longer, sleepers are entitled to more.
+constexpr int64_t kLingerNs = 3'000'000;
+// For how long after the last other share was active leases stay contended. Shorter, each pause of
+// a neighbour costs two messages.
+constexpr int64_t kContendedLingerNs = 20'000'000;
+// A share that is short by this many slices ends another's slice. Smaller, slices are cut short.
+constexpr double kShortSlices = 1.25;
+// A share with a request that wakes is dispatched at once unless it owes more than this.
+constexpr double kNoDebtNs = 1'000'000;
+// A revoked share may take this many slices to drain, however long its kernels are.
+constexpr int64_t kMaxDrainSlices = 2;
+// A share in debt waits until a pause of the others has lasted this part of its longest drain.
+// Doubled, a share that is owed time loses twice as much by each of its pauses; halved, a share
+// with long kernels leaves the device idle for longer.
+constexpr int64_t kPausePart = 16;
+// What a message takes on a busy machine: a drain is not late before that.
+constexpr int64_t kDrainGraceNs = 1'000'000;
+// A share waits for those of higher priority for so long at most; then it gets a slice.
+constexpr int64_t kStarvedNs = 2'000'000'000;
+// One that stalls and waits for a lease for so long gets a slice, whatever it owes: what it waits
+// for may be its own next launch. As long as debts are kept, so that no kernel that ends is free.
+constexpr int64_t kStalledTooLongNs = 10'000'000'000;
+// No deadline is nearer than this; and a step for what is seen by looking again.
+constexpr int64_t kLeastStepNs = 30'000;
+
+}  // namespace
+
+TimeSharing::Share* TimeSharing::Find(Key key) {
+  return const_cast<Share*>(static_cast<const TimeSharing*>(this)->Find(key));
+}
+
+const TimeSharing::Share* TimeSharing::Find(Key key) const {
+  const auto found = std::find_if(shares_.begin(), shares_.end(),
+                                  [key](const Share& share) { return share.key == key; });
+  return found == shares_.end() ? nullptr : &*found;
+}
+
+// --- Events -------------------------------------------------------------------------------------
+
+void TimeSharing::Add(Key key, const ComputeTerms& terms, const Work& work, int64_t now_ns) {
+  Account(now_ns);
+  Share share;
+  share.key = key;
+  share.terms = terms;
+  share.work = work;
+  share.limit_tokens_ns = ReopenTokens();
+  share.request_tokens_ns = ReopenTokens();
+  if (shares_.empty()) ceiling_tokens_ns_ = ReopenTokens();
+  shares_.push_back(share);
+}
+
+void TimeSharing::Remove(Key key, int64_t now_ns) {
+  Account(now_ns);
+  std::erase_if(shares_, [key](const Share& share) { return share.key == key; });
+}
+
+void TimeSharing::SetTerms(Key key, const ComputeTerms& terms, int64_t now_ns) {
+  Account(now_ns);
+  Share* share = Find(key);
+  if (share == nullptr) return;
+  share->terms = terms;
+  // A credit under the old limit is none under the new one; a debt stays.
+  share->limit_tokens_ns = std::min(share->limit_tokens_ns, ReopenTokens());
+}
+
+void TimeSharing::Wanted(Key key, int64_t now_ns) {
+  Account(now_ns);
+  Share* share = Find(key);
+  if (share == nullptr) return;
+  if (share->phase == Phase::kIdle) {
+    share->phase = Phase::kRunnable;
+    share->runnable_ns = share->active_ns = now_ns_;
+    share->claims = share->terms.request > Fraction::Zero() && share->lag_ns >= -kNoDebtNs;
+  } else if (share->phase == Phase::kDraining || share->phase == Phase::kStalled) {
+    if (!share->wants_again) share->runnable_ns = now_ns_;
+    share->wants_again = true;
+  }
+}
+
+void TimeSharing::Idle(Key key, int64_t now_ns) {
+  Account(now_ns);
+  Share* share = Find(key);
+  if (share != nullptr && share->phase == Phase::kRunning) share->idle_hint = true;
+}
+
+void TimeSharing::Drained(Key key, int64_t since_ns, int64_t now_ns) {
+  Account(now_ns);
+  Share* share = Find(key);
+  if (share == nullptr) return;
+  if (share->phase != Phase::kDraining && share->phase != Phase::kStalled) return;
+  const int64_t drain_ns = std::clamp(since_ns, share->revoked_ns, now_ns_) - share->revoked_ns;
+  share->longest_drain_ns =
+      drain_ns > share->longest_drain_ns ? drain_ns : (3 * share->longest_drain_ns + drain_ns) / 4;
+  if (share->idle_hint && share->phase == Phase::kDraining) {
+    // It was said to be idle and was not: that was not charged yet.
+    ChargeLate(*share, static_cast<double>(drain_ns));
+  } else {
+    Refund(*share, since_ns);
+  }
+  if (share->gang == GangTurn::kNone || share->phase == Phase::kStalled) return EndDrain(*share);
+  share->gang_drained = true;
+}
+
+// --- What is seen -------------------------------------------------------------------------------
+
+bool TimeSharing::IsActive(const Share& share) const {
+  if (share.phase == Phase::kIdle || (share.phase == Phase::kRunning && share.idle_hint)) {
+    return now_ns_ - share.active_ns < kLingerNs;
+  }
+  return true;
+}
+
+bool TimeSharing::IsFree() const {
+  if (HasCeiling()) return false;
+  const Share* first = nullptr;
+  for (const Share& share : shares_) {
+    if (!IsActive(share)) continue;
+    if (first == nullptr) first = &share;
+    const bool plain =
+        share.terms.request == Fraction::Zero() && !Limited(share) && share.gang == GangTurn::kNone;
+    if (!plain || share.terms.priority != first->terms.priority ||
+        share.terms.weight != first->terms.weight) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool TimeSharing::IsBelowAnother(const Share& share) const {
+  return std::any_of(shares_.begin(), shares_.end(), [&share](const Share& other) {
+    return other.terms.priority > share.terms.priority;
+  });
+}
+
+bool TimeSharing::Waits(const Share& share) const {
+  return share.phase == Phase::kRunnable || (share.phase == Phase::kStalled && share.wants_again);
+}
+
+bool TimeSharing::Starves(const Share& share) const {
+  if (!Waits(share)) return false;
+  const int64_t waited_ns = now_ns_ - share.runnable_ns;
+  if (share.phase == Phase::kStalled && waited_ns >= kStalledTooLongNs) return true;
+  return waited_ns >= kStarvedNs && IsBelowAnother(share);
+}
+
+bool TimeSharing::Eligible(const Share& share) const {
+  if (!Waits(share)) return false;
+  const bool too_long = share.phase == Phase::kStalled && Starves(share);
+  if (PauseLeftNs(share) > 0) return false;
+  return !Limited(share) || too_long || TokensAfterNs(share) == 0;
+}
+
+// A share with long kernels that owes time to others does not use a short pause of theirs: it would
+// keep the device for long after they are back. Answers for how long it still has to wait.
+int64_t TimeSharing::PauseLeftNs(const Share& share) const {
+  if (share.lag_ns >= -SliceNs() || Starves(share)) return 0;
+  int64_t left_ns = 0;
+  for (const Share& other : shares_) {
+    const bool owed = &other != &share && other.terms.priority == share.terms.priority &&
+                      other.lag_ns > share.lag_ns && !Waits(other);
+    const bool paused =
+        other.phase == Phase::kIdle || (other.phase == Phase::kRunning && other.idle_hint);
+    if (!owed || !paused) continue;
+    const int64_t until_ns = other.active_ns + share.longest_drain_ns / kPausePart;
+    left_ns = std::max(left_ns, until_ns - now_ns_);
+  }
+  return left_ns;
+}
+
+// Whoever has waited for too long is above all, and has one slice for it.
+int64_t TimeSharing::RankOf(const Share& share) const {
+  return share.boosted || Starves(share) ? kNever : share.terms.priority;
+}
+
+TimeSharing::Share* TimeSharing::Running() {
+  const auto running = std::find_if(shares_.begin(), shares_.end(), [](const Share& share) {
+    return share.phase == Phase::kRunning;
+  });
+  return running == shares_.end() ? nullptr : &*running;
+}
+
+// What draining shares still have to run before the next one is dispatched.
+int64_t TimeSharing::RemainingNs() const {
+  int64_t remaining_ns = 0;
+  for (const Share& share : shares_) {
+    if (share.phase != Phase::kDraining) continue;
+    if (share.gang != GangTurn::kNone) return kNever;  // until it has drained on all its devices
+    if (share.idle_hint || share.work.blocked) continue;
+    const int64_t until_ns =
+        share.work.end_ns == kNever ? share.work.backlog_ns : share.work.end_ns - now_ns_;
+    remaining_ns += std::clamp<int64_t>(until_ns, 0, kMaxDrainSlices * options_.slice_ns);
+  }
+  return remaining_ns;
+}
+
+// --- Dispatch -----------------------------------------------------------------------------------
+
+TimeSharing::Share* TimeSharing::Best(bool gangs_too) {
+  Share* best = nullptr;
+  Share* on = nullptr;
+  for (Share& share : shares_) {
+    if (!Eligible(share)) continue;
+    if (share.gang == GangTurn::kCatchUp) return &share;
+    if (share.gang == GangTurn::kAway && !gangs_too) continue;
+    if (share.gang == GangTurn::kOn && on == nullptr) on = &share;
+    if (best == nullptr) {
+      best = &share;
+      continue;
+    }
+    const int64_t rank = RankOf(share), best_rank = RankOf(*best);
+    if (rank != best_rank) {
+      if (rank > best_rank) best = &share;
+    } else if (share.claims != best->claims) {
+      if (share.claims) best = &share;
+    } else if (share.lag_ns != best->lag_ns) {
+      if (share.lag_ns > best->lag_ns) best = &share;
+    } else if (share.runnable_ns < best->runnable_ns) {
+      best = &share;
+    }
+  }
+  return on != nullptr ? on : best;
+}
+
+bool TimeSharing::MustYield(const Share& running, const Share& next) const {
+  if (running.gang == GangTurn::kCatchUp) return false;
+  const bool does_nothing =
+      running.idle_hint || (running.work.blocked && running.work.backlog_ns > 0);
+  if (does_nothing || next.gang == GangTurn::kOn) return true;
+  const int64_t rank = RankOf(running), next_rank = RankOf(next);
+  const bool slice_over = now_ns_ - running.granted_ns >= options_.slice_ns;
+  if (next_rank != rank) return next_rank > rank || (running.boosted && slice_over);
+  if (next.claims && !running.claimed) return true;
+  if (next.lag_ns > std::max(SliceNs(), running.lag_ns + kShortSlices * SliceNs())) return true;
+  return slice_over && next.lag_ns > running.lag_ns;
+}
+
+void TimeSharing::Grant(Share& share) {
+  share.boosted = Starves(share);
+  share.phase = Phase::kRunning;
+  share.granted_ns = share.active_ns = now_ns_;
+  share.busy_at_grant_ns = share.work.busy_total_ns;
+  share.occupied_at_grant_ns = share.work.occupied_total_ns;
+  share.claimed = share.claims;
+  share.claims = share.wants_again = share.idle_hint = share.gang_drained = false;
+  share.was_granted = true;
+  share.deadline_ns = kNever;
+}
+
+void TimeSharing::Revoke(Share& share) {
+  const int64_t held_ns = now_ns_ - share.granted_ns;
+  if (!free_ && !co_running_ && held_ns > options_.slice_ns / 2) {
+    const auto part = [held_ns](uint64_t now, uint64_t then) {
+      return static_cast<double>(now - then) / static_cast<double>(held_ns);
+    };
+    share.busy_part = part(share.work.busy_total_ns, share.busy_at_grant_ns);
+    share.occupied_part = part(share.work.occupied_total_ns, share.occupied_at_grant_ns);
+  }
+  share.phase = Phase::kDraining;
+  share.revoked_ns = now_ns_;
+  share.boosted = share.claimed = share.gang_drained = false;
+  share.drain_charged_ns = share.drain_held_ns = 0;
+  // The bound that was published, and the longest that was measured here; never its own word.
+  const int64_t bound_ns = share.issued_contended ? kBacklogNs : kNever / 2;
+  share.deadline_ns = now_ns_ + std::min(kMaxDrainSlices * options_.slice_ns,
+                                         bound_ns + share.longest_drain_ns + kDrainGraceNs);
+}
+
+void TimeSharing::EndDrain(Share& share) {
+  const bool again = share.wants_again;
+  share.phase = again ? Phase::kRunnable : Phase::kIdle;
+  share.wants_again = share.claims = share.gang_drained = false;
+  share.idle_hint = true;
+  share.deadline_ns = kNever;
+  if (again) share.active_ns = now_ns_;
+}
+
+void TimeSharing::StallLateDrains() {
+  for (Share& share : shares_) {
+    if (share.phase != Phase::kDraining) continue;
+    const bool late = now_ns_ >= share.deadline_ns;
+    if (share.gang_drained) {
+      if (late) EndDrain(share);  // the rest of its gang has not, on its devices
+      continue;
+    }
+    if (!late && !(share.work.blocked && share.gang == GangTurn::kNone)) continue;
+    if (share.idle_hint) {
+      ChargeLate(share, static_cast<double>(now_ns_ - share.revoked_ns));
+      share.idle_hint = false;
+    }
+    share.phase = Phase::kStalled;
+    share.stalled_ns = now_ns_;
+    share.deadline_ns = kNever;
+  }
+}
+
+// Nothing is promised to anybody: all hold their leases.
+void TimeSharing::HoldTogether() {
+  for (Share& share : shares_) {
+    if (share.phase == Phase::kRunning) continue;
+    const bool plain =
+        share.terms.request == Fraction::Zero() && !Limited(share) && share.gang == GangTurn::kNone;
+    if (!plain && !Waits(share)) continue;
+    const bool idle = share.phase == Phase::kIdle;
+    const int64_t active_ns = share.active_ns;
+    Grant(share);
+    share.idle_hint = idle;
+    if (idle) share.active_ns = active_ns;
+  }
+}
+
+void TimeSharing::Schedule() {
+  for (Share& share : shares_) {
+    const bool over = share.phase == Phase::kRunning && Limited(share) && TokensLastNs(share) <= 0;
+    const bool idle = share.phase == Phase::kRunning && Limited(share) && share.idle_hint;
+    if (over || idle) Revoke(share);
+  }
+  StepCoRun();
+  Share* best = Best();
+  if (co_running_) {
+    for (; best != nullptr; best = Best()) Grant(*best);
+    return;
+  }
+  // Those that held leases together a moment ago: one may go on.
+  Share* running = nullptr;
+  for (Share& share : shares_) {
+    if (share.phase != Phase::kRunning) continue;
+    if (running == nullptr) {
+      running = &share;
+      continue;
+    }
+    const bool better = running->idle_hint || (!share.idle_hint && share.lag_ns > running->lag_ns);
+    Revoke(better ? *running : share);
+    if (better) running = &share;
+  }
+  if (best == nullptr) return;
+  if (running != nullptr && MustYield(*running, *best)) {
+    Revoke(*running);
+    running = nullptr;
+  }
+  if (running == nullptr && RemainingNs() <= kHandoverNs) Grant(*best);
+}
+
+// It need not ask. A limited one that went idle does: else it would be granted a lease again and
+// again.
+void TimeSharing::GrantToWhoIsAlone() {
+  if (shares_.size() != 1) return;
+  Share& share = shares_.front();
+  if (share.phase != Phase::kIdle || share.gang == GangTurn::kAway) return;
+  if (Limited(share) && (share.was_granted || TokensAfterNs(share) > 0)) return;
+  const int64_t active_ns = share.active_ns;
+  Grant(share);
+  share.idle_hint = !Limited(share);
+  share.active_ns = active_ns;
+}
+
+TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
+  Account(now_ns);
+  StallLateDrains();
+  GrantToWhoIsAlone();
+  free_ = IsFree();
+  if (free_) {
+    EndCoRun();
+    HoldTogether();
+  } else {
+    Schedule();
+    if (!Running()) Schedule();  // what was revoked may have been in the way
+  }
+  Decisions decisions;
+  MarkContended(decisions);
+  Collect(decisions);
+  decisions.next_ns = std::min(decisions.next_ns, NextDeadline());
+  return decisions;
+}
+
+// --- What is carried out, and when to look again ------------------------------------------------
+
+// While others are active members bound their backlog and say when they are idle.
+void TimeSharing::MarkContended(Decisions& decisions) {
+  for (Share& share : shares_) {
+    if (share.phase != Phase::kRunning) continue;
+    bool contended = !free_ && (Limited(share) || IsBelowAnother(share));
+    for (const Share& other : shares_) {
+      if (&other == &share || free_) continue;
+      const int64_t until_ns = other.active_ns + kContendedLingerNs;
+      const bool there =
+          other.phase != Phase::kIdle && !(other.phase == Phase::kRunning && other.idle_hint);
+      contended = contended || there || now_ns_ < until_ns;
+      if (!there && now_ns_ < until_ns) decisions.next_ns = std::min(decisions.next_ns, until_ns);
+    }
+    if (share.issued_open && share.issued_contended == contended) continue;
+    share.issued_contended = contended;
+    share.issued_open = false;  // issued again
+  }
+}
+
+void TimeSharing::Collect(Decisions& decisions) {
+  for (const bool opening : {false, true}) {
+    for (Share& share : shares_) {
+      const bool open = share.phase == Phase::kRunning;
+      if (open != opening || share.issued_open == open) continue;
+      share.issued_open = open;
+      decisions.changes.push_back({share.key, open, open && share.issued_contended});
+    }
+  }
+}
+
+// When `next` will have the larger lag, if nothing else happens.
+int64_t TimeSharing::NextYield(const Share& running, const Share& next) const {
+  const int64_t over_ns = running.granted_ns + options_.slice_ns;
+  if (RankOf(next) != RankOf(running) || next.lag_ns > running.lag_ns) return over_ns;
+  // The one that runs pays all of the time, and both earn what they are entitled to.
+  const double pays = 1 - EntitledAmong({&running, &next}).front() + 0.01;
+  const auto crossed_ns = static_cast<int64_t>((running.lag_ns - next.lag_ns) / pays);
+  return std::max(over_ns, now_ns_ + std::min(crossed_ns / 2 + kLeastStepNs, options_.slice_ns));
+}
+
+int64_t TimeSharing::NextDeadline() {
+  int64_t next_ns = kNever;
+  const auto by = [&](int64_t when_ns) { next_ns = std::min(next_ns, when_ns); };
+  const Share* best = Best(/*gangs_too=*/true);
+  for (const Share& share : shares_) {
+    if (share.phase == Phase::kDraining) by(share.deadline_ns);
+    if (share.phase == Phase::kRunning && !free_) {
+      if (best != nullptr && !co_running_) by(NextYield(share, *best));
+      if (Limited(share) && !share.idle_hint && TokensLastNs(share) != kNever) {
+        by(now_ns_ + std::max(kLeastStepNs, TokensLastNs(share)));
+      }
+    }
+    if (Waits(share) && !Eligible(share)) {
+      by(now_ns_ + 1 + std::max(TokensAfterNs(share), PauseLeftNs(share)));
+    }
+    if (Waits(share) && !Starves(share)) {
+      if (IsBelowAnother(share)) by(share.runnable_ns + kStarvedNs);
+      if (share.phase == Phase::kStalled) by(share.runnable_ns + kStalledTooLongNs);
+    }
+    const bool lingers = (share.phase == Phase::kIdle || share.idle_hint) && IsActive(share);
+    if (lingers && !free_) by(share.active_ns + kLingerNs);
+  }
+  if (best != nullptr && !free_ && RemainingNs() != kNever && RemainingNs() > 0) {
+    by(now_ns_ + std::max(kLeastStepNs, RemainingNs() - kHandoverNs));
+  }
+  if (co_running_) by(co_run_checked_ns_ + kCoRunCheckNs);
+  return next_ns == kNever ? kNever : std::max(next_ns, now_ns_ + 1);
+}
+
+const char* TimeSharing::CheckInvariants() const {
+  int running = 0;
+  bool eligible = false;
+  bool held = false;
+  for (const Share& share : shares_) {
+    running += share.phase == Phase::kRunning;
+    held = held || share.phase == Phase::kRunning || share.phase == Phase::kDraining;
+    eligible = eligible || (Eligible(share) && share.gang == GangTurn::kNone);
+    const bool drains = share.phase == Phase::kDraining;
+    if (drains != (share.deadline_ns != kNever)) return "a deadline that follows from no state";
+    if (share.issued_open != (share.phase == Phase::kRunning)) return "a lease that is not issued";
+  }
+  if (running > 1 && !free_ && !co_running_) return "two shares run on a scheduled device";
+  if (eligible && !held) return "a share could run, and none does";
+  return nullptr;
+}
+
+}  // namespace prorata::policy

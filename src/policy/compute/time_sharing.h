@@ -1,0 +1,180 @@
+#pragma once
+
+// Who may submit work to one device, and until when: requests, limits, weights and priorities.
+//
+// The problem. A kernel cannot be interrupted from outside. The only handle on a device is a
+// share's lease, which lets launches pass until it is revoked; a revoked lease has drained when
+// what was submitted under it is done. The promise is speed: a share with a request of 0.3 runs at
+// 0.3 of the speed that it has alone, or faster; one with a limit of 0.3 is held to 0.3 of the
+// device's time.
+//
+//            Wanted             Grant                Revoke
+//     IDLE ──────────► RUNNABLE ──────► RUNNING ──────────────► DRAINING ──Drained──► IDLE |
+//     RUNNABLE
+//                         ▲                ▲ │ Idle: a hint          │ deadline
+//                         └── Drained ─────┼─┘ that lets others in   ▼
+//                                          └───────────────────── STALLED ──Drained──► IDLE |
+//                                          RUNNABLE
+//
+//   - A device is *free* while no active share has a request, a limit, another priority or weight
+//     than the others, or runs as a gang, and the device has no ceiling: all hold their leases, and
+//     the hardware slices. Else it is *scheduled*: one share runs at a time, or a co-run set.
+//   - While somebody waits, the wall time from a grant until the drain is charged to those who hold
+//     the device, equally per context: nobody else could run. While nobody waits, it is the time in
+//     which a share was not proven idle.
+//   - Lag is entitled minus charged time among the active shares of a priority. It decides who is
+//     next: the highest priority, then the largest lag. A slice that is over goes on unless a
+//     runnable share has a larger lag.
+//   - A share that stalls (does not drain by its deadline) goes on paying; others run beside it.
+//   - A limit is a token bucket; so is the elastic ceiling of the device (accounts.cc).
+//   - Shares that leave gaps hold leases together (co_running.cc); gangs mask eligibility and force
+//     a dispatch (gang_hooks.cc).
+//
+// Pure. How to use it: lease_policy.h.
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "policy/compute/lease_policy.h"
+
+namespace prorata::policy {
+
+struct TimeSharingOptions {
+  // How long a share runs while others wait. Doubled, a waking share may wait for twice as long;
+  // halved, handovers take twice the part of the device's time (about 1 % at 13 ms).
+  int64_t slice_ns = 13'000'000;
+  // Shares grow above their requests only while all of them together use less of the device.
+  Fraction elastic_ceiling = Fraction::One();
+};
+
+class TimeSharing final : public LeasePolicy {
+ public:
+  explicit TimeSharing(const TimeSharingOptions& options = {}) : options_(options) {}
+
+  void Add(Key share, const ComputeTerms& terms, const Work& work, int64_t now_ns) override;
+  void Remove(Key share, int64_t now_ns) override;
+  void SetTerms(Key share, const ComputeTerms& terms, int64_t now_ns) override;
+  void Observe(Key share, const Work& work) override;
+  void Wanted(Key share, int64_t now_ns) override;
+  void Idle(Key share, int64_t now_ns) override;
+  void Drained(Key share, int64_t since_ns, int64_t now_ns) override;
+  Decisions Decide(int64_t now_ns) override;
+  ShareState State(Key share) const override;
+  const char* CheckInvariants() const override;
+  void SetGang(Key share, GangTurn turn, int64_t now_ns) override;
+  void EndGangDrain(Key share, int64_t now_ns) override;
+  GangSeen SeeGang(Key share, int64_t now_ns) override;
+
+ private:
+  // How often the progress of a co-run set is judged. Shorter, a pause of a program counts as slow.
+  static constexpr int64_t kCoRunCheckNs = 100'000'000;
+  static constexpr int64_t kLongAgoNs = std::numeric_limits<int64_t>::min() / 4;
+
+  struct Share {
+    Key key = 0;
+    ComputeTerms terms;
+    Phase phase = Phase::kIdle;
+    GangTurn gang = GangTurn::kNone;
+    bool idle_hint = true;      // RUNNING, DRAINING: its members said that they are idle
+    bool wants_again = false;   // DRAINING, STALLED: a launch waits for the next lease
+    bool claims = false;        // RUNNABLE: woke without debt, and has a request
+    bool claimed = false;       // RUNNING: was dispatched for that
+    bool boosted = false;       // RUNNING: was dispatched because it had waited for too long
+    bool gang_drained = false;  // DRAINING, of a gang: nothing of it is left on this device
+    bool was_granted = false;   // ever
+    bool issued_open = false;
+    bool issued_contended = false;
+    Work work;
+    double pending_busy_ns = 0;  // published since the last Account
+    double pending_occupied_ns = 0;
+    double lag_ns = 0;
+    double limit_tokens_ns = 0;
+    double request_tokens_ns = 0;  // where there is an elastic ceiling
+    double charged_ns = 0;
+    double drain_charged_ns = 0;  // of that, since its lease was revoked
+    double drain_held_ns = 0;     // what its limit's bucket paid since then
+    int64_t granted_ns = 0;
+    int64_t revoked_ns = 0;
+    int64_t deadline_ns = kNever;  // DRAINING: STALLED from then on
+    int64_t stalled_ns = 0;
+    int64_t longest_drain_ns = 0;  // as measured here, of late
+    int64_t runnable_ns = 0;       // RUNNABLE or wanting again since then
+    int64_t active_ns = kLongAgoNs;
+    // Of its last whole slice: the part in which it was not proven idle (below 0: not seen yet),
+    // and the part in which its kernels ran.
+    double occupied_part = -1;
+    double busy_part = 0;
+    uint64_t occupied_at_grant_ns = 0;
+    uint64_t busy_at_grant_ns = 0;
+    uint64_t busy_at_check_ns = 0;  // co-running
+  };
+  struct Class {  // the shares of one priority
+    std::vector<Share*> active;
+    std::vector<double> entitled;  // of what the class is given; adds up to 1
+  };
+
+  // time_sharing.cc
+  Share* Find(Key key);
+  const Share* Find(Key key) const;
+  bool IsActive(const Share& share) const;
+  bool IsFree() const;
+  bool IsBelowAnother(const Share& share) const;
+  bool Waits(const Share& share) const;
+  bool Starves(const Share& share) const;
+  bool Eligible(const Share& share) const;
+  int64_t PauseLeftNs(const Share& share) const;
+  int64_t RankOf(const Share& share) const;
+  Share* Best(bool gangs_too = false);
+  Share* Running();
+  bool MustYield(const Share& running, const Share& next) const;
+  int64_t RemainingNs() const;
+  void Grant(Share& share);
+  void Revoke(Share& share);
+  void EndDrain(Share& share);
+  void StallLateDrains();
+  void HoldTogether();
+  void GrantToWhoIsAlone();
+  void Schedule();
+  void MarkContended(Decisions& decisions);
+  void Collect(Decisions& decisions);
+  int64_t NextDeadline();
+  int64_t NextYield(const Share& running, const Share& next) const;
+
+  // accounts.cc
+  void Account(int64_t now_ns);
+  bool AnyoneWaits() const;
+  std::vector<double> Charges(double passed_ns, bool waited) const;
+  std::vector<Class> Classes();
+  void MoveLags(const std::vector<double>& charges, double passed_ns);
+  void FillBuckets(const std::vector<double>& charges, double passed_ns, bool waited);
+  void ChargeLate(Share& share, double late_ns);
+  void Refund(Share& share, int64_t since_ns);
+  std::vector<double> EntitledAmong(const std::vector<const Share*>& shares) const;
+  bool HasCeiling() const { return options_.elastic_ceiling < Fraction::One(); }
+  bool Limited(const Share& share) const;
+  double Held(const Share& share, bool waited) const;
+  double ReopenTokens() const;
+  int64_t TokensLastNs(const Share& share) const;
+  int64_t TokensAfterNs(const Share& share) const;
+  double SliceNs() const { return static_cast<double>(options_.slice_ns); }
+
+  // co_running.cc
+  bool MayCoRun() const;
+  void StepCoRun();
+  void EndCoRun();
+  bool ProgressIsShort(const Share& share, double passed_ns) const;
+
+  TimeSharingOptions options_;
+  std::vector<Share> shares_;
+  bool started_ = false;
+  bool free_ = true;
+  int64_t now_ns_ = 0;
+  double unclaimed_ns_ = 0;  // of the last time, charged to nobody yet
+  double ceiling_tokens_ns_ = 0;
+  bool co_running_ = false;
+  int64_t co_run_checked_ns_ = 0;
+  int64_t co_run_after_ns_ = kLongAgoNs;
+};
+
+}  // namespace prorata::policy

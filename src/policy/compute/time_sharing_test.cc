@@ -1,0 +1,441 @@
+// The states of TimeSharing, transition by transition, and its accounts. What programs get of it is
+// tested in the one-process simulation (tests/simulation).
+
+#include "policy/compute/time_sharing.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace prorata::policy {
+namespace {
+
+using Phase = LeasePolicy::Phase;
+constexpr int64_t kMs = 1'000'000, kS = 1'000 * kMs;
+constexpr int64_t kSlice = 13 * kMs;
+
+ComputeTerms Terms(double request, double limit = 1, int32_t priority = 0) {
+  ComputeTerms terms = {{static_cast<uint32_t>(request * 1e6 + 0.5)},
+                        {static_cast<uint32_t>(limit * 1e6 + 0.5)}};
+  terms.priority = priority;
+  return terms;
+}
+
+class TimeSharingTest : public ::testing::Test {
+ protected:
+  void Add(LeasePolicy::Key key, const ComputeTerms& terms, int64_t now_ns = 0) {
+    policy_.Add(key, terms, {}, now_ns);
+  }
+  void Decide(int64_t now_ns) {
+    const LeasePolicy::Decisions decisions = policy_.Decide(now_ns);
+    next_ns_ = decisions.next_ns;
+    for (const LeasePolicy::Lease& lease : decisions.changes) leases_[lease.share] = lease;
+    const char* broken = policy_.CheckInvariants();
+    EXPECT_EQ(broken, nullptr) << broken << " at " << now_ns;
+  }
+  void Wants(LeasePolicy::Key key, int64_t now_ns) {
+    policy_.Wanted(key, now_ns);
+    Decide(now_ns);
+  }
+  void Backlog(LeasePolicy::Key key, int64_t backlog_ns, int64_t end_ns, bool blocked = false) {
+    LeasePolicy::Work work;
+    work.backlog_ns = backlog_ns;
+    work.end_ns = end_ns;
+    work.blocked = blocked;
+    policy_.Observe(key, work);
+  }
+  void Drains(LeasePolicy::Key key, int64_t now_ns) {
+    Backlog(key, 0, LeasePolicy::kNever);
+    policy_.Drained(key, now_ns, now_ns);
+    Decide(now_ns);
+  }
+  Phase In(LeasePolicy::Key key) const { return policy_.State(key).phase; }
+  double LagMs(LeasePolicy::Key key) const { return policy_.State(key).lag_ns / kMs; }
+  double ChargedMs(LeasePolicy::Key key) const { return policy_.State(key).charged_ns / kMs; }
+  // Two busy shares, 1 of which runs since 0 while 2 waits.
+  void TwoBusy(double first = 0.5, double second = 0.5) {
+    Add(1, Terms(first));
+    Add(2, Terms(second));
+    Wants(1, 0);
+    Backlog(1, kMs, kMs);
+    policy_.Wanted(2, 0);
+    // Both are new: neither claims what the other holds within a slice that was claimed.
+    Decide(0);
+    ASSERT_EQ(In(1), Phase::kRunning);
+    ASSERT_EQ(In(2), Phase::kRunnable);
+  }
+
+  TimeSharing policy_;
+  std::map<LeasePolicy::Key, LeasePolicy::Lease> leases_;
+  int64_t next_ns_ = 0;
+};
+
+// --- Every state, every event -------------------------------------------------------------------
+
+TEST_F(TimeSharingTest, TransitionsPairByPair) {
+  enum Event { kWanted, kIdle, kDrained, kOthersWait, kDeadline };
+  const struct {
+    Phase from;
+    Event event;
+    Phase to;
+  } table[] = {
+      {Phase::kIdle, kWanted, Phase::kRunning},  // nobody else: granted in the same decision
+      {Phase::kIdle, kIdle, Phase::kIdle},
+      {Phase::kIdle, kDrained, Phase::kIdle},
+      {Phase::kRunnable, kWanted, Phase::kRunnable},
+      {Phase::kRunnable, kIdle, Phase::kRunnable},
+      {Phase::kRunnable, kDrained, Phase::kRunnable},
+      {Phase::kRunning, kWanted, Phase::kRunning},
+      {Phase::kRunning, kIdle, Phase::kRunning},  // a hint, while nobody waits
+      {Phase::kRunning, kDrained, Phase::kRunning},
+      {Phase::kRunning, kOthersWait, Phase::kDraining},
+      {Phase::kDraining, kWanted, Phase::kDraining},
+      {Phase::kDraining, kIdle, Phase::kDraining},
+      {Phase::kDraining, kDrained, Phase::kIdle},
+      {Phase::kDraining, kDeadline, Phase::kStalled},
+      {Phase::kStalled, kIdle, Phase::kStalled},
+      {Phase::kStalled, kDrained, Phase::kIdle},
+      {Phase::kStalled, kDeadline, Phase::kStalled},
+  };
+  for (const auto& row : table) {
+    TimeSharing policy;
+    policy.Add(1, Terms(0.2), {}, 0);
+    policy.Add(2, Terms(0.2), {}, 0);
+    int64_t now_ns = 0;
+    const auto others_wait = [&] {
+      policy.Wanted(2, now_ns);
+      policy.Decide(now_ns);
+      now_ns += 3 * kSlice;
+      policy.Decide(now_ns);
+    };
+    LeasePolicy::Work work;
+    work.backlog_ns = 100 * kMs;
+    if (row.from == Phase::kRunnable) {
+      policy.Wanted(2, 0);
+      policy.Decide(0);
+      work.end_ns = LeasePolicy::kNever;
+      policy.Observe(2, work);
+      policy.Wanted(1, 0);
+      policy.Decide(0);
+    } else if (row.from != Phase::kIdle) {
+      policy.Wanted(1, 0);
+      policy.Decide(0);
+      policy.Observe(1, work);
+      if (row.from != Phase::kRunning) others_wait();
+      if (row.from == Phase::kStalled) policy.Decide(now_ns += 3 * kSlice);
+    }
+    ASSERT_EQ(policy.State(1).phase, row.from);
+    switch (row.event) {
+      case kWanted:
+        policy.Wanted(1, now_ns);
+        break;
+      case kIdle:
+        policy.Idle(1, now_ns);
+        break;
+      case kDrained:
+        policy.Drained(1, now_ns, now_ns);
+        break;
+      case kOthersWait:
+        others_wait();
+        break;
+      case kDeadline:
+        now_ns += 3 * kSlice;
+        break;
+    }
+    policy.Decide(now_ns);
+    EXPECT_EQ(policy.State(1).phase, row.to)
+        << "from " << static_cast<int>(row.from) << " by event " << static_cast<int>(row.event);
+    EXPECT_EQ(policy.CheckInvariants(), nullptr);
+  }
+}
+
+TEST_F(TimeSharingTest, WhoWantsAgainWhileItDrainsIsRunnableWhenItHasDrained) {
+  TwoBusy();
+  Decide(kSlice);
+  ASSERT_EQ(In(1), Phase::kDraining);
+  Wants(1, kSlice);
+  EXPECT_EQ(In(1), Phase::kDraining);
+  Drains(1, kSlice + kMs);
+  EXPECT_EQ(In(1), Phase::kRunnable);
+  EXPECT_EQ(In(2), Phase::kRunning);
+}
+
+// --- Free devices -------------------------------------------------------------------------------
+
+TEST_F(TimeSharingTest, WithoutTermsAllHoldTheirLeases) {
+  for (const LeasePolicy::Key key : {1, 2, 3}) Add(key, Terms(0));
+  Decide(0);
+  for (const LeasePolicy::Key key : {1, 2, 3}) {
+    EXPECT_EQ(In(key), Phase::kRunning);
+    EXPECT_FALSE(leases_[key].contended);
+  }
+}
+
+TEST_F(TimeSharingTest, ARequestThatWakesEndsThat) {
+  Add(1, Terms(0));
+  Add(2, Terms(0));
+  Add(3, Terms(0.3));
+  Decide(0);
+  EXPECT_EQ(In(3), Phase::kIdle) << "it has asked for nothing";
+  for (const LeasePolicy::Key key : {1, 2}) Backlog(key, kMs, 10 * kMs);
+  Wants(3, 10 * kMs);
+  EXPECT_EQ(In(1), Phase::kDraining);
+  EXPECT_EQ(In(2), Phase::kDraining);
+  Drains(1, 10 * kMs);
+  Drains(2, 10 * kMs);
+  EXPECT_EQ(In(3), Phase::kRunning);
+  EXPECT_TRUE(leases_[3].contended);
+}
+
+TEST_F(TimeSharingTest, OtherTermsScheduleADevice) {
+  ComputeTerms heavy = Terms(0);
+  heavy.weight = 200;
+  for (const ComputeTerms& other : {Terms(0.1), Terms(0, 0.5), Terms(0, 1, 5), heavy}) {
+    TimeSharing policy;
+    policy.Add(1, Terms(0), {}, 0);
+    policy.Add(2, other, {}, 0);
+    policy.Wanted(1, 0);
+    policy.Wanted(2, 0);
+    policy.Decide(0);
+    const bool both =
+        policy.State(1).phase == Phase::kRunning && policy.State(2).phase == Phase::kRunning;
+    EXPECT_FALSE(both);
+  }
+}
+
+// --- Charges ------------------------------------------------------------------------------------
+
+TEST_F(TimeSharingTest, WhileSomebodyWaitsTheTimeFromGrantToDrainIsCharged) {
+  TwoBusy();
+  Backlog(1, kMs, kSlice + kMs);
+  Decide(kSlice);
+  ASSERT_EQ(In(1), Phase::kDraining);
+  Decide(kSlice + kMs / 2);
+  Drains(1, kSlice + kMs);
+  EXPECT_NEAR(ChargedMs(1), 14, 0.2) << "whatever its members say of their kernels";
+  EXPECT_NEAR(LagMs(1) + LagMs(2), 0, 0.01);
+}
+
+TEST_F(TimeSharingTest, AnEarlyDrainThatIsSaidLateIsNotCharged) {
+  TwoBusy();
+  Decide(kSlice);
+  Decide(kSlice + 2 * kMs - 1);
+  const double before = ChargedMs(1);
+  policy_.Drained(1, kSlice + kMs, kSlice + 2 * kMs);
+  EXPECT_LT(ChargedMs(1), before);
+}
+
+TEST_F(TimeSharingTest, WhileNobodyWaitsItIsWhatWasNotProvenIdle) {
+  Add(1, Terms(0.5));
+  Wants(1, 0);
+  LeasePolicy::Work work;
+  work.occupied_total_ns = 3 * kMs;
+  policy_.Observe(1, work);
+  Decide(10 * kMs);
+  EXPECT_NEAR(ChargedMs(1), 3, 1e-6);
+  EXPECT_EQ(LagMs(1), 0) << "it was entitled to all of it";
+}
+
+TEST_F(TimeSharingTest, AFalseHintOfIdlenessIsChargedWhenItIsKnown) {
+  TwoBusy();
+  policy_.Idle(1, kMs);
+  Decide(kMs);
+  ASSERT_EQ(In(1), Phase::kDraining);
+  EXPECT_EQ(In(2), Phase::kRunning) << "it is believed at first";
+  policy_.Drained(1, 5 * kMs, 5 * kMs);
+  EXPECT_NEAR(ChargedMs(1), 5, 0.01);
+}
+
+TEST_F(TimeSharingTest, OneThatStallsGoesOnPayingBesideAnother) {
+  TwoBusy();
+  Decide(kSlice);
+  Backlog(1, kS, 2 * kS);
+  int64_t now_ns = kSlice;
+  while (In(1) != Phase::kStalled && now_ns < kS) Decide(now_ns += kMs);
+  ASSERT_EQ(In(1), Phase::kStalled);
+  EXPECT_LE(now_ns, 3 * kSlice + 2 * kMs) << "two slices at most";
+  EXPECT_EQ(In(2), Phase::kRunning);
+  Backlog(2, kMs, now_ns + kMs);
+  const double first = ChargedMs(1), second = ChargedMs(2);
+  Decide(now_ns + 100 * kMs);
+  EXPECT_NEAR(ChargedMs(1) - first, 50, 0.1);
+  EXPECT_NEAR(ChargedMs(2) - second, 50, 0.1);
+}
+
+TEST_F(TimeSharingTest, WhatIsBlockedIsNotCharged) {
+  TwoBusy();
+  Backlog(1, kMs, kMs, /*blocked=*/true);
+  Decide(kMs);
+  ASSERT_EQ(In(2), Phase::kRunning) << "the device is not kept for it";
+  Decide(kMs);
+  EXPECT_EQ(In(1), Phase::kStalled);
+  const double before = ChargedMs(1);
+  Decide(100 * kMs);
+  EXPECT_EQ(ChargedMs(1), before);
+}
+
+TEST_F(TimeSharingTest, OneThatStallsAndNeedsALeaseToEndGetsOne) {
+  Add(1, Terms(0, 0.1));
+  Wants(1, 0);
+  Backlog(1, kS, kS);
+  int64_t now_ns = 0;
+  for (; In(1) != Phase::kStalled && now_ns < kS; now_ns += kMs) Decide(now_ns);
+  ASSERT_EQ(In(1), Phase::kStalled);
+  Wants(1, now_ns);
+  for (; In(1) != Phase::kRunning && now_ns < 12 * kS; now_ns += 100 * kMs) Decide(now_ns);
+  EXPECT_EQ(In(1), Phase::kRunning) << "what it waits for may be its own next launch";
+}
+
+// --- Who is next --------------------------------------------------------------------------------
+
+TEST_F(TimeSharingTest, ASliceThatIsOverGoesOnWhileNobodyHasALargerLag) {
+  TwoBusy(0.9, 0.1);
+  Decide(kSlice / 2);
+  EXPECT_EQ(In(1), Phase::kRunning);
+  int64_t now_ns = 0;
+  while (In(1) == Phase::kRunning && now_ns < kS) Decide(now_ns += kMs);
+  EXPECT_GE(now_ns, kSlice);
+  const double lag_first = LagMs(1), lag_second = LagMs(2);
+  EXPECT_GT(lag_second, lag_first);
+}
+
+TEST_F(TimeSharingTest, AShareWithARequestThatWakesWithoutDebtIsNextAtOnce) {
+  Add(1, Terms(0));
+  Add(2, Terms(0.3));
+  Wants(1, 0);
+  Backlog(1, kMs, kMs);
+  Decide(kMs);
+  Wants(2, kMs);
+  EXPECT_EQ(In(1), Phase::kDraining);
+}
+
+TEST_F(TimeSharingTest, TheHighestPriorityIsFirstAndNobodyWaitsForEver) {
+  Add(1, Terms(0, 1, 10));
+  Add(2, Terms(0));
+  Wants(1, 0);
+  Wants(2, 0);
+  Backlog(1, kMs, kMs);
+  int64_t now_ns = 0;
+  for (; now_ns < 1'999 * kMs; now_ns += kMs) {
+    Decide(now_ns);
+    ASSERT_EQ(In(1), Phase::kRunning);
+  }
+  for (; In(2) == Phase::kRunnable && now_ns < 3 * kS; now_ns += kMs) {
+    Decide(now_ns);
+    if (In(1) == Phase::kDraining) Drains(1, now_ns);
+  }
+  EXPECT_EQ(In(2), Phase::kRunning);
+  Wants(1, now_ns);
+  Backlog(2, kMs, now_ns);
+  while (In(2) == Phase::kRunning && now_ns < 3 * kS) Decide(now_ns += kMs);
+  EXPECT_LE(now_ns, 2 * kS + kSlice + 2 * kMs) << "one slice";
+}
+
+TEST_F(TimeSharingTest, TheNextIsDispatchedShortlyBeforeTheLastHasDrained) {
+  TwoBusy();
+  Backlog(1, kMs, kSlice + kMs);
+  Decide(kSlice);
+  ASSERT_EQ(In(1), Phase::kDraining);
+  EXPECT_EQ(In(2), Phase::kRunnable);
+  EXPECT_GT(next_ns_, kSlice + 800'000);
+  EXPECT_LE(next_ns_, kSlice + kMs);
+  Decide(next_ns_);
+  EXPECT_EQ(In(2), Phase::kRunning);
+}
+
+TEST_F(TimeSharingTest, AShareWithLongKernelsInDebtDoesNotUseAShortPause) {
+  TwoBusy(0.1, 0.9);
+  Backlog(1, 2 * kS, 2 * kS);
+  Decide(kSlice);
+  Wants(1, kSlice);
+  int64_t now_ns = kSlice;
+  while (now_ns < 2 * kS) Decide(now_ns += 10 * kMs);
+  Backlog(2, kMs, now_ns + kMs);
+  Drains(1, now_ns);
+  ASSERT_LT(LagMs(1), -500);
+  ASSERT_EQ(In(1), Phase::kRunnable);
+  policy_.Idle(2, now_ns += kMs);
+  Backlog(2, 0, LeasePolicy::kNever);
+  Decide(now_ns);
+  EXPECT_EQ(In(1), Phase::kRunnable) << "the other may be back in a moment";
+  Decide(now_ns += 300 * kMs);
+  EXPECT_EQ(In(1), Phase::kRunning) << "but the device is not kept for who does not need it";
+}
+
+// --- Debts, limits ------------------------------------------------------------------------------
+
+TEST_F(TimeSharingTest, ADebtIsKeptWhileActiveAndForgivenWhileIdle) {
+  TwoBusy(0.1, 0.9);
+  Backlog(1, kS, kS);
+  Decide(kSlice);
+  Wants(1, kSlice);
+  Decide(3 * kSlice);
+  ASSERT_EQ(In(1), Phase::kStalled);
+  Decide(kS);
+  Drains(1, kS);
+  const double owed = LagMs(1);
+  EXPECT_LT(owed, -350);
+  Wants(1, kS);
+  Decide(kS + 10 * kMs);
+  EXPECT_LE(LagMs(1), owed + 6) << "it pays only by what the other has";
+}
+
+TEST_F(TimeSharingTest, ALimitIsATokenBucketOverTheTimeHeld) {
+  Add(1, Terms(0, 0.25));
+  Wants(1, 0);
+  double held_ms = 0;
+  bool running = true;
+  for (int64_t now_ns = 0; now_ns < 10 * kS; now_ns += 100'000) {
+    Decide(now_ns);
+    if (In(1) == Phase::kDraining) Drains(1, now_ns), policy_.Wanted(1, now_ns);
+    running = In(1) == Phase::kRunning;
+    held_ms += running ? 0.1 : 0;
+  }
+  EXPECT_NEAR(held_ms / 10'000, 0.25, 0.005);
+}
+
+// Seen over a real socket: a lease that nobody had asked for was never revoked.
+TEST_F(TimeSharingTest, ALimitHoldsOfWhoIsAloneAndHasNotAsked) {
+  Add(1, Terms(0, 0.25));
+  Decide(0);
+  ASSERT_EQ(In(1), Phase::kRunning);
+  EXPECT_LT(next_ns_, 10 * kMs);
+  Decide(kMs);
+  Decide(100 * kMs);
+  EXPECT_EQ(In(1), Phase::kDraining);
+  Drains(1, 100 * kMs);
+  Wants(1, 100 * kMs);
+  EXPECT_EQ(In(1), Phase::kRunnable) << "it owes";
+  Decide(kS);
+  EXPECT_EQ(In(1), Phase::kRunning);
+}
+
+TEST_F(TimeSharingTest, ALimitPaysInFullBesideOneThatStalls) {
+  Add(1, Terms(0));
+  Add(2, Terms(0, 0.5));
+  Wants(1, 0);
+  Backlog(1, 5 * kS, 5 * kS);
+  Wants(2, 0);
+  double held_ms = 0;
+  for (int64_t now_ns = 0; now_ns < 5 * kS; now_ns += 100'000) {
+    Decide(now_ns);
+    Backlog(1, 5 * kS, 6 * kS);
+    if (In(2) == Phase::kDraining) Drains(2, now_ns), policy_.Wanted(2, now_ns);
+    held_ms += In(2) == Phase::kRunning ? 0.1 : 0;
+  }
+  EXPECT_LE(held_ms / 5'000, 0.51);
+}
+
+TEST_F(TimeSharingTest, AfterEveryEventThereIsADeadlineWhileAnythingIsUnderWay) {
+  TwoBusy();
+  EXPECT_LE(next_ns_, kSlice + kMs);
+  Decide(kSlice);
+  EXPECT_LE(next_ns_, 4 * kSlice);
+  Decide(4 * kSlice);
+  Wants(1, 4 * kSlice);
+  EXPECT_LT(next_ns_, 60 * kS);
+}
+
+}  // namespace
+}  // namespace prorata::policy

@@ -1,0 +1,69 @@
+"""What `prorata ps` and `prorata gpus` show is what the device did: the time in which a share's
+kernels ran ("busy"), the time it is charged ("achieved"), and what programs outside prorata take
+("others")."""
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import promises  # pylint: disable=wrong-import-position
+from promises import busy, within  # pylint: disable=wrong-import-position
+from unmet import unmet  # pylint: disable=wrong-import-position
+
+DILATION = 6
+POINTS = 0.03
+
+
+class Figures(promises.PromiseCase):
+    def shown(self, outcome, name, key):
+        return outcome.shares[name]["devices"][0].get(key, -1)
+
+    @unmet("what programs outside prorata take is not measured: NVML's figures per process are not used for time")
+    def test_a_program_outside_beside_two_shares(self):
+        programs = [busy("a", ("--weight", "200"), kernel_us=1000, per_sync=16),
+                    busy("b", ("--weight", "100"), kernel_us=1000, per_sync=16),
+                    busy("outside", kernel_us=1000, per_sync=16)]
+
+        def attempt():
+            outcome = promises.measure(programs, 1.5, DILATION)
+            promised = {}
+            for name in "ab":
+                promised |= within(f"{name}: busy as shown", self.shown(outcome, name, "busy"),
+                                   outcome.device_time(name), POINTS)
+            promised |= within("others as shown", outcome.gpus[0].get("others", -1),
+                               outcome.device_time("outside"), POINTS)
+            return outcome, promised
+        self.judge(attempt)
+
+    def test_charged_and_busy_of_tiny_kernels(self):
+        programs = [busy("tiny", ("--compute", "0.3"), kernel_us=5, per_sync=1),
+                    busy("large", ("--compute", "0.7"), kernel_us=750, per_sync=32)]
+
+        def attempt():
+            outcome = promises.measure(programs, 1.5, DILATION)
+            charged = self.shown(outcome, "tiny", "achieved")
+            ran = outcome.device_time("tiny")
+            promised = within("tiny: busy as shown", self.shown(outcome, "tiny", "busy"), ran,
+                              POINTS)
+            promised[f"tiny: charged {charged:.3f}, not less than its kernels ran ({ran:.3f})"] = (
+                charged >= ran - 0.01)
+            return outcome, promised
+        self.judge(attempt)
+
+    def test_a_share_with_a_limit_alone(self):
+        # Of the device's time, not of what all shares together used.
+        programs = [busy("limited", ("--compute-limit", "0.2"), kernel_us=1000, per_sync=4)]
+
+        def attempt():
+            outcome = promises.measure(programs, 1.5, DILATION)
+            ran = outcome.device_time("limited")
+            return outcome, (
+                within("busy as shown", self.shown(outcome, "limited", "busy"), ran, POINTS)
+                | within("GPU time as shown", self.shown(outcome, "limited", "achieved"), ran,
+                         POINTS))
+        self.judge(attempt)
+
+
+if __name__ == "__main__":
+    unittest.main()
