@@ -79,6 +79,9 @@ TEST_F(AgentDevicesTest, TheLimitsFileHasThemInTheOrderAskedFor) {
   EXPECT_EQ(limits.devices[1].compute_weight, 7u);
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(limits.devices[i].compute_limit_ppm, 500'000u);
+    const auto device = static_cast<uint32_t>(i);
+    ++member.usage(device).waiting;
+    member.Say(MessageType::kLeaseWanted, device);
     EXPECT_TRUE(Eventually([&] { return (limits.devices[i].lease & protocol::kLeaseOpen) != 0; }))
         << "alone on device " << i;
   }

@@ -3,10 +3,12 @@
 // One at a time, a program that waits for each of its kernels, and launches the next a moment
 // later, leaves the device idle in between. Shares of which every active one was seen to leave
 // gaps, each in its own slice, run together as long as every one of them makes at least the
-// progress that its entitlement alone would give it; else they are scheduled one at a time again,
-// for a while.
+// progress that its entitlement alone would give it, and is idle now and then; else they are
+// scheduled one at a time again, for a while. A slice is judged when it has drained: until then the
+// counters of its members lag behind.
 
 #include <algorithm>
+#include <utility>
 
 #include "policy/compute/time_sharing.h"
 
@@ -16,12 +18,25 @@ namespace {
 // A share that was proven idle in the rest of its own slice leaves gaps. Larger, shares join that
 // gain nothing by it; smaller, gaps stay unused.
 constexpr double kGapsBelow = 0.75;
+// One of a set that is proven idle for less than the rest of the time may have lost its gaps: what
+// it did in its own slice then tells nothing any more. Smaller, sets end because of their own load.
+constexpr double kNoGapsAbove = 0.95;
 // Of what its entitlement alone would give it.
 constexpr double kLeastProgress = 0.97;
 // After a set in which one made too little progress. Shorter, more time goes into trials.
 constexpr int64_t kPauseNs = 1'000'000'000;
 
 }  // namespace
+
+void TimeSharing::SeeGaps(Share& share, int64_t drain_ns) {
+  if (!std::exchange(share.had_slice, false)) return;
+  const auto held_ns = static_cast<double>(share.revoked_ns - share.granted_ns + drain_ns);
+  const auto part = [held_ns](uint64_t now, uint64_t then) {
+    return static_cast<double>(now - then) / held_ns;
+  };
+  share.busy_part = part(share.work.busy_total_ns, share.busy_at_grant_ns);
+  share.occupied_part = part(share.work.occupied_total_ns, share.occupied_at_grant_ns);
+}
 
 bool TimeSharing::MayCoRun() const {
   int active = 0;
@@ -45,6 +60,12 @@ bool TimeSharing::ProgressIsShort(const Share& share, double passed_ns) const {
   return made < kLeastProgress * EntitledAmong(among).front() * share.busy_part * passed_ns;
 }
 
+bool TimeSharing::HasNoGapsNow(const Share& share, double passed_ns) const {
+  const auto occupied =
+      static_cast<double>(share.work.occupied_total_ns - share.occupied_at_check_ns);
+  return share.phase == Phase::kRunning && occupied > kNoGapsAbove * passed_ns;
+}
+
 void TimeSharing::EndCoRun() { co_running_ = false; }
 
 void TimeSharing::StepCoRun() {
@@ -52,6 +73,7 @@ void TimeSharing::StepCoRun() {
     co_run_checked_ns_ = now_ns_;
     for (Share& share : shares_) {
       share.busy_at_check_ns = IsActive(share) ? share.work.busy_total_ns : 0;
+      share.occupied_at_check_ns = share.work.occupied_total_ns;
     }
   };
   const bool may = MayCoRun();
@@ -63,9 +85,13 @@ void TimeSharing::StepCoRun() {
   const int64_t passed_ns = now_ns_ - co_run_checked_ns_;
   bool short_of_it = false;
   if (passed_ns >= kCoRunCheckNs) {
-    short_of_it = std::any_of(shares_.begin(), shares_.end(), [&](const Share& share) {
-      return IsActive(share) && ProgressIsShort(share, static_cast<double>(passed_ns));
-    });
+    const auto passed = static_cast<double>(passed_ns);
+    for (Share& share : shares_) {
+      if (!IsActive(share)) continue;
+      const bool lost_gaps = HasNoGapsNow(share, passed);
+      if (lost_gaps) share.occupied_part = -1;  // its next slice will tell
+      short_of_it = short_of_it || lost_gaps || ProgressIsShort(share, passed);
+    }
     begin_check();
   }
   if (may && !short_of_it) return;

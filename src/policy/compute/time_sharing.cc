@@ -109,6 +109,7 @@ void TimeSharing::Drained(Key key, int64_t since_ns, int64_t now_ns) {
   } else {
     Refund(*share, since_ns);
   }
+  SeeGaps(*share, drain_ns);
   if (share->gang == GangTurn::kNone || share->phase == Phase::kStalled) return EndDrain(*share);
   share->gang_drained = true;
 }
@@ -254,19 +255,12 @@ void TimeSharing::Grant(Share& share) {
   share.occupied_at_grant_ns = share.work.occupied_total_ns;
   share.claimed = share.claims;
   share.claims = share.wants_again = share.idle_hint = share.gang_drained = false;
-  share.was_granted = true;
   share.deadline_ns = kNever;
 }
 
 void TimeSharing::Revoke(Share& share) {
   const int64_t held_ns = now_ns_ - share.granted_ns;
-  if (!free_ && !co_running_ && held_ns > options_.slice_ns / 2) {
-    const auto part = [held_ns](uint64_t now, uint64_t then) {
-      return static_cast<double>(now - then) / static_cast<double>(held_ns);
-    };
-    share.busy_part = part(share.work.busy_total_ns, share.busy_at_grant_ns);
-    share.occupied_part = part(share.work.occupied_total_ns, share.occupied_at_grant_ns);
-  }
+  share.had_slice = !free_ && !co_running_ && held_ns > options_.slice_ns / 2;
   share.phase = Phase::kDraining;
   share.revoked_ns = now_ns_;
   share.boosted = share.claimed = share.gang_drained = false;
@@ -300,7 +294,8 @@ void TimeSharing::StallLateDrains() {
       share.idle_hint = false;
     }
     share.phase = Phase::kStalled;
-    share.stalled_ns = now_ns_;
+    share.had_slice = false;
+    share.occupied_part = 1;
     share.deadline_ns = kNever;
   }
 }
@@ -352,16 +347,14 @@ void TimeSharing::Schedule() {
   if (running == nullptr && RemainingNs() <= kHandoverNs) Grant(*best);
 }
 
-// It need not ask. A limited one that went idle does: else it would be granted a lease again and
-// again.
+// It need not ask. A limited one does: its time counts from the grant.
 void TimeSharing::GrantToWhoIsAlone() {
   if (shares_.size() != 1) return;
   Share& share = shares_.front();
-  if (share.phase != Phase::kIdle || share.gang == GangTurn::kAway) return;
-  if (Limited(share) && (share.was_granted || TokensAfterNs(share) > 0)) return;
+  if (share.phase != Phase::kIdle || share.gang == GangTurn::kAway || Limited(share)) return;
   const int64_t active_ns = share.active_ns;
   Grant(share);
-  share.idle_hint = !Limited(share);
+  share.idle_hint = true;
   share.active_ns = active_ns;
 }
 

@@ -82,7 +82,6 @@ class TimeSharing final : public LeasePolicy {
     bool claimed = false;       // RUNNING: was dispatched for that
     bool boosted = false;       // RUNNING: was dispatched because it had waited for too long
     bool gang_drained = false;  // DRAINING, of a gang: nothing of it is left on this device
-    bool was_granted = false;   // ever
     bool issued_open = false;
     bool issued_contended = false;
     Work work;
@@ -97,17 +96,19 @@ class TimeSharing final : public LeasePolicy {
     int64_t granted_ns = 0;
     int64_t revoked_ns = 0;
     int64_t deadline_ns = kNever;  // DRAINING: STALLED from then on
-    int64_t stalled_ns = 0;
     int64_t longest_drain_ns = 0;  // as measured here, of late
     int64_t runnable_ns = 0;       // RUNNABLE or wanting again since then
     int64_t active_ns = kLongAgoNs;
-    // Of its last whole slice: the part in which it was not proven idle (below 0: not seen yet),
-    // and the part in which its kernels ran.
+    // Co-running (co_running.cc).
+    bool had_slice = false;  // DRAINING: after a slice of its own
+    // Of its last slice, until it had drained: the part in which it was not proven idle (below 0:
+    // not seen yet), and the part in which its kernels ran.
     double occupied_part = -1;
     double busy_part = 0;
     uint64_t occupied_at_grant_ns = 0;
     uint64_t busy_at_grant_ns = 0;
-    uint64_t busy_at_check_ns = 0;  // co-running
+    uint64_t occupied_at_check_ns = 0;
+    uint64_t busy_at_check_ns = 0;
   };
   struct Class {  // the shares of one priority
     std::vector<Share*> active;
@@ -160,10 +161,12 @@ class TimeSharing final : public LeasePolicy {
   double SliceNs() const { return static_cast<double>(options_.slice_ns); }
 
   // co_running.cc
+  void SeeGaps(Share& share, int64_t drain_ns);
   bool MayCoRun() const;
   void StepCoRun();
   void EndCoRun();
   bool ProgressIsShort(const Share& share, double passed_ns) const;
+  bool HasNoGapsNow(const Share& share, double passed_ns) const;
 
   TimeSharingOptions options_;
   std::vector<Share> shares_;
