@@ -119,7 +119,7 @@ std::atomic<int>* g_stuck_ms = nullptr;
 
 // On the loop's thread, for workers block all signals.
 void BeStuck(int) {
-  const timespec span{*g_stuck_ms / 1000, *g_stuck_ms % 1000 * 1'000'000};
+  const timespec span{*g_stuck_ms / 1000, *g_stuck_ms % 1000 * 1'000'000L};
   ::nanosleep(&span, nullptr);
 }
 

@@ -147,6 +147,8 @@ void Agent::Run() {
     world_.Trace("agent looks", static_cast<uint32_t>(i));
     Touch(static_cast<int>(i));
   }
+  // Not before each device has been looked at: a gang's step brings the accounts of all up to date.
+  if (const std::string wrong = CheckLeases(); !wrong.empty()) world_.Fail(wrong);
   Arm();
 }
 
@@ -278,7 +280,6 @@ void Agent::CarryOut(int device, const DeviceLeases::Outcome& outcome) {
   const agent::GangLeases::Outcome gangs = life_->gangs.Step(world_.now_ns());
   for (const auto& [told, decided] : gangs.devices) WriteOut(told, decided);
   deadline_ns_[number] = std::min(deadline_ns_[number], gangs.next_ns);
-  if (const std::string wrong = CheckLeases(); !wrong.empty()) world_.Fail(wrong);
 }
 
 void Agent::WriteOut(size_t device, const DeviceLeases::Outcome& outcome) {

@@ -26,7 +26,7 @@ struct SimulatedShare {
   std::vector<std::unique_ptr<protocol::DeviceLimits>> limits;  // by device of the machine
   std::vector<Process*> members;  // by the state file: admitted and not forgotten
   bool begun = false;
-  int to_start = 0;  // programs that will still come
+  int64_t to_start = 0;  // programs that will still come
 };
 
 class Agent final : public Thread {

@@ -52,13 +52,17 @@ struct alignas(64) DeviceCompute {
   // In failsafe mode the lease word says nothing about the limit: launches also ask the bucket. Set
   // and cleared by the helper.
   std::atomic<uint32_t> failsafe;
-  // Fences that must be done before the bound of the backlog holds again.
+  // Fences that must be done before the bound of the backlog holds again; how often it was raised
+  // for them, and to what.
   std::atomic<uint32_t> bound_given_up;
+  std::atomic<uint32_t> give_ups;
+  std::atomic<uint64_t> raised_bound_ns;
   std::atomic<uint32_t> launching;      // threads whose launch is beginning a batch (work.h)
   std::atomic<uint32_t> at_bound;       // threads that wait for the backlog
   std::atomic<uint32_t> unknown;        // fenced batches with a launch of unknown length
   std::atomic<uint64_t> launches;       // of batches that are closed
   std::atomic<uint64_t> batches;        // begun
+  std::atomic<uint32_t> quiet_batches;  // that, without work before them in their stream
   std::atomic<int64_t> submitted_ns;    // when the last of them was begun or fenced
   std::atomic<uint64_t> wanted_plus_1;  // last sequence that kLeaseWanted was sent for
   std::atomic<uint32_t> contexts;       // with work, when the helper last looked

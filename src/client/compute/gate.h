@@ -3,8 +3,10 @@
 // Whether a launch may pass, and what its thread must wait for if not: the lease; and, up to a
 // slice, that the backlog falls below its bound. A fence may stand behind something that this very
 // thread has yet to do (a stream wait, a host function, a flag that a kernel spins on), so it is
-// polled and never waited for without end: after kGiveUpNs the bound is given up until the fence
-// that was the oldest then is done. The agent's charge is by its own clock, and needs no bound.
+// polled and never waited for without end: after kGiveUpNs the bound is raised until the fence that
+// was the oldest then is done. It may just be a long kernel, so by little at first: each time twice
+// as late as the last, and by four times as much. The agent's charge is by its own clock, and needs
+// no bound.
 
 #include "client/compute/work_tracker.h"
 
@@ -85,7 +87,9 @@ class LaunchWait {
   Next AtBound(World& world, uint32_t lease) {
     DeviceCompute& compute = world.Compute(device_);
     const uint64_t bound_ns = BoundNs(world.Limits(device_), lease);
-    if (!compute.backlog.Full(bound_ns) || compute.bound_given_up.load() != 0) return {};
+    if (!compute.backlog.Full(bound_ns)) return {};
+    const bool raised = compute.bound_given_up.load() != 0;
+    if (raised && compute.backlog.ns() < compute.raised_bound_ns.load()) return {};
     const int64_t now_ns = world.NowNs();
     if (compute.backlog.StillNs(now_ns) >= bound_ns) {
       WorkTracker<World> tracker(world);
@@ -94,9 +98,10 @@ class LaunchWait {
     const uint64_t still_ns = compute.backlog.StillNs(now_ns);
     if (!compute.backlog.Full(bound_ns) || still_ns < bound_ns) return {};
     if (full_since_ns_ == 0) full_since_ns_ = now_ns;
-    const int64_t left_ns = full_since_ns_ + kGiveUpNs - now_ns;
+    const int64_t patience_ns = kGiveUpNs << (raised ? compute.give_ups.load() : 0);
+    const int64_t left_ns = full_since_ns_ + patience_ns - now_ns;
     if (left_ns <= 0) {
-      WorkTracker<World>(world).GiveUpBound(device_);
+      WorkTracker<World>(world).GiveUpBound(device_, bound_ns);
       return {};
     }
     auto wait_ns = static_cast<int64_t>(still_ns - bound_ns);

@@ -97,7 +97,6 @@ struct alignas(64) StreamRecord {
   // Under `fencing`:
   Fence* open;             // whose start event is recorded, for the batch under way
   bool follows;            // the batch under way began while a fence was pending
-  uint32_t quiet_batches;  // begun without work before them
   std::atomic<int64_t> began_ns;
   // Helper:
   uint64_t seen_submitted;

@@ -60,6 +60,7 @@ class WorkTracker : public WorkPoller<World> {
   // So many batches that begin with nothing before them pass until one launch is measured again.
   static constexpr uint32_t kMeasureEvery = 16;
   static constexpr int64_t kTailNs = 100'000;
+  static constexpr uint32_t kMostGiveUps = 10;
 
   explicit WorkTracker(World& world) : WorkPoller<World>(world) {}
   using WorkPoller<World>::Poll;
@@ -222,27 +223,29 @@ class WorkTracker : public WorkPoller<World> {
     return open;
   }
 
-  // The bound cannot be kept: it is given up until the oldest fence is done.
-  void GiveUpBound(uint32_t device) {
-    ContextWork* of = nullptr;
+  // The bound cannot be kept: it is raised until the oldest fence is done.
+  void GiveUpBound(uint32_t device, uint64_t bound_ns) {
+    StreamRecord* of = nullptr;
     int64_t oldest_ns = 0;
     world_.ForEachWork(device, [&](ContextWork& work) {
       const Holding holding(work.lock);
-      for (const StreamRecord* at = work.listed; at != nullptr; at = at->next_listed) {
+      for (StreamRecord* at = work.listed; at != nullptr; at = at->next_listed) {
         if (at->first == nullptr || at->blocked) continue;
         if (of != nullptr && at->first->recorded_ns >= oldest_ns) continue;
-        of = &work;
+        of = at;
         oldest_ns = at->first->recorded_ns;
       }
     });
     if (of == nullptr) return;
-    const Holding holding(of->lock);
-    for (StreamRecord* at = of->listed; at != nullptr; at = at->next_listed) {
-      if (at->first == nullptr || at->blocked || at->first->recorded_ns != oldest_ns) continue;
-      if (!at->first->releases_bound) world_.Compute(device).bound_given_up.fetch_add(1);
-      at->first->releases_bound = true;
-      return;
-    }
+    const Holding holding(of->work->lock);
+    if (of->first == nullptr || of->blocked || of->first->recorded_ns != oldest_ns) return;
+    DeviceCompute& compute = world_.Compute(device);
+    const bool raised = compute.bound_given_up.load() != 0;
+    const uint32_t give_ups = raised ? Min(compute.give_ups.load() + 1, kMostGiveUps) : 1;
+    compute.give_ups.store(give_ups);
+    compute.raised_bound_ns.store(compute.backlog.ns() + (bound_ns << 2 * (give_ups - 1)));
+    if (!of->first->releases_bound) compute.bound_given_up.fetch_add(1);
+    of->first->releases_bound = true;
   }
 
   // The stream's handle is no more; its fences live on. Nobody launches into it any more. False:
@@ -321,7 +324,11 @@ class WorkTracker : public WorkPoller<World> {
     stream->follows = stream->pending.load() != 0;
     const bool waits = stream->waits.exchange(0, std::memory_order_relaxed) != 0;
     bool alone = stream->probe.exchange(0, std::memory_order_relaxed) != 0;
-    if (!stream->follows && ++stream->quiet_batches % kMeasureEvery == 0) alone = true;
+    // Counted for the device: a program may use each of its streams once.
+    if (!stream->follows &&
+        (compute.quiet_batches.fetch_add(1, std::memory_order_relaxed) + 1) % kMeasureEvery == 0) {
+      alone = true;
+    }
     // A fence may be there already: its launch failed.
     if (stream->open != nullptr) ReleaseFence(stream->work, stream->open);
     stream->open = nullptr;
