@@ -1,6 +1,8 @@
 #include "simulation/agent.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "simulation/policies.h"
 #include "simulation/world.h"
@@ -65,6 +67,7 @@ void Agent::Begin() {
   for (const auto& share : shares_) {
     if (share->begun) BeginShare(*share);
   }
+  next_audit_ns_ = now_ns;
   next_tick_ns_ = now_ns + kTickNs;
   next_beat_ns_ = last_beat_ns_ = now_ns;
   Arm();
@@ -141,6 +144,10 @@ void Agent::Run() {
       life_->devices[i].leases.Sample(now_ns);
       Touch(static_cast<int>(i));
     }
+  }
+  if (now_ns >= next_audit_ns_) {
+    next_audit_ns_ = now_ns + kAuditNs;
+    AuditTime(now_ns);
   }
   for (size_t i = 0; i < deadline_ns_.size(); ++i) {
     if (now_ns < deadline_ns_[i]) continue;
@@ -266,6 +273,25 @@ void Agent::ForgetDead() {
     }
   }
   std::erase_if(dying_, [now_ns](const auto& entry) { return entry.first <= now_ns; });
+}
+
+// As NVML shows it: for each process a whole percentage of the time since the last reading.
+void Agent::AuditTime(int64_t now_ns) {
+  std::vector<std::map<uint64_t, int64_t>> ran_ns(life_->devices.size());
+  const double percent_ns = static_cast<double>(now_ns - audited_at_ns_) / 100;
+  for (const auto& process : world_.processes()) {
+    const int64_t busy_ns = process->BusyNs();
+    int64_t& audited_ns = audited_ns_[process->id()];
+    const int64_t since_ns = busy_ns - std::exchange(audited_ns, busy_ns);
+    const double percent =
+        percent_ns > 0 ? std::round(static_cast<double>(since_ns) / percent_ns) : 0;
+    ran_ns[static_cast<size_t>(process->device())][process->share()->key] +=
+        static_cast<int64_t>(percent * percent_ns);
+  }
+  audited_at_ns_ = now_ns;
+  for (size_t i = 0; i < ran_ns.size(); ++i) {
+    CarryOut(static_cast<int>(i), life_->devices[i].leases.Audit(ran_ns[i], now_ns));
+  }
 }
 
 // --- Decisions ----------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ class Agent final : public Thread {
   void Run() override;
   void Begin();  // a new agent adopts what the files say
   void ResetAfterOutage();
+  void AuditTime(int64_t now_ns);
   void Handle(const Message& message);
   void Join(Process& member);
   void Depart(Process& member);
@@ -81,6 +82,7 @@ class Agent final : public Thread {
   void Arm();
 
   static constexpr int64_t kTickNs = 100'000'000;
+  static constexpr int64_t kAuditNs = 1'000'000'000;
 
   World& world_;
   Random random_;
@@ -93,6 +95,9 @@ class Agent final : public Thread {
   int64_t restart_ns_ = Thread::kNever;
   std::vector<int64_t> deadline_ns_;  // by device
   int64_t next_tick_ns_ = 0;
+  int64_t next_audit_ns_ = 0;
+  int64_t audited_at_ns_ = 0;
+  std::map<uint32_t, int64_t> audited_ns_;  // by process: its device time at the last audit
   int64_t next_beat_ns_ = 0;
   int64_t last_beat_ns_ = 0;
   int64_t troubled_until_ns_ = 0;

@@ -15,6 +15,8 @@ constexpr int64_t kUs = 1'000, kMs = 1'000'000, kS = 1'000'000'000;
 constexpr int64_t kSliceNs = 13 * kMs;
 // What a member may have queued: of a share without a limit, and with one.
 constexpr int64_t kBacklogNs = 20 * kMs, kLimitedBacklogNs = 5 * kMs;
+// Of which the audit knows nothing: a percentage of a second, and what came since the last one.
+constexpr int64_t kAuditedNs = 15 * kMs;
 constexpr int64_t kItemNs = 5 * kMs;  // longer ones are promised less
 constexpr int64_t kLearnNs = 1 * kS;  // programs learn their kernels before that
 
@@ -156,7 +158,7 @@ std::string CheckWallTime(const World& world, const Scenario& scenario) {
 }
 
 bool IsEnough(int64_t charged_ns, int64_t busy_ns) {
-  return static_cast<double>(charged_ns) >= 0.99 * static_cast<double>(busy_ns) - 5 * kMs;
+  return static_cast<double>(charged_ns) >= 0.99 * static_cast<double>(busy_ns) - kAuditedNs;
 }
 
 // Whether this share and another may have the device free between them: nothing tells then which of

@@ -29,7 +29,7 @@ int64_t LongestItemNs(const ProgramSpec& program);
 //   4. every share's limit holds over its life, within 1 %, a slice, and of each of its processes
 //      what may be queued and not be done: a backlog bound, its longest item, and what it put
 //      behind a wait;
-//   5. in a calm world each share was charged the device time that it used, within 1 % and 5 ms
+//   5. in a calm world each share was charged the device time that it used, within 1 % and 15 ms
 //      (shares that have a device free between them: all together), and all shares of a device no
 //      more than the wall time;
 //   6. in a calm world in which requests do not ask for more than a device each share ran at its

@@ -1,6 +1,7 @@
 #include "agent/compute/device_leases.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace prorata::agent {
 namespace {
@@ -61,6 +62,7 @@ void DeviceLeases::BoundBacklogs() {
 }
 
 DeviceLeases::Outcome DeviceLeases::ResetAfterOutage(int64_t now_ns) {
+  audits_ = false;
   std::vector<Change> closed;
   for (auto& [key, on] : shares_) {
     on.charged_before_ns += policy_->State(key).charged_ns;
@@ -73,6 +75,17 @@ DeviceLeases::Outcome DeviceLeases::ResetAfterOutage(int64_t now_ns) {
   Outcome outcome = Touch(now_ns);
   outcome.changes.insert(outcome.changes.begin(), closed.begin(), closed.end());
   return outcome;
+}
+
+DeviceLeases::Outcome DeviceLeases::Audit(const std::map<Key, int64_t>& ran_ns, int64_t now_ns) {
+  // The first figures are of a time for which nothing was charged here.
+  if (!std::exchange(audits_, true)) return Touch(now_ns);
+  std::vector<LeasePolicy::Ran> ran;
+  for (const auto& [key, ns] : ran_ns) {
+    if (shares_.contains(key)) ran.push_back({key, static_cast<double>(ns)});
+  }
+  policy_->Audit(ran, now_ns);
+  return Touch(now_ns);
 }
 
 DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {

@@ -53,6 +53,10 @@ class DeviceLeases {
   // Something may have changed: looks at everything, and decides.
   Outcome Touch(int64_t now_ns);
 
+  // By NVML the kernels of each share ran for so many nanoseconds since the last call; shares of
+  // which it shows nothing are left out. What was charged less is charged now.
+  Outcome Audit(const std::map<Key, int64_t>& ran_ns, int64_t now_ns);
+
   // Each tenth of a second: remembers the figures for Lately.
   void Sample(int64_t now_ns);
   // A share in about the last second, as parts of that time from 0 to 1.
@@ -108,6 +112,7 @@ class DeviceLeases {
 
   std::unique_ptr<policy::LeasePolicy> policy_;
   std::map<Key, OnDevice> shares_;
+  bool audits_ = false;  // there was an audit since it began, or began anew
   int64_t noted_ns_ = 0;
   std::deque<Moment> moments_;
 };

@@ -162,6 +162,10 @@ void Leases::Tick() {
   }
 }
 
+void Leases::Audit(size_t number, const std::map<uint64_t, int64_t>& ran_ns) {
+  CarryOut(number, devices_[number]->leases.Audit(ran_ns, clock_.NowNs()));
+}
+
 void Leases::Describe(Share& share, uint32_t index, protocol::ShareDevice& out) {
   const DeviceLeases& leases = devices_[share.config().devices[index].device]->leases;
   const policy::LeasePolicy::ShareState state = leases.State(share.id());

@@ -52,6 +52,9 @@ class Leases {
   // Each tenth of a second: remembers what Describe tells of the last second, and looks at every
   // device, in case a message was lost.
   void Tick();
+  // By NVML the kernels of each share (by id) ran for so many nanoseconds on the device since the
+  // last call.
+  void Audit(size_t number, const std::map<uint64_t, int64_t>& ran_ns);
   void Describe(Share& share, uint32_t index, protocol::ShareDevice& out);
   double Busy(size_t device) const;  // the shares together, as DeviceLeases
 

@@ -9,12 +9,6 @@
 namespace prorata::policy {
 namespace {
 
-// A share may save up this many slices. Doubled, a share that was kept waiting runs for longer in a
-// row afterwards; halved, a long kernel of another is not made good for.
-constexpr double kMaxCreditSlices = 2;
-// Debts are kept up to this: a kernel of several seconds is paid for in full. Larger, an error of
-// accounting could stop a share for as long.
-constexpr double kMaxDebtNs = 10e9;
 // A limit's bucket is opened again when it is filled to this part. Larger, a limited share runs
 // less often and longer; smaller, each of its slices costs a handover.
 constexpr double kReopenPart = 0.5;
@@ -176,6 +170,8 @@ void TimeSharing::MoveLags(const std::vector<double>& charges, double passed_ns)
 
 void TimeSharing::FillBuckets(const std::vector<double>& charges, double passed_ns, bool waited) {
   double all = 0;
+  const bool beside = std::count_if(charges.begin(), charges.end(),
+                                    [](double charge) { return charge > 0; }) > 1;
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[i];
     all += charges[i];
@@ -185,6 +181,8 @@ void TimeSharing::FillBuckets(const std::vector<double>& charges, double passed_
     const bool held = !co_running_ && !free_ && Held(share, waited) > 0;
     const double taken = held ? passed_ns : charges[i];
     if (share.phase == Phase::kDraining) share.drain_held_ns += taken;
+    AddToSpare(share, charges[i], taken);
+    if (beside) share.beside_charge_ns += charges[i];
     // A slice deep: what flows in during the slices of others is not lost.
     share.limit_tokens_ns =
         std::clamp(share.limit_tokens_ns + limit * passed_ns - taken, -kMaxDebtNs, SliceNs());
@@ -227,6 +225,7 @@ void TimeSharing::ChargeLate(Share& share, double late_ns) {
   share.charged_ns += charge;
   share.lag_ns -= late_ns;
   share.limit_tokens_ns -= late_ns;
+  AddToSpare(share, charge, late_ns);
 }
 
 // It had drained by `since_ns`, which is known only now.
@@ -241,6 +240,7 @@ void TimeSharing::Refund(Share& share, int64_t since_ns) {
   share.request_tokens_ns += charge;
   ceiling_tokens_ns_ += charge;
   share.limit_tokens_ns += part * share.drain_held_ns;
+  AddToSpare(share, -charge, -part * share.drain_held_ns);
 }
 
 bool TimeSharing::Limited(const Share& share) const {

@@ -71,6 +71,13 @@ class LeasePolicy {
   virtual void Idle(Key share, int64_t now_ns) = 0;
   // Everything submitted under the closed lease was done by `since_ns`.
   virtual void Drained(Key share, int64_t since_ns, int64_t now_ns) = 0;
+  // The device itself says for how long each share's kernels ran since the last audit: what was
+  // charged less than that is charged now. Shares of which nothing is known are left out.
+  struct Ran {
+    Key share = 0;
+    double ran_ns = 0;
+  };
+  virtual void Audit(const std::vector<Ran>&, int64_t) {}
   virtual Decisions Decide(int64_t now_ns) = 0;
   virtual ShareState State(Key share) const = 0;
   // After Decide: null, or which invariant does not hold. For tests.

@@ -59,6 +59,7 @@ class TimeSharing final : public LeasePolicy {
   void Wanted(Key share, int64_t now_ns) override;
   void Idle(Key share, int64_t now_ns) override;
   void Drained(Key share, int64_t since_ns, int64_t now_ns) override;
+  void Audit(const std::vector<Ran>& ran, int64_t now_ns) override;
   Decisions Decide(int64_t now_ns) override;
   ShareState State(Key share) const override;
   const char* CheckInvariants() const override;
@@ -69,6 +70,12 @@ class TimeSharing final : public LeasePolicy {
  private:
   // How often the progress of a co-run set is judged. Shorter, a pause of a program counts as slow.
   static constexpr int64_t kCoRunCheckNs = 100'000'000;
+  // A share may save up this many slices. Doubled, a share that was kept waiting runs for longer in
+  // a row afterwards; halved, a long kernel of another is not made good for.
+  static constexpr double kMaxCreditSlices = 2;
+  // Debts are kept up to this: a kernel of several seconds is paid for in full. Larger, an error of
+  // accounting could stop a share for as long.
+  static constexpr double kMaxDebtNs = 10e9;
   static constexpr int64_t kLongAgoNs = std::numeric_limits<int64_t>::min() / 4;
 
   struct Share {
@@ -93,6 +100,11 @@ class TimeSharing final : public LeasePolicy {
     double charged_ns = 0;
     double drain_charged_ns = 0;  // of that, since its lease was revoked
     double drain_held_ns = 0;     // what its limit's bucket paid since then
+    // Charged, and paid by its limit's bucket, more than its kernels ran (time_audit.cc).
+    double spare_charge_ns = 0;
+    double spare_held_ns = 0;
+    double beside_charge_ns = 0;  // charged since the last audit while others had the device, too
+    double spare_beside_ns = 0;   // in Audit only
     int64_t granted_ns = 0;
     int64_t revoked_ns = 0;
     int64_t deadline_ns = kNever;  // DRAINING: STALLED from then on
@@ -159,6 +171,9 @@ class TimeSharing final : public LeasePolicy {
   int64_t TokensLastNs(const Share& share) const;
   int64_t TokensAfterNs(const Share& share) const;
   double SliceNs() const { return static_cast<double>(options_.slice_ns); }
+
+  // time_audit.cc
+  void AddToSpare(Share& share, double charge_ns, double held_ns);
 
   // co_running.cc
   void SeeGaps(Share& share, int64_t drain_ns);

@@ -1,0 +1,64 @@
+// The audit of device time: charges are compared with what the device itself says, and what is
+// missing is added. It needs no trust in what members publish, and catches what no rule of the
+// accounts foresees. It is late by a second or so, therefore the accounts do not rest on it.
+
+#include <algorithm>
+
+#include "policy/compute/time_sharing.h"
+
+namespace prorata::policy {
+namespace {
+
+// The device's figures are of a slightly other time than the charges: a share may run now what it
+// was charged for at most so long ago. Larger, a share that is charged too much and too little by
+// turns is corrected later; smaller, it is charged twice.
+constexpr double kMostSpareNs = 200e6;
+// They are whole percentages of about a second: less than this is noise.
+constexpr double kNoiseNs = 10e6;
+
+}  // namespace
+
+void TimeSharing::AddToSpare(Share& share, double charge_ns, double held_ns) {
+  share.spare_charge_ns = std::min(share.spare_charge_ns + charge_ns, kMostSpareNs);
+  share.spare_held_ns = std::min(share.spare_held_ns + held_ns, kMostSpareNs);
+}
+
+void TimeSharing::Audit(const std::vector<Ran>& ran, int64_t now_ns) {
+  Account(now_ns);
+  double missing_ns = 0;
+  double spare_ns = 0;
+  for (const Ran& one : ran) {
+    Share* share = Find(one.share);
+    if (share == nullptr) continue;
+    AddToSpare(*share, -one.ran_ns, -one.ran_ns);
+    if (share->spare_charge_ns < -kNoiseNs) missing_ns -= share->spare_charge_ns;
+    // All together are charged no more than the wall time: what is missing to one was charged to
+    // another that had the device beside it, or to nobody.
+    share->spare_beside_ns = std::clamp(share->spare_charge_ns, 0.0, share->beside_charge_ns);
+    share->beside_charge_ns = 0;
+    spare_ns += share->spare_beside_ns;
+    if (share->spare_held_ns < -kNoiseNs) {
+      share->limit_tokens_ns = std::max(share->limit_tokens_ns + share->spare_held_ns, -kMaxDebtNs);
+      share->spare_held_ns = 0;
+    }
+  }
+  if (missing_ns <= 0) return;
+  const double unclaimed_ns = std::min(missing_ns, unclaimed_ns_);
+  unclaimed_ns_ -= unclaimed_ns;
+  const double taken_back_ns = std::min(missing_ns - unclaimed_ns, spare_ns);
+  for (const Ran& one : ran) {
+    Share* share = Find(one.share);
+    if (share == nullptr) continue;
+    double by_ns = 0;
+    if (share->spare_charge_ns < -kNoiseNs) {
+      by_ns = share->spare_charge_ns * (unclaimed_ns + taken_back_ns) / missing_ns;
+    } else if (spare_ns > 0) {
+      by_ns = share->spare_beside_ns * taken_back_ns / spare_ns;
+    }
+    share->charged_ns -= by_ns;
+    share->lag_ns = std::max(share->lag_ns + by_ns, -kMaxDebtNs);
+    share->spare_charge_ns -= by_ns;
+  }
+}
+
+}  // namespace prorata::policy
