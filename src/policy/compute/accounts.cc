@@ -181,7 +181,8 @@ void TimeSharing::FillBuckets(const std::vector<double>& charges, double passed_
     const bool held = !co_running_ && !free_ && Held(share, waited) > 0;
     const double taken = held ? passed_ns : charges[i];
     if (share.phase == Phase::kDraining) share.drain_held_ns += taken;
-    AddToSpare(share, charges[i], taken);
+    share.spare_charge_ns += charges[i];
+    share.spare_held_ns += taken;
     if (beside) share.beside_charge_ns += charges[i];
     // A slice deep: what flows in during the slices of others is not lost.
     share.limit_tokens_ns =
@@ -225,7 +226,8 @@ void TimeSharing::ChargeLate(Share& share, double late_ns) {
   share.charged_ns += charge;
   share.lag_ns -= late_ns;
   share.limit_tokens_ns -= late_ns;
-  AddToSpare(share, charge, late_ns);
+  share.spare_charge_ns += charge;
+  share.spare_held_ns += late_ns;
 }
 
 // It had drained by `since_ns`, which is known only now.
@@ -240,7 +242,8 @@ void TimeSharing::Refund(Share& share, int64_t since_ns) {
   share.request_tokens_ns += charge;
   ceiling_tokens_ns_ += charge;
   share.limit_tokens_ns += part * share.drain_held_ns;
-  AddToSpare(share, -charge, -part * share.drain_held_ns);
+  share.spare_charge_ns -= charge;
+  share.spare_held_ns -= part * share.drain_held_ns;
 }
 
 bool TimeSharing::Limited(const Share& share) const {

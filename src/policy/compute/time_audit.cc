@@ -18,11 +18,6 @@ constexpr double kNoiseNs = 10e6;
 
 }  // namespace
 
-void TimeSharing::AddToSpare(Share& share, double charge_ns, double held_ns) {
-  share.spare_charge_ns = std::min(share.spare_charge_ns + charge_ns, kMostSpareNs);
-  share.spare_held_ns = std::min(share.spare_held_ns + held_ns, kMostSpareNs);
-}
-
 void TimeSharing::Audit(const std::vector<Ran>& ran, int64_t now_ns) {
   Account(now_ns);
   double missing_ns = 0;
@@ -30,7 +25,8 @@ void TimeSharing::Audit(const std::vector<Ran>& ran, int64_t now_ns) {
   for (const Ran& one : ran) {
     Share* share = Find(one.share);
     if (share == nullptr) continue;
-    AddToSpare(*share, -one.ran_ns, -one.ran_ns);
+    share->spare_charge_ns = std::min(share->spare_charge_ns - one.ran_ns, kMostSpareNs);
+    share->spare_held_ns = std::min(share->spare_held_ns - one.ran_ns, kMostSpareNs);
     if (share->spare_charge_ns < -kNoiseNs) missing_ns -= share->spare_charge_ns;
     // All together are charged no more than the wall time: what is missing to one was charged to
     // another that had the device beside it, or to nobody.

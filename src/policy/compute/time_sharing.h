@@ -172,9 +172,6 @@ class TimeSharing final : public LeasePolicy {
   int64_t TokensAfterNs(const Share& share) const;
   double SliceNs() const { return static_cast<double>(options_.slice_ns); }
 
-  // time_audit.cc
-  void AddToSpare(Share& share, double charge_ns, double held_ns);
-
   // co_running.cc
   void SeeGaps(Share& share, int64_t drain_ns);
   bool MayCoRun() const;
