@@ -280,6 +280,22 @@ std::string CheckSpeeds(const Scenario& scenario, const WorldOptions& options,
   return "";
 }
 
+// For people: in parts of the time that is judged, and of the world's.
+void DescribeUse(World& world, const Scenario& scenario, const std::vector<Use>& uses,
+                 std::ostream& out) {
+  for (size_t i = 0; i < scenario.shares.size(); ++i) {
+    const ShareSpec& share = scenario.shares[i];
+    out << "share " << share.name << " request " << share.compute.request.value() << " judged from "
+        << Ms(uses[i].from_ns) << " to " << Ms(uses[i].to_ns) << " ran "
+        << uses[i].busy_ns / static_cast<double>(uses[i].to_ns - uses[i].from_ns) << " charged";
+    for (const int device : share.devices) {
+      const int64_t charged_ns = world.agent() == nullptr ? 0 : world.agent()->ChargedNs(share.name, device);
+      out << " " << static_cast<double>(charged_ns) / static_cast<double>(world.now_ns());
+    }
+    out << "\n";
+  }
+}
+
 bool AllAreEqual(const Scenario& scenario) {
   return scenario.elastic_ceiling == Fraction::One() &&
          std::all_of(scenario.shares.begin(), scenario.shares.end(), [&](const ShareSpec& share) {
@@ -313,6 +329,7 @@ std::string CheckRandomWorld(uint64_t seed, std::ostream* trace) {
   World world(scenario, options);
   const std::vector<Use> uses = RunAndMeasure(world, scenario);
   options.trace = nullptr;
+  if (trace != nullptr) DescribeUse(world, scenario, uses, *trace);
   const bool calm = IsCalm(options);
   const auto used_ns = static_cast<double>(world.DeviceBusyNs());
   std::string wrong = calm ? CheckWallTime(world, scenario) : "";

@@ -81,6 +81,11 @@ ProgramSpec RandomProgram(Random& random, size_t number, int64_t duration_ns) {
   program.per_sync = random.Chance(0.2) ? 0 : static_cast<int>(LogBetween(random, 1, 64));
   if (random.Chance(0.15)) program.graph = static_cast<int>(random.Between(1, 20));
   DrawShape(random, program, duration_ns);
+  // A stream takes about a thousand entries: who puts more behind a wait waits for ever, bare too.
+  if (program.graph > 0) program.blocked = std::min(program.blocked, 900 / program.graph);
+  if (program.graph > 0 && program.behind_wait) {
+    program.per_sync = std::min(program.per_sync, 900 / program.graph);
+  }
   // Without prorata it queues seconds of work, and ends when that is done.
   if (program.per_sync == 0) program.stop_ns = duration_ns;
   const bool closed = program.per_sync > 0 && program.every_ns == 0;

@@ -43,6 +43,7 @@ class LaunchWait {
   static constexpr int64_t kPollFailsafeNs = 1'000'000;
   static constexpr int64_t kGiveUpNs = 13'000'000;  // a slice
   static constexpr int64_t kMinPollNs = 50'000, kMaxPollNs = 1'000'000;
+  static constexpr int64_t kErraticPollNs = 100'000;
 
   explicit LaunchWait(uint32_t device) : device_(device) {}
 
@@ -106,7 +107,9 @@ class LaunchWait {
     }
     auto wait_ns = static_cast<int64_t>(still_ns - bound_ns);
     if (wait_ns < kMinPollNs) wait_ns = kMinPollNs;
-    if (wait_ns > kMaxPollNs) wait_ns = kMaxPollNs;
+    const bool erratic = now_ns < compute.erratic_until_ns.load(std::memory_order_relaxed);
+    const int64_t most_ns = erratic ? kErraticPollNs : kMaxPollNs;
+    if (wait_ns > most_ns) wait_ns = most_ns;
     return {Do::kAwaitBacklog, lease, wait_ns < left_ns ? wait_ns : left_ns};
   }
 

@@ -29,6 +29,7 @@ class LeaseWatch {
     bool open = false;        // something is launched that no fence is behind
     bool persistent = false;  // of what is outstanding, something hardly ends soon (run_watch.h)
     bool blocked = false;     // all that is outstanding is known not to have begun
+    bool erratic = false;     // it may be done long before its end is expected
     bool failsafe = false;
     int64_t last_work_ns = 0;  // the last submission or its proof, whichever is later
     int64_t end_ns = 0;        // when all should be done
@@ -103,7 +104,8 @@ class LeaseWatch {
     if (seen.persistent) return kSometimesNs;
     if (seen.blocked) return kBlockedNs;
     const int64_t left_ns = seen.end_ns - seen.now_ns;
-    if (left_ns > 0 && !seen.open) return Within(left_ns + after_ns, kLeastNs, kBusyNs);
+    const int64_t latest_ns = seen.erratic ? kMostOverdueNs : kBusyNs;
+    if (left_ns > 0 && !seen.open) return Within(left_ns + after_ns, kLeastNs, latest_ns);
     const int64_t most_ns = after_ns == 0 ? kMostOverdueNs : kFailsafeNs;
     return Within(left_ns > 0 ? left_ns : -left_ns / 8, kOverdueNs, most_ns);
   }

@@ -44,6 +44,12 @@ class WorkPoller {
   }
 
  protected:
+  // A batch that took less than half of what was expected, by so much, makes estimates doubtful for
+  // so long. Shorter, and a program that alternates between short and long kernels under one name
+  // leaves the device idle after each short one until somebody looks.
+  static constexpr uint64_t kErraticByNs = 100'000;
+  static constexpr int64_t kErraticForNs = 50'000'000;
+
   static bool OwnPolling(ContextWork* work) {
     return work->polling.exchange(1, std::memory_order_acquire) == 0;
   }
@@ -209,6 +215,9 @@ class WorkPoller {
                            limits.together.load(std::memory_order_relaxed) != 0;
       const Measured seen = MeasureBatch(fence.batch, static_cast<uint64_t>(elapsed_ns), crowded);
       busy_ns = seen.busy_ns;
+      if (static_cast<uint64_t>(elapsed_ns) + kErraticByNs < fence.backlog_ns / 2) {
+        compute.erratic_until_ns.store(now_ns + kErraticForNs, std::memory_order_relaxed);
+      }
       const bool beside_its_own = limits.active_members.load(std::memory_order_relaxed) > 1;
       if (seen.most_ns != 0) {
         world_.estimates().Learn(fence.batch.key, seen.least_ns, seen.most_ns, beside_its_own);
