@@ -249,6 +249,9 @@ bool TimeSharing::MustYield(const Share& running, const Share& next) const {
 
 void TimeSharing::Grant(Share& share) {
   share.boosted = Starves(share);
+  if (share.phase == Phase::kStalled) {
+    share.longest_drain_ns = std::max(share.longest_drain_ns, now_ns_ - share.revoked_ns);
+  }
   share.phase = Phase::kRunning;
   share.granted_ns = share.active_ns = now_ns_;
   share.busy_at_grant_ns = share.work.busy_total_ns;
