@@ -74,7 +74,6 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
   const bool occupied = launching || compute.occupancy.reasons() != 0;
   const bool blocked = !occupied && compute.blocked.load() != 0;
   const bool busy = occupied || blocked;
-  usage.blocked.store(blocked ? 1 : 0);
   compute.contexts.store(open.contexts, std::memory_order_relaxed);
   usage.launches.store(compute.launches.load(std::memory_order_relaxed) + open.launches,
                        std::memory_order_relaxed);
@@ -103,8 +102,9 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
        .end_ns = still_ns > 0 ? now_ns + static_cast<int64_t>(still_ns) : fences_end_ns,
        .batches = compute.batches.load(std::memory_order_relaxed),
        .idle_report_ns = int64_t{limits.idle_report_us.load(std::memory_order_relaxed)} * 1000});
-  // It was let run by what it waited for, outside its lease: the agent shall look at it.
-  if (act.released) world.Send(protocol::MessageType::kLeaseIdle, {device, 0});
+  // The agent sees in the usage what it is.
+  usage.blocked.store(act.blocked ? 1 : 0);
+  if (act.look) world.Send(protocol::MessageType::kLeaseIdle, {device, 0});
   if (act.drained) {
     usage.drained_sequence.store(act.sequence);
     world.Send(protocol::MessageType::kLeaseDrained, {device, act.sequence});

@@ -9,8 +9,9 @@
 //                         wake: the time begins when the lease opens, and not while a thread waits
 //   open, not contended:  nothing to report
 //
-// Work behind a wait that is released while the lease is closed runs outside of it: that is
-// reported at once (`released`; kLeaseIdle for sequence 0).
+// Work that stands behind a wait leaves the device to others, and when it is released while the
+// lease is closed it runs outside of it: both are reported at once (`look`; kLeaseIdle for
+// sequence 0).
 
 #include <cstdint>
 #include <limits>
@@ -39,7 +40,8 @@ class LeaseWatch {
   struct Act {
     bool drained = false;
     bool idle = false;
-    bool released = false;  // what was blocked may run now, and the lease is closed
+    bool blocked = false;  // what to publish: under an open lease not before it has lasted
+    bool look = false;     // blocked under an open lease, or not any more under a closed one
     uint32_t sequence = 0;
     int64_t look_again_ns = 0;
   };
@@ -58,14 +60,18 @@ class LeaseWatch {
     if (seen.batches != batches_ || seen.busy) idle_reported_ = false;
     batches_ = seen.batches;
     if (seen.about_to) last_waiting_ns_ = seen.now_ns;
-    act.released = blocked_ && !seen.blocked && (seen.lease & protocol::kLeaseOpen) == 0;
-    blocked_ = seen.blocked;
+    const bool open = (seen.lease & protocol::kLeaseOpen) != 0;
+    const int64_t due_ns = Later(seen.last_work_ns, last_waiting_ns_) + seen.idle_report_ns;
+    // A program may have such work all the time, and synchronise with other work meanwhile.
+    act.blocked = seen.blocked && (!open || seen.now_ns >= due_ns);
+    act.look = open ? act.blocked && !blocked_ && (seen.lease & protocol::kLeaseContended) != 0
+                    : blocked_ && !act.blocked;
+    blocked_ = act.blocked;
     if ((seen.lease & protocol::kLeaseOpen) == 0) {
       act.drained = !drained_reported_ && !seen.busy;
       drained_reported_ |= act.drained;
       act.look_again_ns = drained_reported_ ? kSeldomNs : WhileBusy(seen, 0);
     } else if ((seen.lease & protocol::kLeaseContended) != 0) {
-      const int64_t due_ns = Later(seen.last_work_ns, last_waiting_ns_) + seen.idle_report_ns;
       act.idle = !idle_reported_ && !seen.busy && !seen.about_to && seen.now_ns >= due_ns;
       if (act.idle) reported_ns_ = seen.now_ns;
       idle_reported_ |= act.idle;

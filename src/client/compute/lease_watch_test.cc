@@ -59,18 +59,35 @@ TEST_F(LeaseWatchTest, WorkThatIsReleasedOutsideItsLeaseIsReportedOnce) {
   seen_.lease = Word(2, 0);
   seen_.busy = seen_.blocked = true;
   LeaseWatch::Act act = At(1 * kS);
-  EXPECT_FALSE(act.released);
+  EXPECT_FALSE(act.look);
   EXPECT_EQ(act.look_again_ns, LeaseWatch::kBlockedNs);
   seen_.blocked = false;
   act = At(1 * kS + 500 * kUs);
-  EXPECT_TRUE(act.released);
+  EXPECT_TRUE(act.look);
   EXPECT_FALSE(act.drained);
-  EXPECT_FALSE(At(1 * kS + kMs).released);
+  EXPECT_FALSE(At(1 * kS + kMs).look);
   seen_.lease = Word(3, kOpen);
   seen_.blocked = true;
   At(1 * kS + 2 * kMs);
   seen_.blocked = false;
-  EXPECT_FALSE(At(1 * kS + 3 * kMs).released) << "the lease lets it run";
+  EXPECT_FALSE(At(1 * kS + 3 * kMs).look) << "the lease lets it run";
+}
+
+// A host function runs, say: others may have the device. But not in each pause of a program that
+// keeps something behind a wait and works on.
+TEST_F(LeaseWatchTest, WorkBehindAWaitIsReportedOnceWhenItHasLasted) {
+  seen_.lease = Word(2, kOpen | kContended);
+  seen_.busy = seen_.blocked = true;
+  seen_.last_work_ns = 1 * kS;
+  LeaseWatch::Act act = At(1 * kS + 100 * kUs);
+  EXPECT_FALSE(act.look);
+  EXPECT_FALSE(act.blocked);
+  act = At(1 * kS + 300 * kUs);
+  EXPECT_TRUE(act.look);
+  EXPECT_TRUE(act.blocked);
+  EXPECT_FALSE(At(1 * kS + kMs).look) << "once";
+  seen_.last_work_ns = 1 * kS + kMs;
+  EXPECT_FALSE(At(1 * kS + kMs + 100 * kUs).blocked) << "it works on";
 }
 
 TEST_F(LeaseWatchTest, NothingIsReportedWhileNobodyWaits) {

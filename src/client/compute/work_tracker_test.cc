@@ -263,6 +263,8 @@ TEST_F(WorkTrackerTest, WorkBesideABlockedStreamIsNotBlocked) {
   world_.free_at_ns[&context.streams[0]] = kNever;
   LaunchFenced(context, 0, 1, kNever);
   Look();
+  world_.now_ns += kMs;
+  Look();
   EXPECT_EQ(world_.usage.blocked, 1u);
   LaunchFenced(context, 1, 1, world_.now_ns + kMs);
   EXPECT_EQ(world_.usage.blocked, 0u) << "before the helper looks again";
@@ -270,8 +272,10 @@ TEST_F(WorkTrackerTest, WorkBesideABlockedStreamIsNotBlocked) {
   EXPECT_EQ(world_.usage.blocked, 0u);
   world_.now_ns += kMs;
   Look();
+  world_.now_ns += kMs;
+  Look();
   EXPECT_EQ(world_.usage.blocked, 1u);
-  EXPECT_FALSE(Reported(MessageType::kLeaseIdle)) << "the lease is open";
+  EXPECT_FALSE(Reported(MessageType::kLeaseIdle)) << "nobody waits for the device";
 }
 
 TEST_F(WorkTrackerTest, ABlockedStreamGoesWithItsContext) {

@@ -40,7 +40,12 @@ void TimeSharing::Observe(Key key, const Work& work) {
   share->work.backlog_ns = std::max<int64_t>(0, work.backlog_ns);
   share->work.end_ns = work.end_ns;
   share->work.contexts = std::max(1u, work.contexts);
+  const bool released = share->work.blocked && !work.blocked && work.backlog_ns > 0;
   share->work.blocked = work.blocked;
+  if (released && share->phase == Phase::kStalled) {
+    share->runnable_ns = now_ns_;
+    share->claims = Claims(*share);
+  }
   if (share->phase == Phase::kRunning && share->work.backlog_ns > 0) share->idle_hint = false;
 }
 

@@ -82,9 +82,9 @@ void TimeSharing::Wanted(Key key, int64_t now_ns) {
   if (share->phase == Phase::kIdle) {
     share->phase = Phase::kRunnable;
     share->runnable_ns = share->active_ns = now_ns_;
-    share->claims = share->terms.request > Fraction::Zero() && share->lag_ns >= -kNoDebtNs;
+    share->claims = Claims(*share);
   } else if (share->phase == Phase::kDraining || share->phase == Phase::kStalled) {
-    if (!share->wants_again) share->runnable_ns = now_ns_;
+    if (!share->wants_again && share->phase == Phase::kDraining) share->runnable_ns = now_ns_;
     share->wants_again = true;
   }
 }
@@ -123,6 +123,11 @@ bool TimeSharing::IsActive(const Share& share) const {
   return true;
 }
 
+// A share with a request that wakes is dispatched at once.
+bool TimeSharing::Claims(const Share& share) const {
+  return share.terms.request > Fraction::Zero() && share.lag_ns >= -kNoDebtNs;
+}
+
 bool TimeSharing::IsFree() const {
   if (HasCeiling()) return false;
   const Share* first = nullptr;
@@ -146,7 +151,10 @@ bool TimeSharing::IsBelowAnother(const Share& share) const {
 }
 
 bool TimeSharing::Waits(const Share& share) const {
-  return share.phase == Phase::kRunnable || (share.phase == Phase::kStalled && share.wants_again);
+  if (share.phase == Phase::kRunnable) return true;
+  // One that stalls would rather have the device for itself, whether it launches again or not.
+  const bool runs = share.work.backlog_ns > 0 && !share.work.blocked;
+  return share.phase == Phase::kStalled && (share.wants_again || runs);
 }
 
 bool TimeSharing::Starves(const Share& share) const {
@@ -299,6 +307,7 @@ void TimeSharing::StallLateDrains() {
     share.phase = Phase::kStalled;
     share.had_slice = false;
     share.occupied_part = 1;
+    if (!share.wants_again) share.runnable_ns = now_ns_;
     share.deadline_ns = kNever;
   }
 }

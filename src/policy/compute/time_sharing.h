@@ -131,6 +131,7 @@ class TimeSharing final : public LeasePolicy {
   Share* Find(Key key);
   const Share* Find(Key key) const;
   bool IsActive(const Share& share) const;
+  bool Claims(const Share& share) const;
   bool IsFree() const;
   bool IsBelowAnother(const Share& share) const;
   bool Waits(const Share& share) const;

@@ -275,6 +275,22 @@ TEST_F(TimeSharingTest, WhatIsBlockedIsNotCharged) {
   EXPECT_EQ(ChargedMs(1), before);
 }
 
+// Behind a host function, say: it submits nothing more, and would run beside others to its end.
+TEST_F(TimeSharingTest, WhatIsReleasedOutsideItsLeaseHasTheDeviceNext) {
+  TwoBusy();
+  Backlog(1, 100 * kMs, LeasePolicy::kNever, /*blocked=*/true);
+  Decide(kMs);
+  EXPECT_EQ(In(1), Phase::kStalled);
+  EXPECT_EQ(In(2), Phase::kRunning);
+  Decide(5 * kMs);
+  EXPECT_EQ(In(2), Phase::kRunning);
+  Backlog(1, 100 * kMs, 105 * kMs);
+  Decide(5 * kMs);
+  EXPECT_EQ(In(2), Phase::kDraining);
+  Drains(2, 6 * kMs);
+  EXPECT_EQ(In(1), Phase::kRunning);
+}
+
 TEST_F(TimeSharingTest, OneThatStallsAndNeedsALeaseToEndGetsOne) {
   Add(1, Terms(0, 0.1));
   Wants(1, 0);
