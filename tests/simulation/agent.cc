@@ -142,6 +142,7 @@ void Agent::Run() {
     next_tick_ns_ = now_ns + kTickNs;
     for (size_t i = 0; i < life_->devices.size(); ++i) {
       life_->devices[i].leases.Sample(now_ns);
+      TraceStates(life_->devices[i].leases);
       Touch(static_cast<int>(i));
     }
   }
@@ -273,6 +274,16 @@ void Agent::ForgetDead() {
     }
   }
   std::erase_if(dying_, [now_ns](const auto& entry) { return entry.first <= now_ns; });
+}
+
+void Agent::TraceStates(const DeviceLeases& leases) {
+  if (!world_.tracing()) return;
+  for (const auto& share : shares_) {
+    const policy::LeasePolicy::ShareState state = leases.State(share->key);
+    world_.Trace("phase", static_cast<uint32_t>(share->key), static_cast<int64_t>(state.phase));
+    world_.Trace("lag us", static_cast<uint32_t>(share->key),
+                 static_cast<int64_t>(state.lag_ns / 1e3));
+  }
 }
 
 // As NVML shows it: for each process a whole percentage of the time since the last reading.

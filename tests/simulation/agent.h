@@ -70,6 +70,7 @@ class Agent final : public Thread {
   void Begin();  // a new agent adopts what the files say
   void ResetAfterOutage();
   void AuditTime(int64_t now_ns);
+  void TraceStates(const agent::DeviceLeases& leases);
   void Handle(const Message& message);
   void Join(Process& member);
   void Depart(Process& member);

@@ -232,7 +232,7 @@ std::string JudgeSpeed(const Scenario& scenario, size_t index, const Use& use, c
   int64_t own_ns = 0, others_ns = 0;
   for (const ProgramSpec& program : scenario.programs) {
     int64_t& longest_ns = program.share == share.name ? own_ns : others_ns;
-    longest_ns = std::max(longest_ns, LongestItemNs(program));
+    longest_ns = std::max({longest_ns, LongestItemNs(program), BehindWaitsNs(program)});
   }
   const double request = share.compute.request.value();
   const bool coarse = std::max(own_ns, others_ns) > kItemNs || share.devices.size() > 1;

@@ -166,6 +166,7 @@ void World::RunUntil(int64_t end_ns) {
       WatchGaps();
       ++core_events_;
       core_next_ns_ = machine_->NextEventNs();  // brings the core to now
+      WatchIdleness();
       WakeWaiters();
     } else {
       clock_.AdvanceTo(next_ns);
@@ -288,15 +289,35 @@ void World::WatchGaps() {
   gaps_.Step(now_ns(), DeviceBusyNs(), waits);
 }
 
+// The short gaps that a program leaves while it holds the device are nobody else's.
+void World::WatchIdleness() {
+  if (agent_ == nullptr || !options_.check) return;
+  constexpr int64_t kShortNs = 1'000'000;
+  idle_.resize(static_cast<size_t>(machine_->device_count()));
+  for (size_t device = 0; device < idle_.size(); ++device) {
+    Idleness& idle = idle_[device];
+    const int64_t used_ns = DeviceUsedNs(static_cast<int>(device));
+    idle.stretch_ns += now_ns() - idle.seen_ns - (used_ns - idle.used_ns);
+    if (used_ns > idle.used_ns) {
+      idle.long_ns += std::max<int64_t>(0, idle.stretch_ns - kShortNs);
+      idle.stretch_ns = 0;
+    }
+    idle.seen_ns = now_ns();
+    idle.used_ns = used_ns;
+  }
+}
+
 // Nobody waits for ever while the device idles: who is stopped, or lied, does not count, nor does
 // the time in which the agent is stopped or dead. A share with a limit may have to pay back what it
 // had beyond it: what was queued, and what was put behind a wait.
 void World::WatchWaiting() {
   if (agent_ == nullptr) return;
+  WatchIdleness();
   const bool trouble = !agent_->alive() || agent_->troubled_until_ns() > now_ns();
   for (size_t i = 0; i < processes_.size(); ++i) {
     Process& process = *processes_[i];
-    const int64_t idle_ns = now_ns() - DeviceUsedNs(process.device());
+    const Idleness& idle = idle_[static_cast<size_t>(process.device())];
+    const int64_t idle_ns = idle.long_ns + idle.stretch_ns;
     const bool counts = process.alive() && process.waits_for_lease() && !trouble &&
                         process.stopped_until_ns() <= now_ns() && process.connected() &&
                         !process.lied();

@@ -93,6 +93,7 @@ class World {
   bool IsOver(const Wait& wait);
   void WakeWaiters();
   void StartProgram(size_t spec);
+  void WatchIdleness();
   void WatchWaiting();
   int64_t PayBackNs(const SimulatedShare& share) const;
   void WatchGaps();
@@ -112,6 +113,12 @@ class World {
   int64_t core_next_ns_ = -1;  // -1: to be asked
   uint64_t core_events_ = 0;
   bool finishing_ = false;
+  struct Idleness {  // of a device
+    int64_t seen_ns = 0, used_ns = 0;  // when it was last looked at, and its used time then
+    int64_t stretch_ns = 0;            // it has been idle for so long
+    int64_t long_ns = 0;               // earlier stretches, but for the first millisecond of each
+  };
+  std::vector<Idleness> idle_;
   GapWatch gaps_;
   std::string failure_;
 };

@@ -173,25 +173,16 @@ void TimeSharing::MoveLags(const std::vector<double>& charges, double passed_ns)
   }
 }
 
-void TimeSharing::FillBuckets(const std::vector<double>& charges, double passed_ns, bool waited) {
+void TimeSharing::FillBuckets(const std::vector<double>& charges, double passed_ns) {
   double all = 0;
-  const bool beside = std::count_if(charges.begin(), charges.end(),
-                                    [](double charge) { return charge > 0; }) > 1;
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[i];
     all += charges[i];
     const double limit = share.terms.limit.value();
-    // Beside others that hold the device, too, a limit pays in full: what the device gave to whom
-    // is not known, and a limit is never exceeded.
-    const bool held = !co_running_ && !free_ && Held(share, waited) > 0;
-    const double taken = held ? passed_ns : charges[i];
-    if (share.phase == Phase::kDraining) share.drain_held_ns += taken;
     share.spare_charge_ns += charges[i];
-    share.spare_held_ns += taken;
-    if (beside) share.beside_charge_ns += charges[i];
     // A slice deep: what flows in during the slices of others is not lost.
     share.limit_tokens_ns =
-        std::clamp(share.limit_tokens_ns + limit * passed_ns - taken, -kMaxDebtNs, SliceNs());
+        std::clamp(share.limit_tokens_ns + limit * passed_ns - charges[i], -kMaxDebtNs, SliceNs());
     const double request = share.terms.request.value();
     share.request_tokens_ns = std::clamp(share.request_tokens_ns + request * passed_ns - charges[i],
                                          -SliceNs() / 2, SliceNs());
@@ -212,7 +203,7 @@ void TimeSharing::Account(int64_t now_ns) {
   for (const double charge : charges) unclaimed_ns_ -= charge;
   unclaimed_ns_ = std::clamp(unclaimed_ns_ + passed_ns, 0.0, kMaxUnclaimedNs);
   MoveLags(charges, passed_ns);
-  FillBuckets(charges, passed_ns, waited);
+  FillBuckets(charges, passed_ns);
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[i];
     share.charged_ns += charges[i];
@@ -232,7 +223,6 @@ void TimeSharing::ChargeLate(Share& share, double late_ns) {
   share.lag_ns -= late_ns;
   share.limit_tokens_ns -= late_ns;
   share.spare_charge_ns += charge;
-  share.spare_held_ns += late_ns;
 }
 
 // It had drained by `since_ns`, which is known only now.
@@ -246,9 +236,8 @@ void TimeSharing::Refund(Share& share, int64_t since_ns) {
   share.lag_ns += charge;
   share.request_tokens_ns += charge;
   ceiling_tokens_ns_ += charge;
-  share.limit_tokens_ns += part * share.drain_held_ns;
+  share.limit_tokens_ns += charge;
   share.spare_charge_ns -= charge;
-  share.spare_held_ns -= part * share.drain_held_ns;
 }
 
 bool TimeSharing::Limited(const Share& share) const {

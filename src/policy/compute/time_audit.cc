@@ -25,20 +25,16 @@ void TimeSharing::Audit(const std::vector<Ran>& ran, int64_t now_ns) {
   for (const Ran& one : ran) {
     Share* share = Find(one.share);
     if (share == nullptr) continue;
-    share->spare_charge_ns = std::min(share->spare_charge_ns - one.ran_ns, kMostSpareNs);
-    share->spare_held_ns = std::min(share->spare_held_ns - one.ran_ns, kMostSpareNs);
-    if (share->spare_charge_ns < -kNoiseNs) missing_ns -= share->spare_charge_ns;
-    // All together are charged no more than the wall time: what is missing to one was charged to
-    // another that had the device beside it, or to nobody.
-    share->spare_beside_ns = std::clamp(share->spare_charge_ns, 0.0, share->beside_charge_ns);
-    share->beside_charge_ns = 0;
-    spare_ns += share->spare_beside_ns;
-    if (share->spare_held_ns < -kNoiseNs) {
-      share->limit_tokens_ns = std::max(share->limit_tokens_ns + share->spare_held_ns, -kMaxDebtNs);
-      share->spare_held_ns = 0;
+    share->spare_charge_ns -= one.ran_ns;
+    if (share->spare_charge_ns < -kNoiseNs) {
+      missing_ns -= share->spare_charge_ns;
+      share->limit_tokens_ns =
+          std::max(share->limit_tokens_ns + share->spare_charge_ns, -kMaxDebtNs);
     }
+    spare_ns += std::max(share->spare_charge_ns, 0.0);
   }
-  if (missing_ns <= 0) return;
+  // All together are charged no more than the wall time: what is missing to one was charged to
+  // nobody, or to another that did not use it.
   const double unclaimed_ns = std::min(missing_ns, unclaimed_ns_);
   unclaimed_ns_ -= unclaimed_ns;
   const double taken_back_ns = std::min(missing_ns - unclaimed_ns, spare_ns);
@@ -48,12 +44,14 @@ void TimeSharing::Audit(const std::vector<Ran>& ran, int64_t now_ns) {
     double by_ns = 0;
     if (share->spare_charge_ns < -kNoiseNs) {
       by_ns = share->spare_charge_ns * (unclaimed_ns + taken_back_ns) / missing_ns;
-    } else if (spare_ns > 0) {
-      by_ns = share->spare_beside_ns * taken_back_ns / spare_ns;
+      share->spare_charge_ns = 0;
+    } else if (share->spare_charge_ns > 0) {
+      by_ns = share->spare_charge_ns * taken_back_ns / spare_ns;
+      share->spare_charge_ns = std::min(share->spare_charge_ns - by_ns, kMostSpareNs);
+      share->limit_tokens_ns = std::min(share->limit_tokens_ns + by_ns, SliceNs());
     }
     share->charged_ns -= by_ns;
     share->lag_ns = std::max(share->lag_ns + by_ns, -kMaxDebtNs);
-    share->spare_charge_ns -= by_ns;
   }
 }
 

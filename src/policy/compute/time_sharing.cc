@@ -275,7 +275,7 @@ void TimeSharing::Revoke(Share& share) {
   share.phase = Phase::kDraining;
   share.revoked_ns = now_ns_;
   share.boosted = share.claimed = share.gang_drained = false;
-  share.drain_charged_ns = share.drain_held_ns = 0;
+  share.drain_charged_ns = 0;
   // The bound that was published, and the longest that was measured here; never its own word.
   const int64_t bound_ns = share.issued_contended ? kBacklogNs : kNever / 2;
   share.deadline_ns = now_ns_ + std::min(kMaxDrainSlices * options_.slice_ns,

@@ -99,12 +99,7 @@ class TimeSharing final : public LeasePolicy {
     double request_tokens_ns = 0;  // where there is an elastic ceiling
     double charged_ns = 0;
     double drain_charged_ns = 0;  // of that, since its lease was revoked
-    double drain_held_ns = 0;     // what its limit's bucket paid since then
-    // Charged, and paid by its limit's bucket, more than its kernels ran (time_audit.cc).
-    double spare_charge_ns = 0;
-    double spare_held_ns = 0;
-    double beside_charge_ns = 0;  // charged since the last audit while others had the device, too
-    double spare_beside_ns = 0;   // in Audit only
+    double spare_charge_ns = 0;   // charged more than its kernels ran (time_audit.cc)
     int64_t granted_ns = 0;
     int64_t revoked_ns = 0;
     int64_t deadline_ns = kNever;  // DRAINING: STALLED from then on
@@ -161,7 +156,7 @@ class TimeSharing final : public LeasePolicy {
   std::vector<double> Charges(double passed_ns, bool waited) const;
   std::vector<Class> Classes();
   void MoveLags(const std::vector<double>& charges, double passed_ns);
-  void FillBuckets(const std::vector<double>& charges, double passed_ns, bool waited);
+  void FillBuckets(const std::vector<double>& charges, double passed_ns);
   void ChargeLate(Share& share, double late_ns);
   void Refund(Share& share, int64_t since_ns);
   std::vector<double> EntitledAmong(const std::vector<const Share*>& shares) const;

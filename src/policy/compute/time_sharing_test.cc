@@ -277,17 +277,18 @@ TEST_F(TimeSharingTest, WhatIsBlockedIsNotCharged) {
 
 // Behind a host function, say: it submits nothing more, and would run beside others to its end.
 TEST_F(TimeSharingTest, WhatIsReleasedOutsideItsLeaseHasTheDeviceNext) {
-  TwoBusy();
+  TwoBusy(0.5, 0);
   Backlog(1, 100 * kMs, LeasePolicy::kNever, /*blocked=*/true);
+  Decide(kMs);
   Decide(kMs);
   EXPECT_EQ(In(1), Phase::kStalled);
   EXPECT_EQ(In(2), Phase::kRunning);
-  Decide(5 * kMs);
+  Decide(20 * kMs);
   EXPECT_EQ(In(2), Phase::kRunning);
-  Backlog(1, 100 * kMs, 105 * kMs);
-  Decide(5 * kMs);
+  Backlog(1, 100 * kMs, 120 * kMs);
+  Decide(20 * kMs);
   EXPECT_EQ(In(2), Phase::kDraining);
-  Drains(2, 6 * kMs);
+  Drains(2, 21 * kMs);
   EXPECT_EQ(In(1), Phase::kRunning);
 }
 
@@ -427,20 +428,58 @@ TEST_F(TimeSharingTest, OneWithoutALimitThatIsAloneNeedNotAsk) {
   EXPECT_FALSE(leases_[1].contended);
 }
 
-TEST_F(TimeSharingTest, ALimitPaysInFullBesideOneThatStalls) {
-  Add(1, Terms(0));
-  Add(2, Terms(0, 0.5));
+// --- The audit ----------------------------------------------------------------------------------
+
+TEST_F(TimeSharingTest, TheAuditChargesWhatIsMissing) {
+  Add(1, Terms(0.5, 0.5));
+  Add(2, Terms(0));
   Wants(1, 0);
-  Backlog(1, 5 * kS, 5 * kS);
+  policy_.Audit({{1, 0.0}}, 0);
+  // Nothing of it is tracked: it seems idle.
+  policy_.Idle(1, kMs);
+  Decide(kMs);
+  Drains(1, kMs);
+  const double before = ChargedMs(1);
+  policy_.Audit({{1, 1e9}}, kS);
+  EXPECT_NEAR(ChargedMs(1) - before, 200, 5) << "what nobody was charged for, of late";
+  Wants(1, kS);
+  EXPECT_EQ(In(1), Phase::kRunnable) << "its limit is used up";
+  Decide(kS + 900 * kMs);
+  EXPECT_EQ(In(1), Phase::kRunnable);
+  Decide(4 * kS);
+  EXPECT_EQ(In(1), Phase::kRunning);
+}
+
+TEST_F(TimeSharingTest, AnAuditThatShowsNoMoreThanWasChargedChangesNothing) {
+  TwoBusy();
+  Decide(10 * kMs);
+  const double first = ChargedMs(1), lag = LagMs(2);
+  policy_.Audit({{1, 5e6}, {2, 0}}, 10 * kMs);
+  EXPECT_EQ(ChargedMs(1), first);
+  EXPECT_EQ(LagMs(2), lag);
+  // Whole percentages of a second: a figure may be wrong by as much.
+  policy_.Audit({{1, 12e6}, {2, 0}}, 10 * kMs);
+  EXPECT_EQ(ChargedMs(1), first);
+}
+
+// The time in which both had the device was divided equally, and one had all of it.
+TEST_F(TimeSharingTest, WhatIsMissingToOneIsTakenBackFromTheOther) {
+  Add(1, Terms(0.5));
+  Add(2, Terms(0.5));
+  Wants(1, 0);
+  Backlog(1, kS, kS);
   Wants(2, 0);
-  double held_ms = 0;
-  for (int64_t now_ns = 0; now_ns < 5 * kS; now_ns += 100'000) {
+  for (int64_t now_ns = 0; now_ns <= kS; now_ns += kMs) {
     Decide(now_ns);
-    Backlog(1, 5 * kS, 6 * kS);
+    Backlog(1, kS, kS + now_ns);
+    if (In(2) == Phase::kRunning) Backlog(2, kMs, now_ns + kMs);
     if (In(2) == Phase::kDraining) Drains(2, now_ns), policy_.Wanted(2, now_ns);
-    held_ms += In(2) == Phase::kRunning ? 0.1 : 0;
   }
-  EXPECT_LE(held_ms / 5'000, 0.51);
+  const double first = ChargedMs(1), second = ChargedMs(2);
+  EXPECT_NEAR(first + second, 1000, 5);
+  policy_.Audit({{1, (first + 150) * 1e6}, {2, (second - 150) * 1e6}}, kS);
+  EXPECT_NEAR(ChargedMs(1), first + 150, 5);
+  EXPECT_NEAR(ChargedMs(2), second - 150, 5);
 }
 
 // Two busy programs of which the first is occupied for the part of a millisecond that
