@@ -45,6 +45,7 @@ std::string CheckLimits(const World& world) {
   struct Sum {
     int64_t busy_ns = 0, began_ns = INT64_MAX, ended_ns = 0, allowed_ns = 0;
     bool lied = false;
+    bool meets = false;  // its kernels wait for each other, for as long as that takes
   };
   std::map<std::pair<const SimulatedShare*, int>, Sum> sums;
   for (const auto& process : world.processes()) {
@@ -52,13 +53,16 @@ std::string CheckLimits(const World& world) {
     sum.busy_ns += process->BusyNs();
     sum.began_ns = std::min(sum.began_ns, process->began_ns());
     sum.ended_ns = std::max(sum.ended_ns, process->began_ns() + process->lived_ns());
+    // Of kernels that take this or that two may be queued for one.
+    const int items = process->spec().kernel.choice_ns.empty() ? 1 : 2;
     sum.allowed_ns +=
-        kLimitedBacklogNs + LongestItemNs(process->spec()) + BehindWaitsNs(process->spec());
+        kLimitedBacklogNs + items * LongestItemNs(process->spec()) + BehindWaitsNs(process->spec());
     sum.lied = sum.lied || process->lied();
+    sum.meets = sum.meets || process->spec().collective_every > 0;
   }
   for (const auto& [of, sum] : sums) {
     const double limit = of.first->spec.compute.limit.value();
-    if (limit >= 1 || sum.lied) continue;
+    if (limit >= 1 || sum.lied || sum.meets) continue;
     const auto life_ns = static_cast<double>(sum.ended_ns - sum.began_ns);
     const auto bound_ns =
         static_cast<int64_t>((limit + 0.01) * life_ns) + kSliceNs + sum.allowed_ns;

@@ -27,8 +27,9 @@ int64_t LongestItemNs(const ProgramSpec& program);
 //      and what it may have to pay back), but who is stopped, a liar, or without an agent;
 //   3. no member says that it used more than the time it lived;
 //   4. every share's limit holds over its life, within 1 %, a slice, and of each of its processes
-//      what may be queued and not be done: a backlog bound, its longest item, and what it put
-//      behind a wait;
+//      what may be queued and not be done: a backlog bound, its longest item (two, if its kernels
+//      take this or that), and what it put behind a wait. Not of kernels that wait for their peers
+//      on other devices: they run until those do;
 //   5. in a calm world each share was charged the device time that it used, within 1 % and 15 ms
 //      (shares that have a device free between them: all together), and all shares of a device no
 //      more than the wall time;

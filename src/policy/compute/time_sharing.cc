@@ -25,6 +25,9 @@ constexpr int64_t kMaxDrainSlices = 2;
 // Doubled, a share that is owed time loses twice as much by each of its pauses; halved, a share
 // with long kernels leaves the device idle for longer.
 constexpr int64_t kPausePart = 16;
+// Who is granted the lease may have nothing but work behind waits until its thread has woken and
+// launched. Shorter, it loses the lease before; longer, others wait for nothing.
+constexpr int64_t kWakeUpNs = 500'000;
 // What a message takes on a busy machine: a drain is not late before that.
 constexpr int64_t kDrainGraceNs = 1'000'000;
 // A share waits for those of higher priority for so long at most; then it gets a slice.
@@ -244,8 +247,9 @@ TimeSharing::Share* TimeSharing::Best(bool gangs_too) {
 
 bool TimeSharing::MustYield(const Share& running, const Share& next) const {
   if (running.gang == GangTurn::kCatchUp) return false;
+  const bool blocked = running.work.blocked && running.work.backlog_ns > 0;
   const bool does_nothing =
-      running.idle_hint || (running.work.blocked && running.work.backlog_ns > 0);
+      running.idle_hint || (blocked && now_ns_ - running.granted_ns >= kWakeUpNs);
   if (does_nothing || next.gang == GangTurn::kOn) return true;
   const int64_t rank = RankOf(running), next_rank = RankOf(next);
   const bool slice_over = now_ns_ - running.granted_ns >= options_.slice_ns;
@@ -439,6 +443,7 @@ int64_t TimeSharing::NextDeadline() {
     if (share.phase == Phase::kDraining) by(share.deadline_ns);
     if (share.phase == Phase::kRunning && !free_) {
       if (best != nullptr && !co_running_) by(NextYield(share, *best));
+      if (share.work.blocked) by(std::max(share.granted_ns + kWakeUpNs, now_ns_ + kLeastStepNs));
       if (Limited(share) && !share.idle_hint && TokensLastNs(share) != kNever) {
         by(now_ns_ + std::max(kLeastStepNs, TokensLastNs(share)));
       }
