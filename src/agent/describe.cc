@@ -40,6 +40,7 @@ protocol::ShareStatus Node::Describe(Share& share) {
     device.priority = on.compute.priority;
     device.yield_within_ns = on.compute.yield_within_ns;
     leases_.Describe(share, i, device);
+    DescribeTime(share, i, device);
     memory_.Describe(share, i, device);
     device.why_slow = policy::WhySlow({
         .programs = share.CountLiving(),
@@ -82,6 +83,7 @@ std::vector<protocol::DeviceStatus> Node::DescribeDevices() {
     status.name = devices_[number].name;
     status.total_bytes = devices_[number].total_bytes;
     status.busy = leases_.Busy(number);
+    status.others = times_[number].ran.Others(clock_.NowNs());
     status.overcommit = memory_.ratio(number);
     status.elastic_ceiling = leases_.elastic_ceiling(number);
     status.set_aside_bytes = memory_.SetAside(number);

@@ -20,7 +20,8 @@ Devices::Devices(boost::asio::io_context& loop, driver::Nvml& nvml)
       learned_(count()),
       memory_(count()),
       processes_(count()),
-      worker_(loop, 2 * count()) {
+      samples_(count()),
+      worker_(loop, 3 * count()) {
   for (const driver::NvmlDevice& device : nvml.Devices()) used_bytes_.push_back(device.used_bytes);
 }
 
@@ -83,6 +84,13 @@ void Devices::ReadProcesses(size_t device, Then<ByProcess> then) {
     return by_process;
   };
   Ask<ByProcess>(processes_[device], read, std::move(then));
+}
+
+void Devices::ReadTimeSamples(size_t device, uint64_t since_us, Then<TimeSamples> then) {
+  Ask<TimeSamples>(
+      samples_[device],
+      [nvml = &nvml_, device, since_us] { return nvml->TimeSamples(device, since_us); },
+      std::move(then));
 }
 
 int64_t Devices::UnansweredNs() const {

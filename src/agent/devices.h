@@ -39,6 +39,8 @@ class Devices {
   // Bytes by process, as they are now. A process without a figure is there with nothing.
   using ByProcess = std::map<pid_t, std::optional<uint64_t>>;
 
+  using TimeSamples = std::vector<driver::NvmlTimeSample>;
+
   static constexpr int64_t kLateNs = 250 * kNsPerMs;
   // A driver that has not answered for this long is slow, and users are told.
   static constexpr int64_t kSlowNs = kNsPerS;
@@ -54,6 +56,8 @@ class Devices {
 
   void ReadMemory(size_t device, Then<driver::NvmlMemory> then);
   void ReadProcesses(size_t device, Then<ByProcess> then);
+  // Samples after `since_us`. One asker at a time: others would get what the first asked for.
+  void ReadTimeSamples(size_t device, uint64_t since_us, Then<TimeSamples> then);
   // As it was read last, by whomever.
   uint64_t LastUsedBytes(size_t device) const { return used_bytes_[device]; }
 
@@ -87,6 +91,7 @@ class Devices {
   std::vector<uint64_t> used_bytes_;
   std::vector<Line<driver::NvmlMemory>> memory_;
   std::vector<Line<ByProcess>> processes_;
+  std::vector<Line<TimeSamples>> samples_;
   Worker worker_;
 };
 

@@ -51,9 +51,31 @@ constexpr Column<ShareDevice> kShareColumns[] = {
     {"prorata_share_memory_waiting_seconds", MetricType::Gauge,
      "For how long the oldest of them has waited",
      [](const ShareDevice& on) { return static_cast<double>(on.memory_waiting_ns) / kNsInSecond; }},
-    {"prorata_share_gpu_seconds_total", MetricType::Counter,
-     "Device time that the share's kernels took",
+    {"prorata_share_gpu_seconds_total", MetricType::Counter, "GPU time that the share was charged",
      [](const ShareDevice& on) { return static_cast<double>(on.device_time_ns) / kNsInSecond; }},
+    {"prorata_share_busy_seconds_total", MetricType::Counter,
+     "Device time in which the share's kernels ran",
+     [](const ShareDevice& on) { return static_cast<double>(on.busy_time_ns) / kNsInSecond; }},
+    {"prorata_share_gpu_time_ratio", MetricType::Gauge,
+     "The part of about the last second that the share was charged",
+     [](const ShareDevice& on) { return on.achieved; }},
+    {"prorata_share_busy_ratio", MetricType::Gauge,
+     "The part of about the last second in which the share's kernels ran",
+     [](const ShareDevice& on) { return on.busy; }},
+    {"prorata_share_entitled_ratio", MetricType::Gauge,
+     "The part of the device's time that the share is entitled to now, among those that want it",
+     [](const ShareDevice& on) { return on.entitled; }},
+    {"prorata_share_compute_request_ratio", MetricType::Gauge,
+     "The part of the device's time that the share is promised",
+     [](const ShareDevice& on) { return on.compute_request.value(); }},
+    {"prorata_share_compute_limit_ratio", MetricType::Gauge,
+     "The most of the device's time that the share may use",
+     [](const ShareDevice& on) { return on.compute_limit.value(); }},
+    {"prorata_share_weight", MetricType::Gauge,
+     "The share's weight where time beyond the requests is divided",
+     [](const ShareDevice& on) { return static_cast<double>(on.weight); }},
+    {"prorata_share_priority", MetricType::Gauge, "The share's priority",
+     [](const ShareDevice& on) { return static_cast<double>(on.priority); }},
     {"prorata_share_refusals_total", MetricType::Counter, "Allocations that were refused",
      [](const ShareDevice& on) { return static_cast<double>(on.refusals); }},
     {"prorata_share_bypass_suspected", MetricType::Gauge,
@@ -78,25 +100,54 @@ constexpr Column<DeviceStatus> kDeviceColumns[] = {
      [](const DeviceStatus& on) { return static_cast<double>(on.driver_silent_ms) / 1000; }},
     {"prorata_device_memory_promised_bytes", MetricType::Gauge, "The limits of all shares",
      [](const DeviceStatus& on) { return static_cast<double>(on.promised_bytes); }},
+    {"prorata_device_gpu_time_ratio", MetricType::Gauge,
+     "The part of about the last second that the shares were charged together",
+     [](const DeviceStatus& on) { return on.busy; }},
 };
+
+// What kept a share from launching, as parts of about the last second.
+struct HeldBack {
+  const char* reason;
+  double ShareDevice::* part;
+};
+constexpr HeldBack kHeldBack[] = {{"for_others", &ShareDevice::waiting_part},
+                                  {"at_limit", &ShareDevice::at_limit_part},
+                                  {"stalled", &ShareDevice::undrained_part}};
 
 template <typename Status>
 MetricFamily FamilyOf(const Column<Status>& column) {
   return {column.name, column.help, column.type, {}};
 }
 
-}  // namespace
+Labels LabelsOf(const ShareStatus& share, const ShareDevice& on) {
+  return {{"share", share.name}, {"gpu", std::to_string(on.index)}, {"uuid", on.uuid}};
+}
 
-std::string MetricsText(std::span<const ShareStatus> shares, std::span<const DeviceStatus> devices,
-                        const protocol::EventCounts& events) {
-  std::vector<MetricFamily> families;
+Labels LabelsOf(const DeviceStatus& on) {
+  return {{"gpu", std::to_string(on.index)}, {"uuid", on.uuid}};
+}
+
+void AddShares(std::vector<MetricFamily>& families, std::span<const ShareStatus> shares) {
   for (const auto& column : kShareColumns) {
     MetricFamily& family = families.emplace_back(FamilyOf(column));
     for (const ShareStatus& share : shares) {
       for (const ShareDevice& on : share.devices) {
-        AddValue(family,
-                 {{"share", share.name}, {"gpu", std::to_string(on.index)}, {"uuid", on.uuid}},
-                 column.read(on));
+        AddValue(family, LabelsOf(share, on), column.read(on));
+      }
+    }
+  }
+  MetricFamily& held_back = families.emplace_back(
+      MetricFamily{"prorata_share_held_back_ratio",
+                   "The part of about the last second in which the share wanted to launch and did "
+                   "not get to, by reason",
+                   MetricType::Gauge,
+                   {}});
+  for (const ShareStatus& share : shares) {
+    for (const ShareDevice& on : share.devices) {
+      for (const auto& [reason, part] : kHeldBack) {
+        Labels labels = LabelsOf(share, on);
+        labels.push_back({"reason", reason});
+        AddValue(held_back, std::move(labels), on.*part);
       }
     }
   }
@@ -105,12 +156,31 @@ std::string MetricsText(std::span<const ShareStatus> shares, std::span<const Dev
   for (const ShareStatus& share : shares) {
     AddValue(members, {{"share", share.name}}, static_cast<double>(share.members.size()));
   }
+}
+
+void AddDevices(std::vector<MetricFamily>& families, std::span<const DeviceStatus> devices) {
   for (const auto& column : kDeviceColumns) {
     MetricFamily& family = families.emplace_back(FamilyOf(column));
-    for (const DeviceStatus& on : devices) {
-      AddValue(family, {{"gpu", std::to_string(on.index)}, {"uuid", on.uuid}}, column.read(on));
-    }
+    for (const DeviceStatus& on : devices) AddValue(family, LabelsOf(on), column.read(on));
   }
+  MetricFamily& others = families.emplace_back(
+      MetricFamily{"prorata_device_others_ratio",
+                   "The part of about the last second in which kernels of programs outside of all "
+                   "shares ran; absent where NVML does not tell",
+                   MetricType::Gauge,
+                   {}});
+  for (const DeviceStatus& on : devices) {
+    if (on.others) AddValue(others, LabelsOf(on), *on.others);
+  }
+}
+
+}  // namespace
+
+std::string MetricsText(std::span<const ShareStatus> shares, std::span<const DeviceStatus> devices,
+                        const protocol::EventCounts& events) {
+  std::vector<MetricFamily> families;
+  AddShares(families, shares);
+  AddDevices(families, devices);
   MetricFamily& counts = families.emplace_back(MetricFamily{
       "prorata_events_total", "What `prorata events` tells, by its name", MetricType::Counter, {}});
   for (size_t kind = 0; kind < events.size(); ++kind) {

@@ -30,6 +30,17 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
     on.memory_waits = 7;
     on.memory_waiting_ns = 1'500'000'000;
     on.device_time_ns = 2'250'000'000;
+    on.busy_time_ns = 1'750'000'000;
+    on.achieved = 0.25;
+    on.busy = 0.125;
+    on.entitled = 0.5;
+    on.compute_request = {300'000};
+    on.compute_limit = {750'000};
+    on.weight = 200;
+    on.priority = -5;
+    on.waiting_part = 0.0625;
+    on.at_limit_part = 0.375;
+    on.undrained_part = 0.03125;
     on.refusals = 11;
     on.bypass_suspected = index == 3;
     on.persistent_kernels = 1;
@@ -41,12 +52,17 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
   device.used_bytes = 6 * kGiB;
   device.foreign_bytes = 4 * kGiB;
   device.promised_bytes = 8 * kGiB;
+  device.busy = 0.75;
+  device.others = 0.125;
   EventCounts counts{};
   counts[static_cast<size_t>(EventKind::kRefusal)] = 11;
 
   const std::string text = MetricsText({&share, 1}, {&device, 1}, counts);
   const std::string on_0 = "{share=\"a\",gpu=\"0\",uuid=\"GPU-0\"} ";
   const std::string on_3 = "{share=\"a\",gpu=\"3\",uuid=\"GPU-3\"} ";
+  const auto with_reason = [](const std::string& reason) {
+    return "{share=\"a\",gpu=\"3\",uuid=\"GPU-3\",reason=\"" + reason + "\"} ";
+  };
   const std::string gpu = "{gpu=\"3\",uuid=\"GPU-3\"} ";
   for (const std::string& line : {
            "prorata_share_memory_limit_bytes" + on_0 + "4294967296",
@@ -57,6 +73,17 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
            "prorata_share_memory_waiting" + on_0 + "7",
            "prorata_share_memory_waiting_seconds" + on_0 + "1.5",
            "prorata_share_gpu_seconds_total" + on_0 + "2.25",
+           "prorata_share_busy_seconds_total" + on_0 + "1.75",
+           "prorata_share_gpu_time_ratio" + on_0 + "0.25",
+           "prorata_share_busy_ratio" + on_0 + "0.125",
+           "prorata_share_entitled_ratio" + on_3 + "0.5",
+           "prorata_share_compute_request_ratio" + on_0 + "0.3",
+           "prorata_share_compute_limit_ratio" + on_0 + "0.75",
+           "prorata_share_weight" + on_0 + "200",
+           "prorata_share_priority" + on_0 + "-5",
+           "prorata_share_held_back_ratio" + with_reason("for_others") + "0.0625",
+           "prorata_share_held_back_ratio" + with_reason("at_limit") + "0.375",
+           "prorata_share_held_back_ratio" + with_reason("stalled") + "0.03125",
            "prorata_share_refusals_total" + on_3 + "11",
            "prorata_share_bypass_suspected" + on_0 + "0",
            "prorata_share_bypass_suspected" + on_3 + "1",
@@ -66,6 +93,8 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
            "prorata_device_memory_used_bytes" + gpu + "6442450944",
            "prorata_device_memory_foreign_bytes" + gpu + "4294967296",
            "prorata_device_memory_promised_bytes" + gpu + "8589934592",
+           "prorata_device_gpu_time_ratio" + gpu + "0.75",
+           "prorata_device_others_ratio" + gpu + "0.125",
            std::string("prorata_events_total{kind=\"refusal\"} 11"),
            std::string("prorata_events_total{kind=\"figures_missing\"} 0"),
            std::string("# TYPE prorata_share_gpu_seconds_total counter"),
@@ -74,6 +103,13 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
        }) {
     EXPECT_TRUE(Has(text, line)) << line << "\nis not in\n" << text;
   }
+}
+
+TEST(MetricsTest, WhatNvmlDoesNotTellIsNoFigure) {
+  const protocol::DeviceStatus device;
+  const std::string text = MetricsText({}, {&device, 1}, {});
+  EXPECT_NE(text.find("# TYPE prorata_device_others_ratio gauge\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("prorata_device_others_ratio{"), std::string::npos) << text;
 }
 
 TEST(MetricsTest, WithoutSharesThereIsStillText) {

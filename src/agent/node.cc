@@ -61,6 +61,8 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       save_(loop),
       reap_(loop),
       audit_(loop),
+      time_audit_(loop),
+      times_(devices_.count()),
       baselines_(devices_.count()),
       missing_looks_(devices_.count()),
       auditing_(devices_.count()),
@@ -80,6 +82,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
                .detail = std::to_string(devices_.count()) + " GPU(s)"});
   Tick();
   Audit();
+  AuditTime();
 }
 
 Node::~Node() {

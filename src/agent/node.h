@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "agent/compute/leases.h"
+#include "agent/compute/ran_times.h"
 #include "agent/devices.h"
 #include "agent/events.h"
 #include "agent/heartbeat.h"
@@ -171,6 +172,13 @@ class Node {
   void LearnIdle(size_t device);
   void JudgeShare(Share& share, uint32_t index);
 
+  // time_audit.cc
+  void AuditTime();
+  void ReadTime(size_t device);
+  void TakeTime(size_t device, const Devices::Reading<Devices::TimeSamples>& reading);
+  RanTimes::Shares SharesOn(size_t device);
+  void DescribeTime(Share& share, uint32_t index, protocol::ShareDevice& out);
+
   // settle.cc
   struct Settling;
   static protocol::ContextSettled NotMeasured(const Settling& settling);
@@ -199,6 +207,13 @@ class Node {
   boost::asio::steady_timer reap_;
   int64_t last_tick_ns_ = -1;
   boost::asio::steady_timer audit_;
+  boost::asio::steady_timer time_audit_;
+  struct TimeReading {
+    RanTimes ran;
+    bool under_way = false;
+    int64_t not_before_ns = 0;  // NVML has no figures, and is not asked until then
+  };
+  std::vector<TimeReading> times_;                 // by device
   std::vector<policy::DeviceBaseline> baselines_;  // by device
   std::vector<uint32_t> missing_looks_;            // in a row without some member's figure
   std::vector<bool> auditing_;                     // by device: NVML has been asked

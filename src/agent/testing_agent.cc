@@ -113,6 +113,18 @@ Result<std::vector<driver::NvmlProcess>> PageNvml::Processes(size_t device) {
   return processes;
 }
 
+Result<std::vector<driver::NvmlTimeSample>> PageNvml::TimeSamples(size_t device, uint64_t) {
+  WaitWhileHung();
+  if (!page_->time_figures) return Fail("nvml", "no figures of time per process");
+  std::vector<driver::NvmlTimeSample> samples;
+  if (device != 0) return samples;
+  const auto now_us = static_cast<uint64_t>(RealClock().NowNs() / kNsPerUs);
+  for (DevicePage::Entry& entry : page_->entries) {
+    if (entry.percent != 0) samples.push_back({entry.pid, now_us, entry.percent});
+  }
+  return samples;
+}
+
 namespace {
 
 std::atomic<int>* g_stuck_ms = nullptr;

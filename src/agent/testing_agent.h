@@ -34,9 +34,12 @@ struct DevicePage {
   struct Entry {
     std::atomic<int32_t> pid;
     std::atomic<uint64_t> bytes;
+    std::atomic<uint32_t>
+        percent;  // of the device's time, with time_figures; of dead processes too
   };
   Entry entries[kEntries];
   std::atomic<bool> no_figures;      // NVML has none per process
+  std::atomic<bool> time_figures;    // NVML has some per process
   std::atomic<bool> hangs;           // no call of NVML comes back while this is so
   std::atomic<int> stuck_ms;         // see AgentProcess::StickLoop
   std::atomic<uint64_t> most_bytes;  // the referee: the most that ever was on the device at once
@@ -59,6 +62,8 @@ class PageNvml final : public driver::Nvml {
   const std::vector<driver::NvmlDevice>& Devices() const override { return devices_; }
   Result<driver::NvmlMemory> Memory(size_t device) override;
   Result<std::vector<driver::NvmlProcess>> Processes(size_t device) override;
+  Result<std::vector<driver::NvmlTimeSample>> TimeSamples(size_t device,
+                                                          uint64_t since_us) override;
 
  private:
   void WaitWhileHung();

@@ -154,12 +154,13 @@ std::string ShareTable(const std::vector<protocol::ShareStatus>& shares) {
 }
 
 std::string DeviceTable(const std::vector<protocol::DeviceStatus>& devices) {
-  std::vector<Row> rows = {
-      {"GPU", "NAME", "MEMORY", "PROMISED", "OTHERS", "COMPUTE PROMISED", "SHARES", "UUID"}};
+  std::vector<Row> rows = {{"GPU", "NAME", "MEMORY", "PROMISED", "OTHERS", "COMPUTE PROMISED",
+                            "GPU TIME", "TIME OF OTHERS", "SHARES", "UUID"}};
   for (const protocol::DeviceStatus& device : devices) {
     rows.push_back({std::to_string(device.index), device.name, FormatBytes(device.total_bytes),
                     Promised(device), FormatBytes(device.foreign_bytes),
-                    FormatFraction(device.promised_request), std::to_string(device.shares),
+                    FormatFraction(device.promised_request), Percent(device.busy),
+                    device.others ? Percent(*device.others) : "-", std::to_string(device.shares),
                     device.uuid});
   }
   // One NVML serves all devices.

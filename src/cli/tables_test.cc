@@ -34,6 +34,27 @@ TEST(TablesTest, HowGpusReachEachOther) {
   EXPECT_EQ(DeviceTable(devices).find("LINKS"), std::string::npos);
 }
 
+TEST(TablesTest, WhatOthersHaveAndTakeOfADevice) {
+  protocol::DeviceStatus device;
+  device.name = "X";
+  device.uuid = "GPU-1";
+  device.total_bytes = 16 * kGiB;
+  device.promised_bytes = 4 * kGiB;
+  device.foreign_bytes = 2 * kGiB;
+  device.promised_request = {300'000};
+  device.shares = 1;
+  device.busy = 0.412;
+  device.others = 0.333;
+  EXPECT_EQ(
+      DeviceTable({device}),
+      "GPU  NAME  MEMORY  PROMISED  OTHERS  COMPUTE PROMISED  GPU TIME  TIME OF OTHERS  SHARES  "
+      "UUID\n"
+      "0    X     16 GiB  4 GiB     2 GiB   0.3               41.2%     33.3%           1       "
+      "GPU-1\n");
+  device.others.reset();
+  EXPECT_NE(DeviceTable({device}).find("  41.2%     -               1  "), std::string::npos);
+}
+
 TEST(TablesTest, AShare) {
   protocol::ShareStatus share;
   share.name = "train";

@@ -30,6 +30,7 @@ struct Functions {
   decltype(&nvmlDeviceGetMemoryInfo) memory = nullptr;
   // _v3 (driver 510) and _v2 (driver 460) fill the same struct.
   decltype(&nvmlDeviceGetComputeRunningProcesses_v3) processes = nullptr;
+  decltype(&nvmlDeviceGetProcessUtilization) utilization = nullptr;  // null: it has none
   LinkFunctions links;
 };
 
@@ -47,6 +48,7 @@ class RealNvml final : public Nvml {
   std::optional<std::string> Machine() const override { return machine_; }
   Result<NvmlMemory> Memory(size_t device) override;
   Result<std::vector<NvmlProcess>> Processes(size_t device) override;
+  Result<std::vector<NvmlTimeSample>> TimeSamples(size_t device, uint64_t since_us) override;
 
  private:
   std::unexpected<Error> Failed(const char* function, nvmlReturn_t result) const {
@@ -99,6 +101,7 @@ Result<std::unique_ptr<Nvml>> RealNvml::Open() {
       (Look(library, "nvmlDeviceGetComputeRunningProcesses_v3", f.processes) ||
        Look(library, "nvmlDeviceGetComputeRunningProcesses_v2", f.processes));
   Look(library, "nvmlErrorString", f.error_string);
+  Look(library, "nvmlDeviceGetProcessUtilization", f.utilization);
   LinkFunctions& links = f.links;
   Look(library, "nvmlDeviceGetTopologyCommonAncestor", links.common_ancestor);
   Look(library, "nvmlDeviceGetP2PStatus", links.p2p_status);
@@ -181,6 +184,31 @@ Result<std::vector<NvmlProcess>> RealNvml::Processes(size_t device) {
     }
   }
   return processes;
+}
+
+Result<std::vector<NvmlTimeSample>> RealNvml::TimeSamples(size_t device, uint64_t since_us) {
+  if (f_.utilization == nullptr) {
+    return Fail("nvml", "this NVML has no nvmlDeviceGetProcessUtilization");
+  }
+  std::vector<nvmlProcessUtilizationSample_t> infos(kFirstProcesses);
+  nvmlReturn_t result;
+  unsigned count;
+  while (true) {
+    count = static_cast<unsigned>(infos.size());
+    result = f_.utilization(handles_[device], infos.data(), &count, since_us);
+    if (result != NVML_ERROR_INSUFFICIENT_SIZE || infos.size() >= kMostProcesses) break;
+    infos.resize(std::max<size_t>(count + 16, infos.size() * 2));
+  }
+  if (result == NVML_ERROR_NOT_FOUND) return std::vector<NvmlTimeSample>{};
+  if (result != NVML_SUCCESS) return Failed("nvmlDeviceGetProcessUtilization", result);
+  infos.resize(std::min<size_t>(count, infos.size()));
+  std::vector<NvmlTimeSample> samples;
+  for (const nvmlProcessUtilizationSample_t& info : infos) {
+    // Drivers leave room that they asked for and did not fill.
+    if (info.pid == 0 || info.timeStamp == 0) continue;
+    samples.push_back({static_cast<pid_t>(info.pid), info.timeStamp, info.smUtil});
+  }
+  return samples;
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 #pragma once
 
-// What the agent asks of NVML: which devices there are, and who holds how much of their memory.
+// What the agent asks of NVML: which devices there are, who holds how much of their memory, and who
+// takes how much of their time.
 //
 // An interface, so that tests give the agent machines that do not exist. The real one loads
-// libnvidia-ml.so.1 as find_driver.h says (PRORATA_DRIVER_DIR first) and never unloads it. Memory
-// and Processes may take any time, and are called by one thread at a time; the rest never blocks.
+// libnvidia-ml.so.1 as find_driver.h says (PRORATA_DRIVER_DIR first) and never unloads it. Memory,
+// Processes and TimeSamples may take any time, and are called by one thread at a time; the rest
+// never blocks.
 
 #include <sys/types.h>
 
@@ -38,6 +40,13 @@ struct NvmlProcess {
   std::optional<uint64_t> used_bytes;  // absent: NVML knows the process, and not what it uses
 };
 
+// Of a process and a device: the part of some time before `time_us` in which its kernels ran.
+struct NvmlTimeSample {
+  pid_t pid = 0;
+  uint64_t time_us = 0;  // by a clock of NVML's own
+  uint32_t percent = 0;
+};
+
 class Nvml {
  public:
   virtual ~Nvml() = default;
@@ -56,6 +65,10 @@ class Nvml {
   // Every process with memory on the device, once. Errors as above; a device that has no figures
   // per process (MIG, some virtual machines) answers an error.
   virtual Result<std::vector<NvmlProcess>> Processes(size_t device) = 0;
+
+  // The samples after `since_us`, in no order; 0: all that NVML still has. An idle process has
+  // none, and neither has one on a device without such figures, if that does not answer an error.
+  virtual Result<std::vector<NvmlTimeSample>> TimeSamples(size_t device, uint64_t since_us) = 0;
 };
 
 // Loads and starts NVML. Errors: "no_nvml" (not found; says where it was looked for and what to

@@ -173,15 +173,16 @@ struct ShareDevice {
   uint32_t memory_waits = 0;       // allocations that wait for the device's memory
   uint64_t memory_waiting_ns = 0;  // for how long the oldest of them has
   uint64_t device_time_ns = 0;     // GPU time: charged since the agent has had the share
-  uint64_t busy_time_ns = 0;       // its kernels ran for so long, by its members' estimate
+  // Its kernels ran for so long: by NVML, and where that has no figures by its members' estimate.
+  uint64_t busy_time_ns = 0;
   Fraction compute_request;
   Fraction compute_limit;
   uint32_t weight = kDefaultWeight;
   int32_t priority = 0;
   int64_t yield_within_ns = kDefaultYieldWithinNs;
   double entitled = 0;  // of the device's time, now, among those that want it
-  // In about the last second, as parts of it: GPU time (charged); its kernels ran; was held back
-  // for others, by its own limit on GPU time; was stalled.
+  // In about the last second, as parts of it: GPU time (charged); its kernels ran (as
+  // busy_time_ns); was held back for others, by its own limit on GPU time; was stalled.
   double achieved = 0;
   double busy = 0;
   double waiting_part = 0;
@@ -233,7 +234,10 @@ struct DeviceStatus {
   uint64_t promised_bytes = 0;  // the memory limits of all shares
   Fraction promised_request;
   uint32_t shares = 0;
-  double busy = 0;  // the part of about the last second in which its shares used it
+  double busy = 0;  // the part of about the last second that its shares were charged together
+  // The part of it in which kernels of programs outside of all shares ran, by NVML. Absent: NVML
+  // has no figures, or the device has no share.
+  std::optional<double> others = {};
   // What may be promised of it, as a multiple of what the shares may hold together (all but what
   // is foreign); 1: no more than there is.
   double overcommit = 1;

@@ -196,21 +196,23 @@ json ToJson(const ShareStatus& share) {
 json ToJson(const DeviceStatus& device) {
   json links = json::array();
   for (const DeviceLink& link : device.links) links.push_back(ToJson(link));
-  return {{"index", device.index},
-          {"uuid", device.uuid},
-          {"name", device.name},
-          {"total_bytes", device.total_bytes},
-          {"used_bytes", device.used_bytes},
-          {"foreign_bytes", device.foreign_bytes},
-          {"promised_bytes", device.promised_bytes},
-          {"promised_request", device.promised_request.value()},
-          {"shares", device.shares},
-          {"busy", device.busy},
-          {"overcommit", device.overcommit},
-          {"elastic_ceiling", device.elastic_ceiling.value()},
-          {"set_aside_bytes", device.set_aside_bytes},
-          {"driver_silent_ms", device.driver_silent_ms},
-          {"links", std::move(links)}};
+  json object = {{"index", device.index},
+                 {"uuid", device.uuid},
+                 {"name", device.name},
+                 {"total_bytes", device.total_bytes},
+                 {"used_bytes", device.used_bytes},
+                 {"foreign_bytes", device.foreign_bytes},
+                 {"promised_bytes", device.promised_bytes},
+                 {"promised_request", device.promised_request.value()},
+                 {"shares", device.shares},
+                 {"busy", device.busy},
+                 {"overcommit", device.overcommit},
+                 {"elastic_ceiling", device.elastic_ceiling.value()},
+                 {"set_aside_bytes", device.set_aside_bytes},
+                 {"driver_silent_ms", device.driver_silent_ms},
+                 {"links", std::move(links)}};
+  if (device.others) object["others"] = *device.others;
+  return object;
 }
 
 json ToJson(const EventsReply& reply) {
@@ -273,6 +275,7 @@ Result<DeviceStatus> DeviceFromJson(const json& object) {
     device.promised_request = FractionOf(object.at("promised_request"));
     object.at("shares").get_to(device.shares);
     object.at("busy").get_to(device.busy);
+    if (object.contains("others")) device.others = object["others"].get<double>();
     object.at("overcommit").get_to(device.overcommit);
     device.elastic_ceiling = FractionOf(object.at("elastic_ceiling"));
     object.at("set_aside_bytes").get_to(device.set_aside_bytes);

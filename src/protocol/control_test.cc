@@ -398,6 +398,10 @@ TEST(ControlJson, StatusRoundTrips) {
   ASSERT_TRUE(linked.has_value()) << linked.error().message;
   EXPECT_EQ(linked->links, device.links);
   EXPECT_EQ(linked->busy, 0.75);
+  EXPECT_FALSE(linked->others.has_value());
+  EXPECT_FALSE(ToJson(device).contains("others"));
+  device.others = 0.25;
+  EXPECT_EQ(DeviceFromJson(ToJson(device))->others, 0.25);
   EXPECT_FALSE(ShareFromJson(nlohmann::json::object()).has_value());
   EXPECT_EQ(ErrorOfReply(ToJson(Error{"c", "m"}))->message, "m");
   EXPECT_FALSE(ErrorOfReply(ToJson(share)).has_value());

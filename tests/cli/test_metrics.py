@@ -76,6 +76,9 @@ class Metrics(harness.MachineTestCase):
                                       ("memory_overhead_bytes", "overhead_bytes"),
                                       ("memory_granted_bytes", "granted_bytes"),
                                       ("memory_waiting", "memory_waits"),
+                                      ("compute_request_ratio", "compute_request"),
+                                      ("compute_limit_ratio", "compute_limit"),
+                                      ("weight", "weight"), ("priority", "priority"),
                                       ("refusals_total", "refusals"),
                                       ("bypass_suspected", "bypass_suspected"),
                                       ("persistent_kernels", "persistent_kernels")):

@@ -9,7 +9,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import promises  # pylint: disable=wrong-import-position
 from promises import busy, within  # pylint: disable=wrong-import-position
-from unmet import unmet  # pylint: disable=wrong-import-position
 
 DILATION = 6
 POINTS = 0.03
@@ -19,7 +18,6 @@ class Figures(promises.PromiseCase):
     def shown(self, outcome, name, key):
         return outcome.shares[name]["devices"][0].get(key, -1)
 
-    @unmet("what programs outside prorata take is not measured: NVML's figures per process are not used for time")
     def test_a_program_outside_beside_two_shares(self):
         programs = [busy("a", ("--weight", "200"), kernel_us=1000, per_sync=16),
                     busy("b", ("--weight", "100"), kernel_us=1000, per_sync=16),

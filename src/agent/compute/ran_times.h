@@ -1,0 +1,72 @@
+#pragma once
+
+// What ran on one device, by NVML (process_times.h): each share's kernels, and those of programs
+// that are in no share.
+//
+// Figures are of about the last second and cover whole answers of NVML, so they are up to one
+// answer old. Where there have been none for a while, nothing is said of others, and of a share
+// what its members measured themselves, which takes the time of other programs in the middle of
+// theirs for their own. Pure: no clock, no NVML.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+
+#include "agent/compute/process_times.h"
+
+namespace prorata::agent {
+
+class RanTimes {
+ public:
+  using Key = uint64_t;  // of a share
+  // How the shares of the device are when NVML answers.
+  struct Shares {
+    std::map<pid_t, Key> members;    // their processes, dead ones too as long as they are known
+    std::map<Key, uint64_t> own_ns;  // of every share: what its members measured, ever
+  };
+
+  // How often NVML is to be asked: the more answers a second has, the less a percent matters.
+  static constexpr int64_t kPeriodNs = 250 * kNsPerMs;
+
+  uint64_t since_us() const { return processes_.since_us(); }
+  void Take(const ProcessTimes::Samples& samples, const Shares& shares, int64_t now_ns);
+
+  // Parts of the device's wall time, from 0 to 1. Empty: there are no figures.
+  std::optional<double> Others(int64_t now_ns) const;
+  std::optional<double> Busy(Key share, int64_t now_ns) const;
+  // Since the share is known; never goes back. `own_ns` as in Shares, now.
+  uint64_t BusyNs(Key share, uint64_t own_ns, int64_t now_ns) const;
+
+  // What each share's kernels ran since the last such call, about once a second; else empty.
+  std::optional<std::map<Key, int64_t>> TakeAudit();
+
+ private:
+  struct Answer {
+    int64_t span_ns = 0;
+    int64_t others_ns = 0;
+    std::map<Key, int64_t> ran_ns;  // of every share that there was
+  };
+  struct Total {
+    uint64_t counted_ns = 0;
+    uint64_t own_ns = 0;       // as of the last figures: is in counted_ns, in their place
+    bool has_figures = false;  // the next figures follow
+  };
+  bool Fresh(int64_t now_ns) const;
+  // By what members measured since the last figures, which NVML's silence may mean as well.
+  bool SeemsIdle(const Shares& shares, int64_t now_ns) const;
+  Answer Divide(const ProcessTimes::Figures& figures, const Shares& shares);
+  void Count(const Answer& answer, const Shares& shares);
+
+  ProcessTimes processes_;
+  int64_t answered_ns_ = 0;      // when there were figures last
+  std::map<pid_t, Key> owners_;  // of the processes that NVML named last, and of all members
+  std::deque<Answer> answers_;   // of about a second
+  std::map<Key, Total> totals_;
+  int64_t unaudited_span_ns_ = 0;
+  std::map<Key, int64_t> unaudited_ns_;
+};
+
+}  // namespace prorata::agent

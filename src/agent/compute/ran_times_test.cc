@@ -1,0 +1,139 @@
+#include "agent/compute/ran_times.h"
+
+#include <gtest/gtest.h>
+
+namespace prorata::agent {
+namespace {
+
+constexpr int64_t kMs = kNsPerMs;
+
+// Two shares, a of two processes and b of one, and a program outside.
+class RanTimesTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Pass(0, {{kA1, 1}}); }
+
+  // What NVML says of the last `ms`, in percent.
+  void Pass(int64_t ms, const std::map<pid_t, uint32_t>& percents) {
+    now_ns_ += ms * kMs;
+    ProcessTimes::Samples samples;
+    for (const auto& [pid, percent] : percents) {
+      samples.push_back({pid, static_cast<uint64_t>(now_ns_ / 1'000), percent});
+    }
+    ran_.Take(samples, shares_, now_ns_);
+  }
+  double Busy(uint64_t share) { return ran_.Busy(share, now_ns_).value_or(-1); }
+  double Others() { return ran_.Others(now_ns_).value_or(-1); }
+  uint64_t BusyMs(uint64_t share) {
+    return ran_.BusyNs(share, shares_.own_ns.at(share), now_ns_) / kMs;
+  }
+  void Measured(uint64_t share, uint64_t ms) { shares_.own_ns.at(share) += ms * kMs; }
+
+  static constexpr uint64_t kA = 1, kB = 2;
+  static constexpr pid_t kA1 = 101, kA2 = 102, kB1 = 201, kOutside = 300;
+  RanTimes::Shares shares_{{{kA1, kA}, {kA2, kA}, {kB1, kB}}, {{kA, 0}, {kB, 0}}};
+  int64_t now_ns_ = 5000 * kMs;
+  RanTimes ran_;
+};
+
+TEST_F(RanTimesTest, MembersAreTheirShareAndTheRestIsOthers) {
+  EXPECT_EQ(Busy(kA), -1);
+  EXPECT_EQ(Others(), -1);
+  for (int i = 0; i < 4; ++i) Pass(250, {{kA1, 10}, {kA2, 20}, {kB1, 15}, {kOutside, 40}});
+  EXPECT_DOUBLE_EQ(Busy(kA), 0.30);
+  EXPECT_DOUBLE_EQ(Busy(kB), 0.15);
+  EXPECT_DOUBLE_EQ(Others(), 0.40);
+  EXPECT_EQ(Busy(77), -1);
+}
+
+TEST_F(RanTimesTest, FiguresAreOfTheLastSecond) {
+  for (int i = 0; i < 40; ++i) Pass(250, {{kA1, 80}});
+  for (int i = 0; i < 2; ++i) Pass(250, {{kA1, 20}});
+  EXPECT_DOUBLE_EQ(Busy(kA), 0.50);
+  for (int i = 0; i < 2; ++i) Pass(250, {{kA1, 20}});
+  EXPECT_DOUBLE_EQ(Busy(kA), 0.20);
+}
+
+TEST_F(RanTimesTest, AMemberThatEndedCountsUntilNvmlForgetsIt) {
+  Pass(250, {{kB1, 40}});
+  shares_.members.erase(kB1);
+  Pass(250, {{kB1, 40}});
+  Pass(250, {{kB1, 40}});
+  EXPECT_DOUBLE_EQ(Busy(kB), 0.40);
+  EXPECT_DOUBLE_EQ(Others(), 0);
+  Pass(250, {{kA1, 1}});
+  // Another program has its process id now.
+  for (int i = 0; i < 4; ++i) Pass(250, {{kB1, 40}});
+  EXPECT_DOUBLE_EQ(Busy(kB), 0);
+  EXPECT_DOUBLE_EQ(Others(), 0.40);
+}
+
+TEST_F(RanTimesTest, AShareThatIsGoneIsForgotten) {
+  Pass(250, {{kB1, 40}});
+  shares_.own_ns.erase(kB);
+  for (int i = 0; i < 4; ++i) Pass(250, {{kB1, 40}});
+  EXPECT_EQ(Busy(kB), -1);
+  EXPECT_DOUBLE_EQ(Others(), 0.40);
+  const auto audit = ran_.TakeAudit();
+  ASSERT_TRUE(audit);
+  EXPECT_FALSE(audit->contains(kB));
+}
+
+TEST_F(RanTimesTest, BusyTimeIsNvmlsWhereItHasFiguresAndNeverGoesBack) {
+  Measured(kA, 100);
+  EXPECT_EQ(BusyMs(kA), 100u);
+  Pass(250, {{kA1, 20}});  // the first of a share: what its members measured until then
+  EXPECT_EQ(BusyMs(kA), 100u);
+  Measured(kA, 240);
+  Pass(250, {{kA1, 20}});
+  EXPECT_EQ(BusyMs(kA), 150u);
+  // NVML says nothing for three seconds, in which the members measured two.
+  uint64_t before = BusyMs(kA);
+  for (int i = 0; i < 12; ++i) {
+    Measured(kA, 2000 / 12 + 1);
+    Pass(250, {});
+    EXPECT_GE(BusyMs(kA), before);
+    before = BusyMs(kA);
+  }
+  EXPECT_EQ(Busy(kA), -1);
+  EXPECT_NEAR(static_cast<double>(before), 150 + 2000, 20);
+  for (int i = 0; i < 4; ++i) {
+    Measured(kA, 250);
+    Pass(250, {{kA1, 20}});
+    EXPECT_GE(BusyMs(kA), before);
+    before = BusyMs(kA);
+  }
+  // One answer to begin at, one that replaces what was measured until then, and two that count.
+  EXPECT_NEAR(static_cast<double>(before), 150 + 2000 + 500 + 2 * 50, 20);
+}
+
+TEST_F(RanTimesTest, NoSamplesAreAnIdleDeviceIfItsMembersSayTheSame) {
+  for (int i = 0; i < 4; ++i) Pass(250, {{kA1, 50}, {kOutside, 50}});
+  for (int i = 0; i < 20; ++i) Pass(250, {});
+  EXPECT_EQ(Busy(kA), 0);
+  EXPECT_EQ(Others(), 0);
+  for (int i = 0; i < 20; ++i) {
+    Measured(kA, 200);
+    Pass(250, {});
+  }
+  EXPECT_EQ(Busy(kA), -1);
+  EXPECT_EQ(Others(), -1);
+}
+
+TEST_F(RanTimesTest, TheAuditHasEachSpanOnce) {
+  int64_t a_ns = 0;
+  int audits = 0;
+  for (int i = 0; i < 40; ++i) {
+    Pass(250, {{kA1, 60}, {kOutside, 40}});
+    if (const auto ran_ns = ran_.TakeAudit()) {
+      ++audits;
+      a_ns += ran_ns->at(kA);
+      EXPECT_EQ(ran_ns->at(kB), 0);
+      EXPECT_EQ(ran_ns->size(), 2u);
+    }
+  }
+  EXPECT_EQ(audits, 10);
+  EXPECT_EQ(a_ns, 6000 * kMs);
+}
+
+}  // namespace
+}  // namespace prorata::agent
