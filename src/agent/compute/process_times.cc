@@ -1,6 +1,7 @@
 #include "agent/compute/process_times.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace prorata::agent {
 namespace {
