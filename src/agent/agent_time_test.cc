@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
+#include <memory>
+
 #include "agent/testing_agent.h"
 
 namespace prorata::agent {
