@@ -293,7 +293,8 @@ void DescribeUse(World& world, const Scenario& scenario, const std::vector<Use>&
         << Ms(uses[i].from_ns) << " to " << Ms(uses[i].to_ns) << " ran "
         << uses[i].busy_ns / static_cast<double>(uses[i].to_ns - uses[i].from_ns) << " charged";
     for (const int device : share.devices) {
-      const int64_t charged_ns = world.agent() == nullptr ? 0 : world.agent()->ChargedNs(share.name, device);
+      const int64_t charged_ns =
+          world.agent() == nullptr ? 0 : world.agent()->ChargedNs(share.name, device);
       out << " " << static_cast<double>(charged_ns) / static_cast<double>(world.now_ns());
     }
     out << "\n";

@@ -113,7 +113,7 @@ class World {
   int64_t core_next_ns_ = -1;  // -1: to be asked
   uint64_t core_events_ = 0;
   bool finishing_ = false;
-  struct Idleness {  // of a device
+  struct Idleness {                    // of a device
     int64_t seen_ns = 0, used_ns = 0;  // when it was last looked at, and its used time then
     int64_t stretch_ns = 0;            // it has been idle for so long
     int64_t long_ns = 0;               // earlier stretches, but for the first millisecond of each

@@ -95,8 +95,8 @@ struct alignas(64) StreamRecord {
   std::atomic<uint32_t> others;  // devices on which launches since the last fence run too
   std::atomic<uint64_t> proven;  // fences up to this serial are done; no need to ask
   // Under `fencing`:
-  Fence* open;             // whose start event is recorded, for the batch under way
-  bool follows;            // the batch under way began while a fence was pending
+  Fence* open;   // whose start event is recorded, for the batch under way
+  bool follows;  // the batch under way began while a fence was pending
   std::atomic<int64_t> began_ns;
   // Helper:
   uint64_t seen_submitted;
