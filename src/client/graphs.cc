@@ -93,7 +93,11 @@ CUresult InstantiateGraph(CUgraphExec* exec, CUgraph graph, bool uploads, CUresu
   Sum sum;
   {
     const OwnCalls own;
-    ForEachNode(graph, [&](CUgraphNode node, CUgraphNodeType type) { AddNode(node, type, &sum); });
+    const Visited visited = ForEachNode(
+        graph, [&](CUgraphNode node, CUgraphNodeType type) { AddNode(node, type, &sum); });
+    // What it allocates is not known, so it must not be had. A graph whose nodes the driver does
+    // not list is none, or one that it refuses to instantiate.
+    if (visited == Visited::kNoMemory) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (!sum.any) return Within(real);
   const Moving moving;
