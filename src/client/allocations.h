@@ -25,8 +25,8 @@ struct Allocation {
   uint64_t context = 0;  // CUcontext it dies with; 0: none (pools)
   uint64_t bytes = 0;
   union {
-    uint16_t pool = 0;  // kPool
-    uint16_t times;     // kOpened
+    uint32_t pool = 0;  // kPool
+    uint32_t times;     // kOpened
   };
   uint8_t device = 0;  // index in the limits file
   Kind kind = Kind::kNone;

@@ -60,7 +60,7 @@ bool ReserveOn(uint32_t device, uint64_t bytes, uint64_t trims_seen, GraphReserv
   const bool grows = trims_seen != out->trims[device];
   // While it is reserved for, a trim for its own sake is welcome: what it takes is not counted yet.
   if (grows) of.launching.fetch_sub(1);
-  if (number == kMaxPools || (grows && !ReservePoolBytes(number, bytes, &out->pending[device]))) {
+  if (number == kNoPool || (grows && !ReservePoolBytes(number, bytes, &out->pending[device]))) {
     if (!grows) of.launching.fetch_sub(1);
     return false;
   }

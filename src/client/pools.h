@@ -29,7 +29,7 @@
 namespace prorata::client {
 
 inline constexpr uint64_t kPoolChunkBytes = uint64_t{32} << 20;
-inline constexpr uint32_t kMaxPools = 256;
+inline constexpr uint32_t kNoPool = ~uint32_t{0};
 
 // The pool that the driver keeps for the graphs of a device (graphs.h): a name, and no handle.
 inline CUmemoryPool GraphPool(uint32_t device) {
@@ -38,7 +38,8 @@ inline CUmemoryPool GraphPool(uint32_t device) {
 // Before the graphs' pool is trimmed; false: not now.
 bool MayTrimGraphs(uint32_t device);
 
-// The number of the pool, entered if new; kMaxPools: too many. `device` is taken for new ones.
+// The number of the pool, entered if new; kNoPool: no memory to keep it in. `device` is taken for
+// new ones.
 uint32_t PoolNumber(CUmemoryPool pool, uint32_t device);
 // The same for a pool that may be any: what device it is on cannot be asked of it, so those that
 // the program makes are entered then, and of the others the driver is asked whether they are the
@@ -59,7 +60,8 @@ void SettlePoolHandle(CUmemoryPool pool);
 void PoolAllocationGone();
 
 // A pool whose memory is the host's was made: what is allocated from it is free of charge, until it
-// is destroyed. One too many is taken for a pool of the device, and charged.
+// is destroyed. One that there is no memory to remember is taken for a pool of the device, and
+// charged.
 void HostPoolMade(CUmemoryPool pool);
 bool IsHostPool(CUmemoryPool pool);
 
@@ -69,7 +71,7 @@ CUresult DestroyPool(CUmemoryPool pool);
 // Helper: settles all pools if something changed since.
 void SettleChangedPools();
 
-// Makes the device's pools give back what they keep unused. True if there was any pool.
+// Makes the device's pools give back what they keep unused. True if any pool had memory.
 bool TrimPools(uint32_t device);
 
 }  // namespace prorata::client

@@ -1,5 +1,7 @@
 // Stream-ordered memory: what the pools reserve on the device.
 
+#include <vector>
+
 #include "limits.h"
 
 namespace prorata::limits {
@@ -97,6 +99,29 @@ TEST_F(PoolLimits, MemAllocFromPoolAsyncTrimsBeforeItIsRefused) {
   Free(address);
   CUDA_OK(cuMemAlloc_v2, &address, kBytes / 2);
   CUDA_OK(cuMemFree_v2, address);
+}
+
+TEST_F(PoolLimits, ManyPoolsAreCharged) {
+  std::vector<CUmemoryPool> pools(600);
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
+  for (CUmemoryPool& pool : pools) {
+    CUDA_OK(cuMemPoolCreate, &pool, &props);
+  }
+  for (const size_t number : {size_t{0}, pools.size() / 2, pools.size() - 1}) {
+    CUdeviceptr address = 0;
+    CUDA_OK(cuMemAllocFromPoolAsync, &address, kBytes, pools[number], nullptr) << number;
+    EXPECT_TRUE(Charged(Reserved(pools[number]))) << number;
+    Free(address);
+    EXPECT_TRUE(Charged(0)) << number;
+  }
+  LeaveRoom(kBytes / 2);
+  CUdeviceptr address = 0;
+  Refused([&] { return CUDA(cuMemAllocFromPoolAsync)(&address, kBytes, pools.back(), nullptr); });
+  for (CUmemoryPool pool : pools) {
+    CUDA_OK(cuMemPoolDestroy, pool);
+  }
 }
 
 TEST_F(PoolLimits, MemFreeAsyncMakesRoom) {
