@@ -193,7 +193,6 @@ prorata_driver_lazy:
   export cuEventRecordWithFlags 118
   export cuEventRecordWithFlags_ptsz 119
   export cuEventRecord_ptsz 120
-  export cuEventSynchronize 121
   export cuExternalMemoryGetMappedBuffer 122
   export cuExternalMemoryGetMappedMipmappedArray 123
   export cuFlushGPUDirectRDMAWrites 124

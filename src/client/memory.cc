@@ -31,7 +31,7 @@ uint64_t TakeCharge(uint64_t key, const Allocation& allocation) {
     case Kind::kSmall:
       return DropSlabs(key >> kSlabShift, LastSlab(key, allocation.bytes) + 1);
     case Kind::kPool:
-      PoolAllocationGone();
+      PoolAllocationGone(allocation.pool);
       return 0;
     default:
       return allocation.bytes;

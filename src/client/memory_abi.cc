@@ -235,3 +235,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   return Governed() ? DestroyPool(pool)
                     : Within([&] { return PRORATA_REAL(cuMemPoolDestroy)(pool); });
 }
+
+// For what the driver then takes out of the pools; what it proves about time is the fences' matter.
+CUresult cuEventSynchronize(CUevent hEvent) {
+  return Synchronized(Within([&] { return PRORATA_REAL(cuEventSynchronize)(hEvent); }));
+}

@@ -25,11 +25,15 @@ struct Pool {
   uint64_t settled;  // this and `pending` by who holds the lock
   uint64_t pending;
   std::atomic<uint64_t> generation;
+  // How often something of it was freed, and up to which of these frees it is known to have given
+  // back all that the program's synchronisations may make it give back.
+  std::atomic<uint64_t> frees;
+  std::atomic<uint64_t> frees_done;
 
-  // Whether anything is charged for it. If not, the driver has nothing to give back.
-  bool Charged() {
+  // What is charged for it. Nothing: the driver has nothing to give back.
+  uint64_t Charged() {
     const Holding holding(lock);
-    return settled + pending != 0;
+    return settled + pending;
   }
 };
 

@@ -9,10 +9,14 @@
 #include "client/share.h"
 
 namespace prorata::client {
+
+std::atomic<uint64_t> g_pool_frees;
+
 namespace {
 
 constinit PoolTable g_pools;
 std::atomic<uint32_t> g_changed;
+std::atomic<uint64_t> g_frees_done;  // as of one pool, of all
 constinit Table<bool> g_host_pools;  // by handle
 std::atomic<uint32_t> g_host_pool_count;
 const CUmemoryPool kDestroyed = reinterpret_cast<CUmemoryPool>(1);
@@ -73,6 +77,18 @@ void LookAtDoomed(Pool& pool) {
   } else {
     g_pools.Gone(pool);
   }
+}
+
+// Whether a later synchronisation may make the pool give back more: it has more than it keeps.
+bool MayShrink(Pool& pool) {
+  const uint64_t charged = pool.Charged();
+  const CUmemoryPool handle = pool.handle.load();
+  if (charged == 0 || !Alive(handle)) return charged != 0;
+  cuuint64_t kept = 0;
+  const OwnCalls own;
+  const CUresult result =
+      PRORATA_REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &kept);
+  return result != CUDA_SUCCESS || charged > kept;
 }
 
 // As the driver does for a pool that is destroyed: the device's default pool becomes its current
@@ -145,7 +161,34 @@ void SettlePoolHandle(CUmemoryPool pool) {
   if (number != kNoPool) SettlePool(number, 0);
 }
 
-void PoolAllocationGone() { g_changed.store(1, std::memory_order_relaxed); }
+void PoolAllocationGone(uint32_t number) {
+  g_pools[number].frees.fetch_add(1);
+  g_pool_frees.fetch_add(1);
+  g_changed.store(1, std::memory_order_relaxed);
+}
+
+// Every thread looks for itself: one that began earlier may have asked before this one's
+// synchronisation took effect. So a pool is done with only up to the frees that were counted before
+// it was asked.
+void SettleSynchronized() {
+  const uint64_t frees = g_pool_frees.load();
+  if (frees == g_frees_done.load()) return;
+  bool done = true;
+  const uint32_t count = g_pools.count();
+  for (uint32_t i = 0; i < count; ++i) {
+    Pool& pool = g_pools[i];
+    const uint64_t own_frees = pool.frees.load();
+    if (own_frees == pool.frees_done.load()) continue;
+    LookAtDoomed(pool);
+    if (Alive(pool.handle.load())) SettlePool(i, 0);
+    if (MayShrink(pool)) {
+      done = false;
+    } else {
+      pool.frees_done.store(own_frees);
+    }
+  }
+  if (done) g_frees_done.store(frees);
+}
 
 void HostPoolMade(CUmemoryPool pool) {
   g_host_pools.Update(reinterpret_cast<uint64_t>(pool), [](bool&, bool made) {
@@ -187,12 +230,12 @@ void SettleChangedPools() {
   bool more = false;
   for (uint32_t i = 0; i < count; ++i) {
     LookAtDoomed(g_pools[i]);
-    if (!g_pools[i].Charged()) continue;
+    if (g_pools[i].Charged() == 0) continue;
     more = true;
     if (Alive(g_pools[i].handle.load())) SettlePool(i, 0);
   }
-  // Freed memory leaves a pool at the program's next synchronisation, which we do not see: look
-  // again for as long as one has memory.
+  // Freed memory leaves a pool at a synchronisation that SettleSynchronized may not see (the driver
+  // has calls that wait for themselves): look again for as long as one has memory.
   if (more) g_changed.store(1, std::memory_order_relaxed);
 }
 
@@ -207,7 +250,7 @@ bool TrimPools(uint32_t device) {
       any = true;
       continue;
     }
-    if (!Alive(handle) || !g_pools[i].Charged()) continue;
+    if (!Alive(handle) || g_pools[i].Charged() == 0) continue;
     const bool of_graphs = IsOfGraphs(g_pools[i], handle);
     if (of_graphs && !MayTrimGraphs(device)) continue;
     {

@@ -22,9 +22,11 @@
 // and whose memory stays charged, to the byte. Whoever looks at a doomed pool takes its handle out
 // of `doomed` and puts it back, so that one alone destroys it. Pool numbers are reused after that.
 
+#include <atomic>
 #include <cstdint>
 
 #include "client/real.h"
+#include "client/share.h"
 
 namespace prorata::client {
 
@@ -56,8 +58,22 @@ void SettlePool(uint32_t number, uint64_t pending_bytes);
 // After something that may have made the pool smaller: settles it when it is known.
 void SettlePoolHandle(CUmemoryPool pool);
 
-// An allocation of some pool was freed: the helper settles soon.
-void PoolAllocationGone();
+// An allocation of pool `number` was freed. The driver takes the memory out of the pool when the
+// program synchronises next: Synchronized settles then, before another process of the share is
+// refused what is free already; whatever it misses the helper settles soon.
+void PoolAllocationGone(uint32_t number);
+
+extern std::atomic<uint64_t> g_pool_frees;
+void SettleSynchronized();
+
+// After the program's synchronising call; answers its result. One load in a process that never
+// freed to a pool.
+inline CUresult Synchronized(CUresult result) {
+  if (g_pool_frees.load(std::memory_order_relaxed) != 0 && result == CUDA_SUCCESS && Governed()) {
+    SettleSynchronized();
+  }
+  return result;
+}
 
 // A pool whose memory is the host's was made: what is allocated from it is free of charge, until it
 // is destroyed. One that there is no memory to remember is taken for a pool of the device, and

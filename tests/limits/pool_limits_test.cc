@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "../conformance/other_process.h"
 #include "limits.h"
 
 namespace prorata::limits {
@@ -138,6 +139,51 @@ TEST_F(PoolLimits, MemFreeAsyncGivesBack) {
   Free(From(pool_, kBytes));
   EXPECT_TRUE(Charged(Reserved(pool_)));
   EXPECT_LT(Reserved(pool_), kBytes);
+}
+
+// What the driver takes out of a pool by itself, when the program synchronises, another process of
+// the share can have at once.
+TEST_F(PoolLimits, SynchronizeGivesBackAtOnce) {
+  constexpr uint64_t kHalf = 768 * kMib;
+  conformance::OtherProcess other;
+  CUevent event = nullptr;
+  CUDA_OK(cuEventCreate, &event, 0);
+  const uint64_t before = LimitTest::Free();
+  const auto synchronize = [&](int way) {
+    switch (way) {
+      case 0:
+        return CUDA(cuStreamSynchronize)(nullptr);
+      case 1:
+        return CUDA(cuCtxSynchronize)();
+      default:
+        return CUDA(cuEventSynchronize)(event);
+    }
+  };
+  for (int way = 0; way < 3; ++way) {
+    for (CUmemoryPool pool : {default_, pool_}) {
+      const CUdeviceptr first = From(pool, kHalf), second = From(pool, kHalf);
+      CUDA_OK(cuMemFreeAsync, first, nullptr);
+      CUDA_OK(cuMemFreeAsync, second, nullptr);
+      CUDA_OK(cuEventRecord, event, nullptr);
+      EXPECT_EQ(synchronize(way), CUDA_SUCCESS);
+      EXPECT_EQ(LimitTest::Free(), before) << "way " << way;
+      const conformance::Reply theirs = other.Allocate(before - kHalf);
+      EXPECT_EQ(theirs.result, CUDA_SUCCESS) << "way " << way;
+      EXPECT_EQ(other.Free(theirs.value).result, CUDA_SUCCESS);
+      EXPECT_TRUE(FreeBecomes(before));
+    }
+  }
+  CUDA_OK(cuEventDestroy_v2, event);
+}
+
+TEST_F(PoolLimits, ADestroyedPoolIsGivenBackAtOnce) {
+  const uint64_t before = LimitTest::Free();
+  const CUdeviceptr held = From(pool_, kBytes);
+  CUDA_OK(cuMemPoolDestroy, pool_);
+  pool_ = nullptr;
+  CUDA_OK(cuMemFreeAsync, held, nullptr);
+  CUDA_OK(cuCtxSynchronize);
+  EXPECT_EQ(LimitTest::Free(), before);
 }
 
 TEST_F(PoolLimits, MemPoolTrimToMakesRoom) {
