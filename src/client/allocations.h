@@ -27,6 +27,9 @@ struct Allocation {
   union {
     uint32_t pool = 0;  // kPool
     uint32_t times;     // kOpened
+    // kLarge, kSmall: under this number managed.h keeps what is charged on other devices; 0:
+    // nothing
+    uint32_t elsewhere;
   };
   uint8_t device = 0;  // index in the limits file
   Kind kind = Kind::kNone;
