@@ -361,8 +361,6 @@ prorata_driver_lazy:
   export cuMemAdvise_v2 327
   export cuMemAllocHost 333
   export cuMemAllocHost_v2 334
-  export cuMemBatchDecompressAsync 339
-  export cuMemBatchDecompressAsync_ptsz 340
   export cuMemDiscardBatchAsync 344
   export cuMemDiscardBatchAsync_ptsz 345
   export cuMemFreeHost 350

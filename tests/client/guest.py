@@ -64,6 +64,13 @@ class Cuda:
                                        None)
 
 
+class DecompressParams(ctypes.Structure):
+    _fields_ = [("src_bytes", ctypes.c_size_t), ("dst_bytes", ctypes.c_size_t),
+                ("dst_actual", ctypes.c_void_p), ("src", ctypes.c_void_p),
+                ("dst", ctypes.c_void_p), ("algorithm", ctypes.c_int),
+                ("padding", ctypes.c_ubyte * 20)]
+
+
 class Limits:
     def __init__(self):
         with open(os.path.join(os.environ["PRORATA_SHARE"], "limits"), "r+b") as file:
@@ -190,8 +197,9 @@ def too_small():
     return {"result": result, "active": active.value}
 
 
-def lease():
-    cuda, limits = Cuda(), Limits()
+def held(cuda, call):
+    """Whether a closed lease holds the call, and lets it go on when it opens."""
+    limits = Limits()
     assert cuda.start() == 0 and cuda.launch() == 0
     sequence = 2
     for _ in range(100):
@@ -200,7 +208,7 @@ def lease():
 
         def work(finished=done):
             cuda.lib.cuCtxSetCurrent(cuda.context)
-            cuda.launch()
+            call()
             finished.set()
 
         threading.Thread(target=work, daemon=True).start()
@@ -213,6 +221,18 @@ def lease():
             return {"blocked": blocked, "went_on": went_on, "beats_ms": 0}
         sequence += 2
     return {"blocked": blocked, "went_on": went_on, "beats_ms": pause_s * 1000}
+
+
+def lease():
+    cuda = Cuda()
+    return held(cuda, cuda.launch)
+
+
+def lease_decompression():
+    cuda = Cuda()
+    one, failed = DecompressParams(dst_bytes=MIB), ctypes.c_size_t()
+    return held(cuda, lambda: cuda.lib.cuMemBatchDecompressAsync(
+        ctypes.byref(one), ctypes.c_size_t(1), 0, ctypes.byref(failed), None))
 
 
 def silent():

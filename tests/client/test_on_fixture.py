@@ -123,7 +123,13 @@ class OnFixture(unittest.TestCase):
             "4": [0, 0, 0, 0, OUT_OF_MEMORY, True]})
 
     def test_a_closed_lease_holds_launches_until_it_opens(self):
-        answer = self.guest("lease")
+        self.holds("lease")
+
+    def test_a_closed_lease_holds_decompression_until_it_opens(self):
+        self.holds("lease_decompression")
+
+    def holds(self, scenario):
+        answer = self.guest(scenario)
         if answer["beats_ms"]:
             self.skipTest("the machine was too noisy: a heart that beats every 20 ms stood still for "
                           f"{answer['beats_ms']:.0f} ms and more each time")
