@@ -282,6 +282,24 @@ def lookups():
     return answers
 
 
+def unknown_lookups():
+    """What the driver has and the spec does not know, before cuInit and after it."""
+    cuda = Cuda()
+
+    def look_up(name):
+        address = ctypes.c_void_p()
+        result = cuda.lib.cuGetProcAddress_v2(name, ctypes.byref(address), 12000,
+                                              ctypes.c_uint64(0), None)
+        return result == 0 and ctypes.CFUNCTYPE(ctypes.c_int)(address.value)() == 42
+
+    first = look_up(b"cuNullBrandNew")
+    assert cuda.start() == 0
+    for known in (b"cuMemAlloc", b"cuCtxGetCurrent", b"cuGraphicsMapResources"):
+        cuda.lib.cuGetProcAddress_v2(known, ctypes.byref(ctypes.c_void_p()), 12000,
+                                     ctypes.c_uint64(0), None)
+    return {"passed": [first, look_up(b"cuNullBrandNew"), look_up(b"cuNoSuchThing")]}
+
+
 def threads_hammer():
     cuda = Cuda()
     assert cuda.start() == 0

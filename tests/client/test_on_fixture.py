@@ -157,6 +157,10 @@ class OnFixture(unittest.TestCase):
             "cuCtxGetCurrent 12000 0": "driver",
             "cuNoSuchThing 12000 0": "none 500"})
 
+    def test_functions_that_the_spec_does_not_know_are_passed_on_and_counted(self):
+        self.assertEqual(self.guest("unknown_lookups"), {"passed": [True, True, False]})
+        self.assertEqual(self.usage["ungoverned_functions"], 2)
+
     def test_many_threads_leave_nothing_charged(self):
         self.assertEqual(self.guest("threads_hammer")["end"], [LIMIT, LIMIT])
         self.assertEqual(self.usage["used_bytes"], 0)
