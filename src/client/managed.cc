@@ -99,7 +99,7 @@ bool ReservePrefetch(CUdeviceptr address, uint64_t bytes, uint32_t device, Prefe
     const OwnCalls own;
     if (PRORATA_REAL(cuMemGetAddressRange_v2)(&base, &size, address) != CUDA_SUCCESS) return true;
   }
-  if (bytes == 0 || bytes > size - (address - base)) return true;  // the driver refuses it
+  if (bytes == 0 || bytes > size - (address - base)) return true;  // see managed.h
   if (!FindAllocation(KeyOf(Space::kPointer, base), &allocation)) return true;
   if (allocation.shared || (allocation.kind != Kind::kLarge && allocation.kind != Kind::kSmall)) {
     return true;

@@ -11,7 +11,8 @@
 //      Where the rest is left nobody says, so A or B stays charged for all;
 //   D. prefetched to the host: as before, for the next access of a device brings it back.
 //
-// What a device's accesses bring without a prefetch the audit finds. A small allocation shares its
+// What a device's accesses bring without a prefetch the audit finds, and what a prefetch brings
+// whose range is not within one allocation (a driver may allow that). A small allocation shares its
 // slab with others, so it is charged by slabs wherever it goes, and stays charged where it was
 // made.
 

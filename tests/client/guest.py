@@ -188,6 +188,21 @@ def pools():
     return answers
 
 
+def many_host_pools():
+    """Of 600 pools of the host's memory: which allocations above the limit were refused."""
+    cuda = Cuda()
+    assert cuda.start() == 0
+    refused, address = [], ctypes.c_uint64()
+    props = PoolProps(alloc_type=1, location=Location(2, 0))
+    for number in range(600):
+        pool = ctypes.c_void_p()
+        assert cuda.lib.cuMemPoolCreate(ctypes.byref(pool), ctypes.byref(props)) == 0
+        if cuda.lib.cuMemAllocFromPoolAsync(ctypes.byref(address), ctypes.c_size_t(2048 * MIB),
+                                            pool, None) != 0:
+            refused.append(number)
+    return refused
+
+
 def too_small():
     Limits().overhead(2048 * MIB)
     cuda = Cuda()

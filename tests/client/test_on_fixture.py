@@ -122,6 +122,10 @@ class OnFixture(unittest.TestCase):
             "3": [0, 0, 0, 0, OUT_OF_MEMORY, True],
             "4": [0, 0, 0, 0, OUT_OF_MEMORY, True]})
 
+    def test_however_many_pools_of_the_host_are_free_of_charge(self):
+        # The 257th was taken for one of the device, and its allocations were refused.
+        self.assertEqual(self.guest("many_host_pools"), [])
+
     def test_a_closed_lease_holds_launches_until_it_opens(self):
         self.holds("lease")
 
