@@ -18,6 +18,7 @@ COPIES = (
     (r"cuMemcpy3D(Async)?", "Box3D(pCopy)"),
     (r"cuMemcpyBatchAsync", "CopyBatch(dsts, srcs, sizes, count)"),
     (r"cuMemcpy3DBatchAsync", "BoxBatch(opList, numOps)"),
+    (r"cuMemBatchDecompressAsync", "Decompression(paramsArray, count)"),
 )
 WAITS = r"cuStreamWaitEvent|cuStreamWaitValue(32|64)|cuStreamBatchMemOp|cuLaunchHostFunc|" \
         r"cuStreamAddCallback|cuWaitExternalSemaphoresAsync"

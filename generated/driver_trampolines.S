@@ -193,7 +193,6 @@ prorata_driver_lazy:
   export cuEventRecordWithFlags 118
   export cuEventRecordWithFlags_ptsz 119
   export cuEventRecord_ptsz 120
-  export cuEventSynchronize 121
   export cuExternalMemoryGetMappedBuffer 122
   export cuExternalMemoryGetMappedMipmappedArray 123
   export cuFlushGPUDirectRDMAWrites 124
@@ -362,10 +361,6 @@ prorata_driver_lazy:
   export cuMemAdvise_v2 327
   export cuMemAllocHost 333
   export cuMemAllocHost_v2 334
-  export cuMemBatchDecompressAsync 339
-  export cuMemBatchDecompressAsync_ptsz 340
-  export cuMemDiscardAndPrefetchBatchAsync 342
-  export cuMemDiscardAndPrefetchBatchAsync_ptsz 343
   export cuMemDiscardBatchAsync 344
   export cuMemDiscardBatchAsync_ptsz 345
   export cuMemFreeHost 350
@@ -390,12 +385,6 @@ prorata_driver_lazy:
   export cuMemPoolImportFromShareableHandle 379
   export cuMemPoolSetAccess 381
   export cuMemPoolSetAttribute 382
-  export cuMemPrefetchAsync 384
-  export cuMemPrefetchAsync_ptsz 385
-  export cuMemPrefetchAsync_v2 386
-  export cuMemPrefetchAsync_v2_ptsz 387
-  export cuMemPrefetchBatchAsync 388
-  export cuMemPrefetchBatchAsync_ptsz 389
   export cuMemRangeGetAttribute 390
   export cuMemRangeGetAttributes 391
   export cuMemSetAccess 394

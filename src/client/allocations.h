@@ -25,8 +25,11 @@ struct Allocation {
   uint64_t context = 0;  // CUcontext it dies with; 0: none (pools)
   uint64_t bytes = 0;
   union {
-    uint16_t pool = 0;  // kPool
-    uint16_t times;     // kOpened
+    uint32_t pool = 0;  // kPool
+    uint32_t times;     // kOpened
+    // kLarge, kSmall: under this number managed.h keeps what is charged on other devices; 0:
+    // nothing
+    uint32_t elsewhere;
   };
   uint8_t device = 0;  // index in the limits file
   Kind kind = Kind::kNone;

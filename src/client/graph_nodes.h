@@ -1,6 +1,8 @@
 #pragma once
 
-// Visiting the nodes of a graph and of its child graphs.
+// Visiting the nodes of a graph and of its child graphs, however deep they lie: programs nest them
+// without bound, and a node that is not visited is memory that nobody charges. So the way down is
+// kept in pages of its own and not on the stack of the program's thread.
 
 #include <cstdint>
 
@@ -10,34 +12,69 @@
 
 namespace prorata::client {
 
-inline constexpr uint32_t kMaxGraphLevels = 64;  // of child graphs
+enum class Visited {
+  kAll,
+  kUnlisted,  // the driver did not name all nodes
+  kNoMemory,  // to keep their handles in
+};
 
-// Runs f(node, type) for every node, the child graphs' own instead of the nodes that hold them.
-// False: some could not be visited. The caller is inside OwnCalls.
-template <typename F>
-bool ForEachNode(CUgraph graph, F&& f, uint32_t level = 0) {
+// The nodes of one graph, and how far they are visited. Lies in pages, before the handles.
+struct GraphLevel {
+  GraphLevel* parent;
+  size_t count;
+  size_t next;
+  size_t page_bytes;
+  CUgraphNode* nodes() { return reinterpret_cast<CUgraphNode*>(this + 1); }
+
+  static void Drop(GraphLevel** level) {
+    GraphLevel* const gone = *level;
+    *level = gone->parent;
+    UnmapPages(gone, gone->page_bytes);
+  }
+};
+
+// Puts the nodes of `graph` on top of *level; an empty graph needs no level.
+inline Visited PushGraph(CUgraph graph, GraphLevel** level) {
   size_t count = 0;
-  if (level == kMaxGraphLevels) return false;
-  if (PRORATA_REAL(cuGraphGetNodes)(graph, nullptr, &count) != CUDA_SUCCESS) return false;
-  if (count == 0) return true;
-  const size_t bytes = count * sizeof(CUgraphNode);
-  auto* nodes = static_cast<CUgraphNode*>(MapPages(bytes));
-  if (nodes == nullptr) return false;
-  bool all = PRORATA_REAL(cuGraphGetNodes)(graph, nodes, &count) == CUDA_SUCCESS;
-  for (size_t i = 0; all && i < count; ++i) {
+  if (PRORATA_REAL(cuGraphGetNodes)(graph, nullptr, &count) != CUDA_SUCCESS) {
+    return Visited::kUnlisted;
+  }
+  if (count == 0) return Visited::kAll;
+  const size_t bytes = sizeof(GraphLevel) + count * sizeof(CUgraphNode);
+  auto* made = static_cast<GraphLevel*>(MapPages(bytes));
+  if (made == nullptr) return Visited::kNoMemory;
+  *made = {*level, count, 0, bytes};
+  *level = made;
+  const CUresult result = PRORATA_REAL(cuGraphGetNodes)(graph, made->nodes(), &made->count);
+  return result == CUDA_SUCCESS ? Visited::kAll : Visited::kUnlisted;
+}
+
+// Runs f(node, type) for every node, the child graphs' own instead of the nodes that hold them. The
+// caller is inside OwnCalls.
+template <typename F>
+Visited ForEachNode(CUgraph graph, F&& f) {
+  GraphLevel* level = nullptr;
+  Visited visited = PushGraph(graph, &level);
+  while (visited == Visited::kAll && level != nullptr) {
+    if (level->next >= level->count) {
+      GraphLevel::Drop(&level);
+      continue;
+    }
+    const CUgraphNode node = level->nodes()[level->next++];
     CUgraphNodeType type;
     CUgraph child;
-    if (PRORATA_REAL(cuGraphNodeGetType)(nodes[i], &type) != CUDA_SUCCESS) {
-      all = false;
+    if (PRORATA_REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS) {
+      visited = Visited::kUnlisted;
     } else if (type != CU_GRAPH_NODE_TYPE_GRAPH) {
-      f(nodes[i], type);
+      f(node, type);
+    } else if (PRORATA_REAL(cuGraphChildGraphNodeGetGraph)(node, &child) != CUDA_SUCCESS) {
+      visited = Visited::kUnlisted;
     } else {
-      all = PRORATA_REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child) == CUDA_SUCCESS &&
-            ForEachNode(child, f, level + 1);
+      visited = PushGraph(child, &level);
     }
   }
-  UnmapPages(nodes, bytes);
-  return all;
+  while (level != nullptr) GraphLevel::Drop(&level);
+  return visited;
 }
 
 }  // namespace prorata::client

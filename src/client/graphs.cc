@@ -60,7 +60,7 @@ bool ReserveOn(uint32_t device, uint64_t bytes, uint64_t trims_seen, GraphReserv
   const bool grows = trims_seen != out->trims[device];
   // While it is reserved for, a trim for its own sake is welcome: what it takes is not counted yet.
   if (grows) of.launching.fetch_sub(1);
-  if (number == kMaxPools || (grows && !ReservePoolBytes(number, bytes, &out->pending[device]))) {
+  if (number == kNoPool || (grows && !ReservePoolBytes(number, bytes, &out->pending[device]))) {
     if (!grows) of.launching.fetch_sub(1);
     return false;
   }
@@ -93,7 +93,11 @@ CUresult InstantiateGraph(CUgraphExec* exec, CUgraph graph, bool uploads, CUresu
   Sum sum;
   {
     const OwnCalls own;
-    ForEachNode(graph, [&](CUgraphNode node, CUgraphNodeType type) { AddNode(node, type, &sum); });
+    const Visited visited = ForEachNode(
+        graph, [&](CUgraphNode node, CUgraphNodeType type) { AddNode(node, type, &sum); });
+    // What it allocates is not known, so it must not be had. A graph whose nodes the driver does
+    // not list is none, or one that it refuses to instantiate.
+    if (visited == Visited::kNoMemory) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (!sum.any) return Within(real);
   const Moving moving;

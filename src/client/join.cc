@@ -209,6 +209,7 @@ CUresult InitializeOnShare(unsigned int flags) {
   if (result != CUDA_SUCCESS) return result;
   __register_atfork(nullptr, nullptr, AfterForkInChild, __dso_handle);
   SetLive(kGoverned);
+  TellEarlyLookups();
   return CUDA_SUCCESS;
 }
 

@@ -68,6 +68,15 @@ TEST(ProcAddress, WhatIsNotOverriddenIsLeftAlone) {
   EXPECT_TRUE(IsOverriddenName("cuGraphLaunch"));
 }
 
+TEST(ProcAddress, WhatTheSpecHasIsKnown) {
+#define PRORATA_DRIVER_VERSION(name, version, flag, symbol) EXPECT_TRUE(IsKnownName(name)) << name;
+#include "generated/driver_versions.inc"
+#undef PRORATA_DRIVER_VERSION
+  for (const char* name :
+       {"", "a", "cuBrandNew", "cuMemAlloc_v2", "cuMemAllo", "cuMemAllocs", "zz"})
+    EXPECT_FALSE(IsKnownName(name)) << name;
+}
+
 constexpr char kA[] = "GPU-0a000000-0000-0000-0000-000000000001";
 constexpr char kB[] = "GPU-0b000000-0000-0000-0000-000000000002";
 

@@ -1,6 +1,7 @@
 #include "client/memory.h"
 
 #include "client/charge.h"
+#include "client/managed.h"
 #include "client/pools.h"
 #include "client/share.h"
 #include "client/sharing.h"
@@ -29,10 +30,14 @@ uint64_t TakeCharge(uint64_t key, const Allocation& allocation) {
     case Kind::kNone:
       return 0;
     case Kind::kSmall:
+      if (allocation.elsewhere != 0) ElsewhereGone(key, allocation);
       return DropSlabs(key >> kSlabShift, LastSlab(key, allocation.bytes) + 1);
     case Kind::kPool:
-      PoolAllocationGone();
+      PoolAllocationGone(allocation.pool);
       return 0;
+    case Kind::kLarge:
+      if (allocation.elsewhere != 0) ElsewhereGone(key, allocation);
+      return allocation.bytes;
     default:
       return allocation.bytes;
   }
@@ -159,6 +164,13 @@ void AfterFree(uint64_t key, const Allocation& allocation, CUresult result) {
 bool FindAllocation(uint64_t key, Allocation* allocation) {
   return g_allocations.Find(key, [allocation](const Allocation& found) {
     *allocation = found;
+    return true;
+  });
+}
+
+void ChangeAllocation(uint64_t key, void (*change)(Allocation&, void*), void* data) {
+  g_allocations.Find(key, [&](Allocation& found) {
+    change(found, data);
     return true;
   });
 }

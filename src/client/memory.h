@@ -49,6 +49,14 @@ bool FindAllocation(uint64_t key, Allocation* allocation);
 uint64_t NumberOfAllocation(uint64_t key);
 bool SetNumberOfAllocation(uint64_t key, uint64_t number);
 
+// Runs change(Allocation&), under a lock of the allocations, if `key` is one.
+void ChangeAllocation(uint64_t key, void (*change)(Allocation&, void*), void* data);
+template <typename Change>
+void ChangeAllocation(uint64_t key, Change& change) {
+  ChangeAllocation(
+      key, [](Allocation& found, void* data) { (*static_cast<Change*>(data))(found); }, &change);
+}
+
 // Accounts for another process's memory that was opened: `bytes` are charged for it already, or it
 // is held by `number` (0: it is not). False: as AccountLinear.
 bool AccountOpened(const Place& place, uint64_t key, uint64_t bytes, uint64_t number);

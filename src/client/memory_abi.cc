@@ -54,14 +54,14 @@ CUresult AllocateFromPool(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, uin
   const auto real = [&] { return call(out, bytes, pool, stream); };
   const Moving moving;
   uint64_t pending = 0;
-  if (number == kMaxPools || !ReservePool(number, bytes, &pending)) {
+  if (number == kNoPool || !ReservePool(number, bytes, &pending)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   const CUresult result = Within(real);
   if (result == CUDA_SUCCESS) {
     Allocation allocation;
     allocation.kind = Kind::kPool;
-    allocation.pool = static_cast<uint16_t>(number);
+    allocation.pool = number;
     AccountWhole(KeyOf(Space::kPointer, *out), allocation);
   }
   SettlePool(number, pending);
@@ -218,7 +218,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
       return result;
   }
   const uint32_t device = IndexOf(poolProps->location.id);
-  // Where there is no room for it its allocations are refused.
+  // Where there is no memory to remember it in, its allocations are refused.
   if (device != kNoDevice) PoolNumber(*pool, device);
   return result;
 }
@@ -234,4 +234,9 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   return Governed() ? DestroyPool(pool)
                     : Within([&] { return PRORATA_REAL(cuMemPoolDestroy)(pool); });
+}
+
+// For what the driver then takes out of the pools; what it proves about time is the fences' matter.
+CUresult cuEventSynchronize(CUevent hEvent) {
+  return Synchronized(Within([&] { return PRORATA_REAL(cuEventSynchronize)(hEvent); }));
 }

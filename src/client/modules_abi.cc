@@ -95,8 +95,11 @@ uint64_t StackBytes(uint32_t device, uint64_t of_each) {
 CUresult SetLimit(CUlimit limit, size_t value) {
   const auto call = [=] { return PRORATA_REAL(cuCtxSetLimit)(limit, value); };
   const bool heap = limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE;
-  const Place place =
-      Governed() && (heap || limit == CU_LIMIT_STACK_SIZE) ? CurrentPlace() : Place{};
+  const bool stack = limit == CU_LIMIT_STACK_SIZE;
+  // The device runtime's take what no document says, so nothing is expected, and all is measured.
+  const bool runtime = limit == CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT ||
+                       limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH;
+  const Place place = Governed() && (heap || stack || runtime) ? CurrentPlace() : Place{};
   size_t before = 0;
   if (place.device == kNoDevice ||
       Within([&] { return PRORATA_REAL(cuCtxGetLimit)(&before, limit); }) != CUDA_SUCCESS) {
@@ -105,7 +108,7 @@ CUresult SetLimit(CUlimit limit, size_t value) {
   const uint64_t key = KeyOf(
       Space::kLimit, reinterpret_cast<uint64_t>(place.context) + static_cast<uint64_t>(limit));
   uint64_t more = 0;
-  if (value > before) {
+  if (value > before && !runtime) {
     more = heap ? value - before : StackBytes(place.device, value - before);
     if (more > ~uint64_t{0} - kSlabBytes) return CUDA_ERROR_OUT_OF_MEMORY;
     more = RoundUp(more, kSlabBytes);

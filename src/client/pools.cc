@@ -5,37 +5,23 @@
 #include "client/charge.h"
 #include "client/guest.h"
 #include "client/moves.h"
+#include "client/pool_table.h"
 #include "client/share.h"
 
 namespace prorata::client {
+
+std::atomic<uint64_t> g_pool_frees;
+
 namespace {
 
-struct Pool {
-  Lock lock;
-  std::atomic<CUmemoryPool> handle;  // null: free; kDestroyed: by the program
-  std::atomic<CUmemoryPool> doomed;  // what the driver still has of it, unless somebody looks at it
-  uint32_t device;
-  uint64_t settled;
-  uint64_t pending;
-  std::atomic<uint64_t> generation;
-};
-constinit Pool g_pools[kMaxPools] = {};
-Lock g_entering;
-std::atomic<uint32_t> g_pool_count;
+constinit PoolTable g_pools;
 std::atomic<uint32_t> g_changed;
-std::atomic<CUmemoryPool> g_host_pools[kMaxPools];
-std::atomic<uint32_t> g_host_pool_count;  // used length of it
+std::atomic<uint64_t> g_frees_done;  // as of one pool, of all
+constinit Table<bool> g_host_pools;  // by handle
+std::atomic<uint32_t> g_host_pool_count;
 const CUmemoryPool kDestroyed = reinterpret_cast<CUmemoryPool>(1);
 
 bool Alive(CUmemoryPool handle) { return handle != nullptr && handle != kDestroyed; }
-
-uint32_t FindPool(CUmemoryPool pool) {
-  const uint32_t count = g_pool_count.load(std::memory_order_acquire);
-  for (uint32_t i = 0; i < count; ++i) {
-    if (g_pools[i].handle.load(std::memory_order_relaxed) == pool) return i;
-  }
-  return kMaxPools;
-}
 
 bool IsOfGraphs(const Pool& pool, CUmemoryPool handle) { return handle == GraphPool(pool.device); }
 
@@ -89,8 +75,20 @@ void LookAtDoomed(Pool& pool) {
   if (left) {
     pool.doomed.store(handle);
   } else {
-    pool.handle.store(nullptr);
+    g_pools.Gone(pool);
   }
+}
+
+// Whether a later synchronisation may make the pool give back more: it has more than it keeps.
+bool MayShrink(Pool& pool) {
+  const uint64_t charged = pool.Charged();
+  const CUmemoryPool handle = pool.handle.load();
+  if (charged == 0 || !Alive(handle)) return charged != 0;
+  cuuint64_t kept = 0;
+  const OwnCalls own;
+  const CUresult result =
+      PRORATA_REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &kept);
+  return result != CUDA_SUCCESS || charged > kept;
 }
 
 // As the driver does for a pool that is destroyed: the device's default pool becomes its current
@@ -109,25 +107,13 @@ bool LeaveCurrent(CUmemoryPool pool, CUdevice ordinal) {
 }  // namespace
 
 uint32_t PoolNumber(CUmemoryPool pool, uint32_t device) {
-  uint32_t number = FindPool(pool);
-  if (number != kMaxPools) return number;
-  const Holding entering(g_entering);
-  number = FindPool(pool);
-  if (number != kMaxPools) return number;
-  number = FindPool(nullptr);  // a destroyed one, with nothing charged any more
-  if (number == kMaxPools) {
-    number = g_pool_count.load();
-    if (number == kMaxPools) return kMaxPools;
-  }
-  g_pools[number].device = device;
-  g_pools[number].handle.store(pool);
-  if (number == g_pool_count.load()) g_pool_count.store(number + 1, std::memory_order_release);
-  return number;
+  const uint32_t number = g_pools.Find(pool);
+  return number != kNoPool ? number : g_pools.Enter(pool, device);
 }
 
 uint32_t PoolNumberOf(CUmemoryPool pool, uint32_t device) {
-  const uint32_t number = FindPool(pool);
-  if (number != kMaxPools) return number;
+  const uint32_t number = g_pools.Find(pool);
+  if (number != kNoPool) return number;
   for (uint32_t i = 0; g_share.ordinals > 1 && i < g_share.ordinals; ++i) {
     const auto ordinal = static_cast<CUdevice>(i);
     CUmemoryPool standard = nullptr, current = nullptr;
@@ -171,47 +157,67 @@ void SettlePool(uint32_t number, uint64_t pending_bytes) {
 }
 
 void SettlePoolHandle(CUmemoryPool pool) {
-  const uint32_t number = FindPool(pool);
-  if (pool != nullptr && number != kMaxPools) SettlePool(number, 0);
+  const uint32_t number = pool == nullptr ? kNoPool : g_pools.Find(pool);
+  if (number != kNoPool) SettlePool(number, 0);
 }
 
-void PoolAllocationGone() { g_changed.store(1, std::memory_order_relaxed); }
+void PoolAllocationGone(uint32_t number) {
+  g_pools[number].frees.fetch_add(1);
+  g_pool_frees.fetch_add(1);
+  g_changed.store(1, std::memory_order_relaxed);
+}
+
+// Every thread looks for itself: one that began earlier may have asked before this one's
+// synchronisation took effect. So a pool is done with only up to the frees that were counted before
+// it was asked.
+void SettleSynchronized() {
+  const uint64_t frees = g_pool_frees.load();
+  if (frees == g_frees_done.load()) return;
+  bool done = true;
+  const uint32_t count = g_pools.count();
+  for (uint32_t i = 0; i < count; ++i) {
+    Pool& pool = g_pools[i];
+    const uint64_t own_frees = pool.frees.load();
+    if (own_frees == pool.frees_done.load()) continue;
+    LookAtDoomed(pool);
+    if (Alive(pool.handle.load())) SettlePool(i, 0);
+    if (MayShrink(pool)) {
+      done = false;
+    } else {
+      pool.frees_done.store(own_frees);
+    }
+  }
+  if (done) g_frees_done.store(frees);
+}
 
 void HostPoolMade(CUmemoryPool pool) {
-  for (uint32_t i = 0; i < kMaxPools; ++i) {
-    CUmemoryPool none = nullptr;
-    if (!g_host_pools[i].compare_exchange_strong(none, pool)) continue;
-    uint32_t count = g_host_pool_count.load();
-    while (count <= i && !g_host_pool_count.compare_exchange_weak(count, i + 1)) {
-    }
-    return;
-  }
+  g_host_pools.Update(reinterpret_cast<uint64_t>(pool), [](bool&, bool made) {
+    if (made) g_host_pool_count.fetch_add(1);
+    return true;
+  });
 }
 
 bool IsHostPool(CUmemoryPool pool) {
-  const uint32_t count = g_host_pool_count.load();
-  for (uint32_t i = 0; i < count; ++i) {
-    if (g_host_pools[i].load(std::memory_order_relaxed) == pool) return true;
-  }
-  return false;
+  return g_host_pool_count.load(std::memory_order_relaxed) != 0 && pool != nullptr &&
+         g_host_pools.Find(reinterpret_cast<uint64_t>(pool), [](bool) { return true; });
 }
 
 CUresult DestroyPool(CUmemoryPool handle) {
   const auto destroy = [handle] { return PRORATA_REAL(cuMemPoolDestroy)(handle); };
-  // Forgotten before the call: after it the driver may give the handle to a pool of the device.
-  for (uint32_t i = 0; handle != nullptr && i < g_host_pool_count.load(); ++i) {
-    CUmemoryPool own = handle;
-    if (!g_host_pools[i].compare_exchange_strong(own, nullptr)) continue;
+  if (IsHostPool(handle)) {
+    // Forgotten before the call: after it the driver may give the handle to a pool of the device.
+    bool was;
+    if (g_host_pools.Take(reinterpret_cast<uint64_t>(handle), &was)) g_host_pool_count.fetch_sub(1);
     const CUresult result = Within(destroy);
     if (result != CUDA_SUCCESS) HostPoolMade(handle);
     return result;
   }
-  const uint32_t number = handle == nullptr ? kMaxPools : FindPool(handle);
-  if (number == kMaxPools) return Within(destroy);  // nothing was ever allocated from it
+  const uint32_t number = handle == nullptr ? kNoPool : g_pools.Find(handle);
+  if (number == kNoPool) return Within(destroy);  // nothing was ever allocated from it
   Pool& pool = g_pools[number];
   if (!LeaveCurrent(handle, g_share.ordinal_of_index[pool.device])) return Within(destroy);
-  CUmemoryPool expected = handle;
-  if (!pool.handle.compare_exchange_strong(expected, kDestroyed)) return CUDA_ERROR_INVALID_VALUE;
+  if (!g_pools.Forget(handle)) return CUDA_ERROR_INVALID_VALUE;
+  pool.handle.store(kDestroyed);
   pool.doomed.store(handle);
   LookAtDoomed(pool);
   g_changed.store(1, std::memory_order_relaxed);
@@ -220,21 +226,21 @@ CUresult DestroyPool(CUmemoryPool handle) {
 
 void SettleChangedPools() {
   if (g_changed.exchange(0) == 0) return;
-  const uint32_t count = g_pool_count.load(std::memory_order_acquire);
+  const uint32_t count = g_pools.count();
   bool more = false;
   for (uint32_t i = 0; i < count; ++i) {
     LookAtDoomed(g_pools[i]);
-    const CUmemoryPool handle = g_pools[i].handle.load();
-    more |= handle != nullptr;
-    if (Alive(handle)) SettlePool(i, 0);
+    if (g_pools[i].Charged() == 0) continue;
+    more = true;
+    if (Alive(g_pools[i].handle.load())) SettlePool(i, 0);
   }
-  // Freed memory leaves a pool at the program's next synchronisation, which we do not see: look
-  // again for as long as there are pools.
+  // Freed memory leaves a pool at a synchronisation that SettleSynchronized may not see (the driver
+  // has calls that wait for themselves): look again for as long as one has memory.
   if (more) g_changed.store(1, std::memory_order_relaxed);
 }
 
 bool TrimPools(uint32_t device) {
-  const uint32_t count = g_pool_count.load(std::memory_order_acquire);
+  const uint32_t count = g_pools.count();
   bool any = false;
   for (uint32_t i = 0; i < count; ++i) {
     if (g_pools[i].device != device) continue;
@@ -244,7 +250,7 @@ bool TrimPools(uint32_t device) {
       any = true;
       continue;
     }
-    if (!Alive(handle)) continue;
+    if (!Alive(handle) || g_pools[i].Charged() == 0) continue;
     const bool of_graphs = IsOfGraphs(g_pools[i], handle);
     if (of_graphs && !MayTrimGraphs(device)) continue;
     {

@@ -22,14 +22,16 @@
 // and whose memory stays charged, to the byte. Whoever looks at a doomed pool takes its handle out
 // of `doomed` and puts it back, so that one alone destroys it. Pool numbers are reused after that.
 
+#include <atomic>
 #include <cstdint>
 
 #include "client/real.h"
+#include "client/share.h"
 
 namespace prorata::client {
 
 inline constexpr uint64_t kPoolChunkBytes = uint64_t{32} << 20;
-inline constexpr uint32_t kMaxPools = 256;
+inline constexpr uint32_t kNoPool = ~uint32_t{0};
 
 // The pool that the driver keeps for the graphs of a device (graphs.h): a name, and no handle.
 inline CUmemoryPool GraphPool(uint32_t device) {
@@ -38,7 +40,8 @@ inline CUmemoryPool GraphPool(uint32_t device) {
 // Before the graphs' pool is trimmed; false: not now.
 bool MayTrimGraphs(uint32_t device);
 
-// The number of the pool, entered if new; kMaxPools: too many. `device` is taken for new ones.
+// The number of the pool, entered if new; kNoPool: no memory to keep it in. `device` is taken for
+// new ones.
 uint32_t PoolNumber(CUmemoryPool pool, uint32_t device);
 // The same for a pool that may be any: what device it is on cannot be asked of it, so those that
 // the program makes are entered then, and of the others the driver is asked whether they are the
@@ -55,11 +58,26 @@ void SettlePool(uint32_t number, uint64_t pending_bytes);
 // After something that may have made the pool smaller: settles it when it is known.
 void SettlePoolHandle(CUmemoryPool pool);
 
-// An allocation of some pool was freed: the helper settles soon.
-void PoolAllocationGone();
+// An allocation of pool `number` was freed. The driver takes the memory out of the pool when the
+// program synchronises next: Synchronized settles then, before another process of the share is
+// refused what is free already; whatever it misses the helper settles soon.
+void PoolAllocationGone(uint32_t number);
+
+extern std::atomic<uint64_t> g_pool_frees;
+void SettleSynchronized();
+
+// After the program's synchronising call; answers its result. One load in a process that never
+// freed to a pool.
+inline CUresult Synchronized(CUresult result) {
+  if (g_pool_frees.load(std::memory_order_relaxed) != 0 && result == CUDA_SUCCESS && Governed()) {
+    SettleSynchronized();
+  }
+  return result;
+}
 
 // A pool whose memory is the host's was made: what is allocated from it is free of charge, until it
-// is destroyed. One too many is taken for a pool of the device, and charged.
+// is destroyed. One that there is no memory to remember is taken for a pool of the device, and
+// charged.
 void HostPoolMade(CUmemoryPool pool);
 bool IsHostPool(CUmemoryPool pool);
 
@@ -69,7 +87,7 @@ CUresult DestroyPool(CUmemoryPool pool);
 // Helper: settles all pools if something changed since.
 void SettleChangedPools();
 
-// Makes the device's pools give back what they keep unused. True if there was any pool.
+// Makes the device's pools give back what they keep unused. True if any pool had memory.
 bool TrimPools(uint32_t device);
 
 }  // namespace prorata::client

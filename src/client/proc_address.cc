@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <string_view>
 
 #include "generated/cuda_abi.h"
 
@@ -55,9 +56,36 @@ consteval Rows MakeRows() {
 
 constexpr Rows kRows = MakeRows();
 
+// Base names, of all functions, in their order.
+constexpr const char* kNames[] = {
+#define PRORATA_DRIVER_VERSION(name, version, flag, symbol) name,
+#include "generated/driver_versions.inc"
+#undef PRORATA_DRIVER_VERSION
+};
+constexpr size_t kNameCount = sizeof kNames / sizeof kNames[0];
+
+consteval bool NamesAreSorted() {
+  for (size_t i = 1; i < kNameCount; ++i) {
+    if (std::string_view(kNames[i]) < kNames[i - 1]) return false;
+  }
+  return true;
+}
+static_assert(NamesAreSorted());
+
 constexpr int kPerThreadFlag = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 
 }  // namespace
+
+bool IsKnownName(const char* name) {
+  size_t low = 0, high = kNameCount;
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    const int order = std::strcmp(kNames[middle], name);
+    if (order == 0) return true;
+    (order < 0 ? low : high) = order < 0 ? middle + 1 : middle;
+  }
+  return false;
+}
 
 bool IsOverriddenName(const char* name) {
   for (const VersionRow& row : kRows.row) {

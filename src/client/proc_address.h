@@ -23,6 +23,10 @@ struct VersionRow {
 const VersionRow* FindOverride(const char* name, int version, uint64_t flags,
                                bool (*has)(uint32_t index));
 
+// Whether the spec has a function of this name, governed or not. Cheap, for a program looks up some
+// hundreds.
+bool IsKnownName(const char* name);
+
 // Whether any form of the name is overridden: cheap, so most lookups end here.
 bool IsOverriddenName(const char* name);
 

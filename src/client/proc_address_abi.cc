@@ -8,6 +8,10 @@
 //   C. a version above the spec's may mean a form that the spec does not know. The driver is asked
 //      again at the spec's version: the same pointer means the same form, so B; another pointer is
 //      left to the program, ungoverned, and counted
+//   D. a name that the spec does not know is a newer driver's: as C
+//
+// A runtime looks its functions up before cuInit: what is counted until then is told when the
+// process has joined its share.
 
 #include <atomic>
 
@@ -33,15 +37,22 @@ void* OverrideAddress(uint32_t index) {
 
 bool DriverHas(uint32_t index) { return DriverAddress(static_cast<DriverIndex>(index)) != nullptr; }
 
+std::atomic<uint64_t> g_before_joining;
+
 void CountUngoverned() {
-  if (Live() == kUngoverned || g_share.usage == nullptr) return;
+  if (Live() != kGoverned) {
+    g_before_joining.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
   g_share.usage->devices[0].ungoverned_functions.fetch_add(1, std::memory_order_relaxed);
 }
 
 // `ask(version, pfn)` repeats the lookup at another version.
 template <typename Ask>
 void Substitute(const char* symbol, void** pfn, int version, cuuint64_t flags, Ask&& ask) {
-  if (symbol == nullptr || pfn == nullptr || *pfn == nullptr || !IsOverriddenName(symbol)) return;
+  if (symbol == nullptr || pfn == nullptr || *pfn == nullptr) return;
+  if (!IsKnownName(symbol)) return CountUngoverned();
+  if (!IsOverriddenName(symbol)) return;
   if (version > kSpecVersion) {
     void* at_spec = nullptr;
     if (ask(kSpecVersion, &at_spec) != CUDA_SUCCESS || at_spec != *pfn) {
@@ -55,6 +66,11 @@ void Substitute(const char* symbol, void** pfn, int version, cuuint64_t flags, A
 }
 
 }  // namespace
+
+void TellEarlyLookups() {
+  g_share.usage->devices[0].ungoverned_functions.fetch_add(g_before_joining.exchange(0));
+}
+
 }  // namespace prorata::client
 
 using namespace prorata::client;

@@ -78,6 +78,9 @@ uint32_t CurrentDevice();
 // The whole of cuInit.
 CUresult InitializeAndJoin(unsigned int flags);
 
+// Counts for the share, which was joined just now, what was looked up before (proc_address_abi.cc).
+void TellEarlyLookups();
+
 // Finds the folder of this process's share: PRORATA_SHARE, else /run/prorata/share. False: none is
 // configured.
 bool FindShareFolder(char* folder, size_t capacity);

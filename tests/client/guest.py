@@ -64,6 +64,13 @@ class Cuda:
                                        None)
 
 
+class DecompressParams(ctypes.Structure):
+    _fields_ = [("src_bytes", ctypes.c_size_t), ("dst_bytes", ctypes.c_size_t),
+                ("dst_actual", ctypes.c_void_p), ("src", ctypes.c_void_p),
+                ("dst", ctypes.c_void_p), ("algorithm", ctypes.c_int),
+                ("padding", ctypes.c_ubyte * 20)]
+
+
 class Limits:
     def __init__(self):
         with open(os.path.join(os.environ["PRORATA_SHARE"], "limits"), "r+b") as file:
@@ -181,6 +188,21 @@ def pools():
     return answers
 
 
+def many_host_pools():
+    """Of 600 pools of the host's memory: which allocations above the limit were refused."""
+    cuda = Cuda()
+    assert cuda.start() == 0
+    refused, address = [], ctypes.c_uint64()
+    props = PoolProps(alloc_type=1, location=Location(2, 0))
+    for number in range(600):
+        pool = ctypes.c_void_p()
+        assert cuda.lib.cuMemPoolCreate(ctypes.byref(pool), ctypes.byref(props)) == 0
+        if cuda.lib.cuMemAllocFromPoolAsync(ctypes.byref(address), ctypes.c_size_t(2048 * MIB),
+                                            pool, None) != 0:
+            refused.append(number)
+    return refused
+
+
 def too_small():
     Limits().overhead(2048 * MIB)
     cuda = Cuda()
@@ -190,8 +212,9 @@ def too_small():
     return {"result": result, "active": active.value}
 
 
-def lease():
-    cuda, limits = Cuda(), Limits()
+def held(cuda, call):
+    """Whether a closed lease holds the call, and lets it go on when it opens."""
+    limits = Limits()
     assert cuda.start() == 0 and cuda.launch() == 0
     sequence = 2
     for _ in range(100):
@@ -200,7 +223,7 @@ def lease():
 
         def work(finished=done):
             cuda.lib.cuCtxSetCurrent(cuda.context)
-            cuda.launch()
+            call()
             finished.set()
 
         threading.Thread(target=work, daemon=True).start()
@@ -213,6 +236,18 @@ def lease():
             return {"blocked": blocked, "went_on": went_on, "beats_ms": 0}
         sequence += 2
     return {"blocked": blocked, "went_on": went_on, "beats_ms": pause_s * 1000}
+
+
+def lease():
+    cuda = Cuda()
+    return held(cuda, cuda.launch)
+
+
+def lease_decompression():
+    cuda = Cuda()
+    one, failed = DecompressParams(dst_bytes=MIB), ctypes.c_size_t()
+    return held(cuda, lambda: cuda.lib.cuMemBatchDecompressAsync(
+        ctypes.byref(one), ctypes.c_size_t(1), 0, ctypes.byref(failed), None))
 
 
 def silent():
@@ -260,6 +295,24 @@ def lookups():
         answers[f"{name} {version} {flags}"] = ours or (
             "driver" if address.value else f"none {result}")
     return answers
+
+
+def unknown_lookups():
+    """What the driver has and the spec does not know, before cuInit and after it."""
+    cuda = Cuda()
+
+    def look_up(name):
+        address = ctypes.c_void_p()
+        result = cuda.lib.cuGetProcAddress_v2(name, ctypes.byref(address), 12000,
+                                              ctypes.c_uint64(0), None)
+        return result == 0 and ctypes.CFUNCTYPE(ctypes.c_int)(address.value)() == 42
+
+    first = look_up(b"cuNullBrandNew")
+    assert cuda.start() == 0
+    for known in (b"cuMemAlloc", b"cuCtxGetCurrent", b"cuGraphicsMapResources"):
+        cuda.lib.cuGetProcAddress_v2(known, ctypes.byref(ctypes.c_void_p()), 12000,
+                                     ctypes.c_uint64(0), None)
+    return {"passed": [first, look_up(b"cuNullBrandNew"), look_up(b"cuNoSuchThing")]}
 
 
 def threads_hammer():

@@ -34,10 +34,12 @@ int main(int argc, char** argv) {
     const prorata::protocol::DeviceUsage& one = usage->devices[0];
     std::printf(
         "{\"used_bytes\": %llu, \"overhead_bytes\": %llu, \"refusals\": %llu, "
-        "\"device_time_ns\": %llu, \"launches\": %llu, \"joins\": %llu}\n",
+        "\"device_time_ns\": %llu, \"launches\": %llu, \"joins\": %llu, "
+        "\"ungoverned_functions\": %llu}\n",
         (unsigned long long)one.used_bytes, (unsigned long long)one.overhead_bytes,
         (unsigned long long)one.refusals, (unsigned long long)one.device_time_ns,
-        (unsigned long long)one.launches, (unsigned long long)share.joins());
+        (unsigned long long)one.launches, (unsigned long long)share.joins(),
+        (unsigned long long)one.ungoverned_functions);
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

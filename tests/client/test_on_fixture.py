@@ -122,8 +122,18 @@ class OnFixture(unittest.TestCase):
             "3": [0, 0, 0, 0, OUT_OF_MEMORY, True],
             "4": [0, 0, 0, 0, OUT_OF_MEMORY, True]})
 
+    def test_however_many_pools_of_the_host_are_free_of_charge(self):
+        # The 257th was taken for one of the device, and its allocations were refused.
+        self.assertEqual(self.guest("many_host_pools"), [])
+
     def test_a_closed_lease_holds_launches_until_it_opens(self):
-        answer = self.guest("lease")
+        self.holds("lease")
+
+    def test_a_closed_lease_holds_decompression_until_it_opens(self):
+        self.holds("lease_decompression")
+
+    def holds(self, scenario):
+        answer = self.guest(scenario)
         if answer["beats_ms"]:
             self.skipTest("the machine was too noisy: a heart that beats every 20 ms stood still for "
                           f"{answer['beats_ms']:.0f} ms and more each time")
@@ -150,6 +160,10 @@ class OnFixture(unittest.TestCase):
             "cuMemAlloc 99999 0": ["cuMemAlloc_v2"],
             "cuCtxGetCurrent 12000 0": "driver",
             "cuNoSuchThing 12000 0": "none 500"})
+
+    def test_functions_that_the_spec_does_not_know_are_passed_on_and_counted(self):
+        self.assertEqual(self.guest("unknown_lookups"), {"passed": [True, True, False]})
+        self.assertEqual(self.usage["ungoverned_functions"], 2)
 
     def test_many_threads_leave_nothing_charged(self):
         self.assertEqual(self.guest("threads_hammer")["end"], [LIMIT, LIMIT])

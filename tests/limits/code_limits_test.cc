@@ -12,6 +12,8 @@ namespace {
 
 constexpr uint64_t kHeapBytes = 64 * kMib;
 
+constexpr size_t kManyLaunches = 64 << 10;
+
 class CodeLimits : public LimitTest {
  protected:
   // Libraries take their memory when they are loaded.
@@ -228,6 +230,25 @@ TEST_F(CodeLimits, CtxSetLimitRefused) {
   LimitIsRefused(CU_LIMIT_STACK_SIZE, stack + 1024);  // 264 MiB where 132 * 2048 threads fit
   LimitIsRefused(CU_LIMIT_PRINTF_FIFO_SIZE, kHeapBytes);
   LimitIsRefused(CU_LIMIT_MALLOC_HEAP_SIZE, kHeapBytes);
+  if (!OnRealGpu()) {  // what it takes there is not known, only measured
+    LimitIsRefused(CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, kManyLaunches);
+  }
+}
+TEST_F(CodeLimits, CtxSetLimitOfPendingLaunchesCharged) {
+  size_t count = 0;
+  CUDA_OK(cuCtxGetLimit, &count, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT);
+  const uint64_t before = Free();
+  CUDA_OK(cuCtxSetLimit, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, kManyLaunches);
+  if (!OnRealGpu()) {
+    EXPECT_LE(Free() + 64 * kMib, before) << "the device has it";
+  }
+  CUDA_OK(cuCtxSetLimit, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, 2 * kManyLaunches);
+  if (!OnRealGpu()) {
+    EXPECT_LE(Free() + 128 * kMib, before);
+    EXPECT_GE(Free() + 512 * kMib, before) << "not charged twice";
+  }
+  CUDA_OK(cuCtxSetLimit, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, count);
+  EXPECT_TRUE(Charged(0));
 }
 // In a context of its own: a heap cannot be made smaller everywhere.
 TEST_F(CodeLimits, CtxSetLimitCharged) {

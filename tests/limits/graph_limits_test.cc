@@ -188,6 +188,24 @@ TEST_F(GraphLimits, GraphMovedChildCharged) {
   LaunchIsCharged(Parent(Parent(Captured(kBytes))));
 }
 
+// However deep a child graph lies, its allocations are found.
+TEST_F(GraphLimits, DeepChildRefused) {
+  SKIP_UNLESS(MovesGraphs(), "child graphs that are moved (CUDA 13.0)");
+  for (const int depth : {20, 200}) {
+    CUgraph graph = Graph(AddMemAllocNode, kBytes);
+    for (int i = 0; i < depth; ++i) graph = Parent(graph);
+    LaunchIsRefused(graph);
+  }
+}
+TEST_F(GraphLimits, DeepChildCharged) {
+  SKIP_UNLESS(MovesGraphs(), "child graphs that are moved (CUDA 13.0)");
+  for (const int depth : {20, 200}) {
+    CUgraph graph = Graph(AddMemAllocNode, kBytes);
+    for (int i = 0; i < depth; ++i) graph = Parent(graph);
+    LaunchIsCharged(graph);
+  }
+}
+
 TEST_F(GraphLimits, GraphAddNodeRefused) {
   LaunchIsRefused(Graph(AddNode, kBytes));
   LaunchIsRefused(Graph(AddNodeV2, kBytes));

@@ -1,5 +1,8 @@
 // Stream-ordered memory: what the pools reserve on the device.
 
+#include <vector>
+
+#include "../conformance/other_process.h"
 #include "limits.h"
 
 namespace prorata::limits {
@@ -99,6 +102,29 @@ TEST_F(PoolLimits, MemAllocFromPoolAsyncTrimsBeforeItIsRefused) {
   CUDA_OK(cuMemFree_v2, address);
 }
 
+TEST_F(PoolLimits, ManyPoolsAreCharged) {
+  std::vector<CUmemoryPool> pools(600);
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
+  for (CUmemoryPool& pool : pools) {
+    CUDA_OK(cuMemPoolCreate, &pool, &props);
+  }
+  for (const size_t number : {size_t{0}, pools.size() / 2, pools.size() - 1}) {
+    CUdeviceptr address = 0;
+    CUDA_OK(cuMemAllocFromPoolAsync, &address, kBytes, pools[number], nullptr) << number;
+    EXPECT_TRUE(Charged(Reserved(pools[number]))) << number;
+    Free(address);
+    EXPECT_TRUE(Charged(0)) << number;
+  }
+  LeaveRoom(kBytes / 2);
+  CUdeviceptr address = 0;
+  Refused([&] { return CUDA(cuMemAllocFromPoolAsync)(&address, kBytes, pools.back(), nullptr); });
+  for (CUmemoryPool pool : pools) {
+    CUDA_OK(cuMemPoolDestroy, pool);
+  }
+}
+
 TEST_F(PoolLimits, MemFreeAsyncMakesRoom) {
   LeaveRoom(kBytes + 32 * kMib);
   const CUdeviceptr address = From(pool_, kBytes);
@@ -113,6 +139,51 @@ TEST_F(PoolLimits, MemFreeAsyncGivesBack) {
   Free(From(pool_, kBytes));
   EXPECT_TRUE(Charged(Reserved(pool_)));
   EXPECT_LT(Reserved(pool_), kBytes);
+}
+
+// What the driver takes out of a pool by itself, when the program synchronises, another process of
+// the share can have at once.
+TEST_F(PoolLimits, SynchronizeGivesBackAtOnce) {
+  constexpr uint64_t kHalf = 768 * kMib;
+  conformance::OtherProcess other;
+  CUevent event = nullptr;
+  CUDA_OK(cuEventCreate, &event, 0);
+  const uint64_t before = LimitTest::Free();
+  const auto synchronize = [&](int way) {
+    switch (way) {
+      case 0:
+        return CUDA(cuStreamSynchronize)(nullptr);
+      case 1:
+        return CUDA(cuCtxSynchronize)();
+      default:
+        return CUDA(cuEventSynchronize)(event);
+    }
+  };
+  for (int way = 0; way < 3; ++way) {
+    for (CUmemoryPool pool : {default_, pool_}) {
+      const CUdeviceptr first = From(pool, kHalf), second = From(pool, kHalf);
+      CUDA_OK(cuMemFreeAsync, first, nullptr);
+      CUDA_OK(cuMemFreeAsync, second, nullptr);
+      CUDA_OK(cuEventRecord, event, nullptr);
+      EXPECT_EQ(synchronize(way), CUDA_SUCCESS);
+      EXPECT_EQ(LimitTest::Free(), before) << "way " << way;
+      const conformance::Reply theirs = other.Allocate(before - kHalf);
+      EXPECT_EQ(theirs.result, CUDA_SUCCESS) << "way " << way;
+      EXPECT_EQ(other.Free(theirs.value).result, CUDA_SUCCESS);
+      EXPECT_TRUE(FreeBecomes(before));
+    }
+  }
+  CUDA_OK(cuEventDestroy_v2, event);
+}
+
+TEST_F(PoolLimits, ADestroyedPoolIsGivenBackAtOnce) {
+  const uint64_t before = LimitTest::Free();
+  const CUdeviceptr held = From(pool_, kBytes);
+  CUDA_OK(cuMemPoolDestroy, pool_);
+  pool_ = nullptr;
+  CUDA_OK(cuMemFreeAsync, held, nullptr);
+  CUDA_OK(cuCtxSynchronize);
+  EXPECT_EQ(LimitTest::Free(), before);
 }
 
 TEST_F(PoolLimits, MemPoolTrimToMakesRoom) {

@@ -4,18 +4,16 @@ import re
 import harness
 
 PROGRAM = harness.BUILD / "tests" / "limits_suite"
-SHARE = ["--memory", "3GiB"]
 TIMEOUT_S = 240
 
 
-class Limits(harness.MachineTestCase):
-    # Code has a size, so that its charge can be judged.
-    MACHINE_TOML = "[[devices]]\nmodule_memory = \"6MiB\"\nmulticast = true\n"
+class LimitsCase(harness.MachineTestCase):
+    SHARE = ["--memory", "3GiB"]
 
     def run_suite(self, suite):
         self.machine.start_agent()
         status, out, err = self.machine.call(
-            self.machine.command([*SHARE, "--name", suite.lower()],
+            self.machine.command([*self.SHARE, "--name", suite.lower()],
                                  [PROGRAM, f"--gtest_filter={suite}.*"]), TIMEOUT_S)
         print(out)
         self.assertEqual(status, 0, out[-12000:] + err[-4000:])
@@ -24,9 +22,23 @@ class Limits(harness.MachineTestCase):
         if "[  PASSED  ] 0 tests" in out:
             self.skipTest(re.search(r"Skipped\n(.*)", out)[1])
 
+
+class LimitsOfSeveral(LimitsCase):
+    MACHINE_TOML = 2 * "[[devices]]\nmemory = \"4GiB\"\n"
+    SHARE = ["--gpus", "2", "--memory", "1GiB"]
+
+    def test_managed_limits(self):
+        self.run_suite("ManagedLimits")
+
+
+class Limits(LimitsCase):
+    # Code has a size, so that its charge can be judged.
+    MACHINE_TOML = "[[devices]]\nmodule_memory = \"6MiB\"\nmulticast = true\n"
+
     def test_every_suite_has_a_method(self):
         methods = {name.removeprefix("test_").replace("_", "").lower()
-                   for name in dir(self) if name.startswith("test_") and name.endswith("_limits")}
+                   for case in (Limits, LimitsOfSeveral) for name in dir(case)
+                   if name.startswith("test_") and name.endswith("_limits")}
         status, out, err = self.machine.call([PROGRAM, "--gtest_list_tests"])
         self.assertEqual(status, 0, err)
         suites = re.findall(r"^(\w+)\.", out, re.M)

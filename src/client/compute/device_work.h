@@ -2,11 +2,11 @@
 
 // What copies, fills and waits in a stream are to the device.
 //
-// A copy from the device's memory to its own and a fill run on it: they pass the gate and are
-// charged as kernels are. What runs elsewhere (a copy from or to the host, or to another device, on
-// copy engines; a wait for an event, a word of memory, a host function, a semaphore of others) is
-// neither. A wait ends the batch before it, and the next one begins behind it: so it is known
-// whether that has begun.
+// A copy from the device's memory to its own, a fill and a decompression run on it: they pass the
+// gate and are charged as kernels are. What runs elsewhere (a copy from or to the host, or to
+// another device, on copy engines; a wait for an event, a word of memory, a host function, a
+// semaphore of others) is neither. A wait ends the batch before it, and the next one begins behind
+// it: so it is known whether that has begun.
 //
 // Which end is where: by the name of the call and the types in a box; where those leave it open, by
 // the driver's pointer attributes, once for a slab of addresses (a few are remembered per thread).
@@ -36,6 +36,8 @@ StreamWork PeerCopy(CUcontext dst, CUcontext src, uint64_t bytes);
 StreamWork CopyBatch(const CUdeviceptr* dsts, const CUdeviceptr* srcs, const size_t* sizes,
                      size_t count);
 StreamWork BoxBatch(const CUDA_MEMCPY3D_BATCH_OP* boxes, size_t count);
+// What is unpacked is written to the device, by an engine of it or by kernels of the driver's.
+StreamWork Decompression(const CUmemDecompressParams* params, size_t count);
 
 template <typename Pointer>
 bool EndOnDevice(CUmemorytype type, Pointer address) {

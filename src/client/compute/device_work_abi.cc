@@ -100,6 +100,12 @@ StreamWork BoxBatch(const CUDA_MEMCPY3D_BATCH_OP* boxes, size_t count) {
   return all;
 }
 
+StreamWork Decompression(const CUmemDecompressParams* params, size_t count) {
+  StreamWork all{.on_device = true};
+  for (size_t i = 0; params != nullptr && i < count; ++i) all.bytes += params[i].dstNumBytes;
+  return all;
+}
+
 uint64_t CopyKey(uint64_t bytes) {
   // Three bits below the highest one.
   const int top = bytes < 8 ? 3 : 63 - __builtin_clzll(bytes);

@@ -81,9 +81,9 @@ void ExecMade(CUgraphExec exec, CUgraph graph) {
   uint32_t devices = 0;
   {
     const OwnCalls own;
-    const bool all = ForEachNode(
+    const Visited visited = ForEachNode(
         graph, [&](CUgraphNode node, CUgraphNodeType type) { devices |= NodeDevices(node, type); });
-    if (!all) devices = kUnknown;
+    if (visited != Visited::kAll) devices = kUnknown;
   }
   devices &= possible;
   const bool noted =

@@ -1,8 +1,10 @@
 // The program's own synchronisation proves that what it waited for is done: without another call of
-// the driver. What was launched meanwhile, by other threads, it says nothing of.
+// the driver. What was launched meanwhile, by other threads, it says nothing of. And the driver
+// gives back what its memory pools do not keep (pools.h).
 
 #include "client/compute/library_world.h"
 #include "client/contexts.h"
+#include "client/pools.h"
 #include "client/share.h"
 
 namespace prorata::client {
@@ -40,19 +42,20 @@ CUresult SynchronizeContext(CUcontext context, Call&& call) {
 using namespace prorata::client;
 
 CUresult cuStreamSynchronize(CUstream hStream) {
-  return SynchronizeStream(hStream, false,
-                           [&] { return PRORATA_REAL(cuStreamSynchronize)(hStream); });
+  return Synchronized(SynchronizeStream(
+      hStream, false, [&] { return PRORATA_REAL(cuStreamSynchronize)(hStream); }));
 }
 
 CUresult cuStreamSynchronize_ptsz(CUstream hStream) {
-  return SynchronizeStream(hStream, true,
-                           [&] { return PRORATA_REAL(cuStreamSynchronize_ptsz)(hStream); });
+  return Synchronized(SynchronizeStream(
+      hStream, true, [&] { return PRORATA_REAL(cuStreamSynchronize_ptsz)(hStream); }));
 }
 
 CUresult cuCtxSynchronize() {
-  return SynchronizeContext(nullptr, [] { return PRORATA_REAL(cuCtxSynchronize)(); });
+  return Synchronized(SynchronizeContext(nullptr, [] { return PRORATA_REAL(cuCtxSynchronize)(); }));
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx) {
-  return SynchronizeContext(ctx, [&] { return PRORATA_REAL(cuCtxSynchronize_v2)(ctx); });
+  return Synchronized(
+      SynchronizeContext(ctx, [&] { return PRORATA_REAL(cuCtxSynchronize_v2)(ctx); }));
 }

@@ -96,4 +96,10 @@ CUresult SizeStacks(Context* ctx, size_t bytes_of_each) {
   return Resize(ctx, CU_LIMIT_STACK_SIZE, more * threads);
 }
 
+CUresult SizePendingLaunches(Context* ctx, size_t count) {
+  const uint64_t more = count > kDefaultPendingLaunches ? count - kDefaultPendingLaunches : 0;
+  if (more > ~uint64_t{0} / kPendingLaunchBytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  return Resize(ctx, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, more * kPendingLaunchBytes);
+}
+
 }  // namespace prorata::simgpu::driver

@@ -12,6 +12,8 @@
 //            module loaded on (CUDA C++ Programming Guide, Heap Memory Allocation)
 //   stacks   what CU_LIMIT_STACK_SIZE is more than by default, for every thread that the device
 //            holds, at once
+//   launches what CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT is more than by default, at once (CUDA
+//            C++ Programming Guide, CUDA Dynamic Parallelism; how much a launch takes is assumed)
 //
 // All need D().mutex. CUDA_ERROR_OUT_OF_MEMORY when the device is full; nothing has changed then.
 
@@ -20,6 +22,8 @@ namespace prorata::simgpu::driver {
 inline constexpr size_t kDefaultStackBytes = 1024;
 inline constexpr size_t kDefaultPrintfBytes = size_t{1} << 20;
 inline constexpr size_t kDefaultHeapBytes = size_t{8} << 20;
+inline constexpr size_t kDefaultPendingLaunches = 2048;
+inline constexpr uint64_t kPendingLaunchBytes = 4096;
 inline constexpr uint64_t kThreadsPerSm = 2048;
 
 // Whether code is loaded with its module, and not at its first use (CUDA_MODULE_LOADING).
@@ -32,5 +36,6 @@ void ForgetCode(Module* module, Context* ctx);
 
 CUresult SizeHeaps(Context* ctx);
 CUresult SizeStacks(Context* ctx, size_t bytes_of_each);
+CUresult SizePendingLaunches(Context* ctx, size_t count);
 
 }  // namespace prorata::simgpu::driver

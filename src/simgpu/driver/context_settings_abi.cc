@@ -1,5 +1,6 @@
 // What a program can set on a context and read back. None of it changes the model, except that
-// values out of range are refused as on a device, and larger heaps and stacks take device memory.
+// values out of range are refused as on a device, and larger heaps, stacks and counts of pending
+// launches take device memory.
 
 #include "generated/cuda_abi.h"
 #include "simgpu/driver/code_memory.h"
@@ -24,7 +25,7 @@ size_t DefaultLimit(CUlimit limit) {
     case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
       return 2;
     case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
-      return 2048;
+      return kDefaultPendingLaunches;
     case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
       return 64;
     default:
@@ -56,6 +57,9 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   std::lock_guard lock(D().mutex);
   if (limit == CU_LIMIT_STACK_SIZE) {
     if (CUresult result = SizeStacks(ctx, value)) return result;
+  }
+  if (limit == CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT) {
+    if (CUresult result = SizePendingLaunches(ctx, value)) return result;
   }
   if (!Broken(Rule::kLimitsStay)) ctx->limits[limit] = value;
   return CUDA_SUCCESS;
