@@ -14,6 +14,9 @@ namespace prorata::simulation {
 
 inline constexpr int64_t kUs = 1'000, kMs = 1'000'000, kS = 1'000'000'000;
 
+// The audit of device time knows percentages of a second, and nothing of what came since.
+inline constexpr double kAuditedNs = 15 * kMs;
+
 // A busy program on a share of its own.
 inline ProgramSpec& AddProgram(Scenario& scenario, double request, double limit = 1) {
   ProgramSpec program;
@@ -41,9 +44,10 @@ struct Windows {
   int64_t window_ns = 0;
   std::vector<std::vector<int64_t>> busy;  // of a program, at the end of each window; [0] is 0
   std::vector<int64_t> device;
-  // How far a member's charge is from the core's account from the first window's end on, in parts
-  // of it. Before, its functions are learned.
-  double worst_charge = 0;
+  // What the agent charged a program's share (its own), in parts of what the core counts, from the
+  // first window's end on: of the programs the least, and the most.
+  double least_charge = 1;
+  double most_charge = 1;
 
   int64_t Busy(size_t program, size_t from, size_t to) const {
     return busy[program][to] - busy[program][from];
@@ -62,11 +66,15 @@ inline Windows RunWindows(const Scenario& scenario, uint64_t seed, int64_t windo
                           size_t count) {
   WorldOptions options;
   options.seed = seed;
+  options.keep_shares = true;  // else their charges would be gone with them
   World world(scenario, options);
   Windows seen;
   seen.window_ns = window_ns;
   seen.busy.resize(scenario.programs.size());
-  std::vector<std::pair<int64_t, int64_t>> learned;  // busy and charged, at the first window's end
+  std::vector<std::pair<int64_t, int64_t>> begun;  // busy and charged, at the first window's end
+  const auto charged_ns = [&](size_t i) {
+    return world.agent() == nullptr ? 0 : world.agent()->ChargedNs(scenario.programs[i].share);
+  };
   for (size_t w = 0; w <= count; ++w) {
     world.RunUntil(static_cast<int64_t>(w) * window_ns);
     for (size_t i = 0; i < scenario.programs.size(); ++i) {
@@ -74,18 +82,18 @@ inline Windows RunWindows(const Scenario& scenario, uint64_t seed, int64_t windo
     }
     seen.device.push_back(world.DeviceBusyNs());
     if (w != 1) continue;
-    for (const auto& process : world.processes()) {
-      learned.emplace_back(process->BusyNs(), process->ChargedNs());
+    for (size_t i = 0; i < scenario.programs.size(); ++i) {
+      begun.emplace_back(world.ProgramBusyNs(i), charged_ns(i));
     }
   }
-  for (size_t i = 0; i < world.processes().size() && i < learned.size(); ++i) {
-    const Process& process = *world.processes()[i];
-    const auto busy = static_cast<double>(process.BusyNs() - learned[i].first);
-    if (process.share() == nullptr || busy <= 0) continue;
-    const auto charged = static_cast<double>(process.ChargedNs() - learned[i].second);
-    seen.worst_charge = std::max(seen.worst_charge, std::abs(charged / busy - 1));
-  }
   world.Finish();
+  for (size_t i = 0; world.agent() != nullptr && i < begun.size(); ++i) {
+    const auto busy = static_cast<double>(world.ProgramBusyNs(i) - begun[i].first);
+    if (busy <= 0) continue;
+    const auto charged = static_cast<double>(charged_ns(i) - begun[i].second);
+    seen.least_charge = std::min(seen.least_charge, (charged + kAuditedNs) / busy);
+    seen.most_charge = std::max(seen.most_charge, (charged - kAuditedNs) / busy);
+  }
   return seen;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "simulation/bars.h"
 #include "simulation/report.h"
@@ -53,49 +54,52 @@ const Terms kTerms[] = {
 
 // Seen over all of kTerms x kKinds x seeds; printed, for the table.
 TEST(Bars, EntitlementsAndDeviceUse) {
-  Unmet(
-      "up to 2 points with a limit that equals its request; the members' own measure is off with 5 "
-      "ms kernels",
-      [] {
-        for (const Kind& kind : kKinds) {
-          for (const Terms& terms : kTerms) {
-            Scenario scenario;
-            scenario.duration_ns = 6 * kS;
-            for (size_t i = 0; i < terms.entitled.size(); ++i) {
-              kind.make(
-                  AddProgram(scenario, terms.request_limit[i].first, terms.request_limit[i].second),
-                  i);
-            }
-            // One program alone, the best of them, without prorata.
-            double alone = 0;
-            for (size_t i = 0; i < scenario.programs.size(); ++i) {
-              alone = std::max(alone, UseAlone(scenario, i));
-            }
-            for (uint64_t seed = 1; seed <= 3; ++seed) {
-              const Windows seen = RunWindows(scenario, seed, 1 * kS, 6);
-              double worst_5s = 0, worst_1s = 0;
-              for (size_t i = 0; i < terms.entitled.size(); ++i) {
-                worst_5s = std::max(worst_5s, std::abs(seen.Achieved(i, 1, 6) - terms.entitled[i]));
-                for (size_t w = 1; w + 1 <= 6; ++w) {
-                  worst_1s =
-                      std::max(worst_1s, std::abs(seen.Achieved(i, w, w + 1) - terms.entitled[i]));
-                }
-              }
-              const double use = seen.Use(1, 6) / alone;
-              std::printf(
-                  "%-22s %-8s 5 s %5.2f points, 1 s %5.2f points, use %6.2f %%, charged %5.2f %%\n",
-                  terms.name, kind.name, worst_5s * 100, worst_1s * 100, use * 100,
-                  seen.worst_charge * 100);
-              const std::string which =
-                  std::string(terms.name) + ", " + kind.name + ", seed " + std::to_string(seed);
-              EXPECT_LE(seen.worst_charge, 0.02) << which;
-              EXPECT_LE(worst_5s, 0.01) << which;
-              EXPECT_LE(worst_1s, 0.03) << which;
-              EXPECT_GE(use, 0.98) << which;
-            }
+  std::vector<double> unmet;
+  for (const Kind& kind : kKinds) {
+    for (const Terms& terms : kTerms) {
+      Scenario scenario;
+      scenario.duration_ns = 6 * kS;
+      for (size_t i = 0; i < terms.entitled.size(); ++i) {
+        const auto& [request, limit] = terms.request_limit[i];
+        kind.make(AddProgram(scenario, request, limit), i);
+      }
+      // One program alone, the best of them, without prorata.
+      double alone = 0;
+      for (size_t i = 0; i < scenario.programs.size(); ++i) {
+        alone = std::max(alone, UseAlone(scenario, i));
+      }
+      for (uint64_t seed = 1; seed <= 3; ++seed) {
+        const Windows seen = RunWindows(scenario, seed, 1 * kS, 6);
+        double worst_5s = 0, worst_1s = 0;
+        for (size_t i = 0; i < terms.entitled.size(); ++i) {
+          const double entitled = terms.entitled[i];
+          worst_5s = std::max(worst_5s, std::abs(seen.Achieved(i, 1, 6) - entitled));
+          for (size_t w = 1; w + 1 <= 6; ++w) {
+            worst_1s = std::max(worst_1s, std::abs(seen.Achieved(i, w, w + 1) - entitled));
           }
         }
-      });
+        const double use = seen.Use(1, 6) / alone;
+        std::printf(
+            "%-22s %-8s 5 s %5.2f points, 1 s %5.2f points, use %6.2f %%, charged %.3f to %.3f\n",
+            terms.name, kind.name, worst_5s * 100, worst_1s * 100, use * 100, seen.least_charge,
+            seen.most_charge);
+        const std::string which =
+            std::string(terms.name) + ", " + kind.name + ", seed " + std::to_string(seed);
+        EXPECT_GE(seen.least_charge, 0.99) << which;
+        EXPECT_LE(seen.most_charge, 1.03) << which;
+        EXPECT_LE(worst_5s, 0.01) << which;
+        EXPECT_LE(worst_1s, 0.03) << which;
+        if (terms.entitled.size() == 8 && std::string(kind.name) == "5 ms") {
+          unmet.push_back(use);
+        } else {
+          EXPECT_GE(use, 0.98) << which;
+        }
+      }
+    }
+  }
+  Unmet("eight shares with kernels of 5 ms: 3 % of the device is lost at handovers", [&unmet] {
+    for (const double use : unmet) EXPECT_GE(use, 0.98);
+  });
 }
 
 // One millisecond of work every twenty, beside two best-effort programs with kernels of 2 ms.
@@ -147,45 +151,35 @@ Scenario PairWithGaps(int64_t switch_ns, int64_t kernel_ns, int per_sync, int64_
 // 6 ms of work, then 4 ms of none: two of them fit into each other's gaps, where a switch of the
 // device costs nothing as well as where the device's own slices lose to it.
 TEST(Bars, APairWithGapsKeepsUpWithNoProrata) {
-  Unmet("the bar of 95 % in use, which no prorata at all does not reach with slow switches", [] {
-    for (const int64_t switch_ns : {100 * kUs, 10 * kUs}) {
-      const Scenario scenario = PairWithGaps(switch_ns, 500 * kUs, 12, 4 * kMs);
-      Scenario without = scenario;
-      without.prorata = false;
-      for (uint64_t seed = 1; seed <= 3; ++seed) {
-        const double use = RunWindows(scenario, seed, 1 * kS, 6).Use(1, 6);
-        const double throughput = use / RunWindows(without, seed, 1 * kS, 6).Use(1, 6);
-        std::printf(
-            "a pair with gaps, a switch of %3lld us: %.1f %% in use, %.1f %% of no prorata\n",
-            static_cast<long long>(switch_ns / kUs), use * 100, throughput * 100);
-        EXPECT_GE(throughput, 0.97) << switch_ns << ", seed " << seed;
-        EXPECT_GE(use, 0.95) << switch_ns << ", seed " << seed;
-      }
+  for (const int64_t switch_ns : {100 * kUs, 10 * kUs}) {
+    const Scenario scenario = PairWithGaps(switch_ns, 500 * kUs, 12, 4 * kMs);
+    Scenario without = scenario;
+    without.prorata = false;
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      const double use = RunWindows(scenario, seed, 1 * kS, 6).Use(1, 6);
+      const double throughput = use / RunWindows(without, seed, 1 * kS, 6).Use(1, 6);
+      std::printf("a pair with gaps, a switch of %3lld us: %.1f %% in use, %.1f %% of no prorata\n",
+                  static_cast<long long>(switch_ns / kUs), use * 100, throughput * 100);
+      EXPECT_GE(throughput, 0.99) << switch_ns << ", seed " << seed;
     }
-  });
+  }
 }
 
 // Each waits for a kernel of 50 us and sleeps as long: by turns the pair has what one alone can
 // use.
 TEST(Bars, TwoProgramsWithShortBurstsAndGapsRunTogether) {
-  Unmet("the members' own measure is off while they co-run", [] {
-    for (const int64_t switch_ns : {100 * kUs, 10 * kUs}) {
-      const Scenario scenario = PairWithGaps(switch_ns, 50 * kUs, 1, 50 * kUs);
-      Scenario without = scenario;
-      without.prorata = false;
-      const Windows seen = RunWindows(scenario, 1, 1 * kS, 6);
-      const double throughput = seen.Use(1, 6) / RunWindows(without, 1, 1 * kS, 6).Use(1, 6);
-      std::printf("bursts of 50 us, a switch of %3lld us: %.1f %% of no prorata, charged %.1f %%\n",
-                  static_cast<long long>(switch_ns / kUs), throughput * 100,
-                  seen.worst_charge * 100);
-      EXPECT_GE(throughput, 0.95) << switch_ns;
-      EXPECT_NEAR(seen.Achieved(0, 1, 6), 0.5, 0.03) << switch_ns;
-      // Where a switch takes twice as long as a kernel it is in what is measured.
-      if (switch_ns < 50 * kUs) {
-        EXPECT_LE(seen.worst_charge, 0.1) << switch_ns;
-      }
-    }
-  });
+  for (const int64_t switch_ns : {100 * kUs, 10 * kUs}) {
+    const Scenario scenario = PairWithGaps(switch_ns, 50 * kUs, 1, 50 * kUs);
+    Scenario without = scenario;
+    without.prorata = false;
+    const Windows seen = RunWindows(scenario, 1, 1 * kS, 6);
+    const double throughput = seen.Use(1, 6) / RunWindows(without, 1, 1 * kS, 6).Use(1, 6);
+    std::printf("bursts of 50 us, a switch of %3lld us: %.1f %% of no prorata\n",
+                static_cast<long long>(switch_ns / kUs), throughput * 100);
+    EXPECT_GE(throughput, 0.99) << switch_ns;
+    EXPECT_NEAR(seen.Achieved(0, 1, 6), 0.5, 0.03) << switch_ns;
+    EXPECT_GE(seen.least_charge, 0.99) << switch_ns;
+  }
 }
 
 // Beside one of higher priority that always wants the device nobody hangs for ever.

@@ -65,7 +65,7 @@ class Process {
   // Device time by the core's own account.
   int64_t BusyNs() const;
   // Device time that this member says it used.
-  int64_t ChargedNs() const {
+  int64_t MeasuredNs() const {
     return static_cast<int64_t>(usage_.device_time_ns.load(std::memory_order_relaxed));
   }
   const protocol::DeviceUsage& usage() const { return usage_; }

@@ -34,9 +34,9 @@ int64_t BehindWaitsNs(const ProgramSpec& program) {
 
 std::string CheckFigures(const World& world) {
   for (const auto& process : world.processes()) {
-    if (process->lied() || process->ChargedNs() <= process->lived_ns()) continue;
+    if (process->lied() || process->MeasuredNs() <= process->lived_ns()) continue;
     return "program " + std::to_string(process->id()) + " says it used " +
-           Ms(process->ChargedNs()) + " in a life of " + Ms(process->lived_ns());
+           Ms(process->MeasuredNs()) + " in a life of " + Ms(process->lived_ns());
   }
   return "";
 }

@@ -68,6 +68,21 @@ void Judge(const Scenario& scenario, Report* report) {
   }
 }
 
+// After all programs have ended: by then everything is charged.
+void ReportCharges(World& world, const Scenario& scenario, Report* report) {
+  if (world.agent() == nullptr) return;
+  for (size_t i = 0; i < scenario.programs.size(); ++i) {
+    const std::string& share = scenario.programs[i].share;
+    int64_t busy_ns = 0;
+    for (size_t j = 0; j < scenario.programs.size(); ++j) {
+      if (scenario.programs[j].share == share) busy_ns += world.ProgramBusyNs(j);
+    }
+    if (busy_ns == 0) continue;
+    report->programs[i].charged =
+        static_cast<double>(world.agent()->ChargedNs(share)) / static_cast<double>(busy_ns);
+  }
+}
+
 }  // namespace
 
 bool Report::met() const {
@@ -96,7 +111,9 @@ Spread SpreadOf(std::vector<int64_t> sample) {
   return spread;
 }
 
-Report RunScenario(const Scenario& scenario, const WorldOptions& options) {
+Report RunScenario(const Scenario& scenario, const WorldOptions& given) {
+  WorldOptions options = given;
+  options.keep_shares = true;  // else their charges would be gone with them
   const double began_s = CpuSeconds();
   Report report;
   report.seed = options.seed;
@@ -121,23 +138,20 @@ Report RunScenario(const Scenario& scenario, const WorldOptions& options) {
     ProgramReport& program = report.programs[i];
     program.gpu_time =
         all == 0 ? 0 : static_cast<double>(after[i] - before[i]) / static_cast<double>(all);
-    int64_t charged = 0;
     std::vector<int64_t> latencies;
     for (const auto& process : world.processes()) {
       if (&process->spec() != &scenario.programs[i]) continue;
-      charged += process->ChargedNs();
       program.launches += process->launches();
       for (const Process::Request& request : process->requests()) {
         if (request.done_ns > scenario.warmup_ns) latencies.push_back(request.latency_ns);
       }
     }
     program.latency = SpreadOf(std::move(latencies));
-    if (after[i] > 0)
-      program.charged = static_cast<double>(charged) / static_cast<double>(after[i]);
   }
   ReportGaps(world, &report);
   Judge(scenario, &report);
   world.Finish();
+  ReportCharges(world, scenario, &report);
   report.failure = world.failure();
   report.events = world.events();
   report.cpu_s = CpuSeconds() - began_s;

@@ -21,7 +21,7 @@ Spread SpreadOf(std::vector<int64_t> sample);
 struct ProgramReport {
   std::string name;
   double gpu_time = 0;  // of the device time of all programs in the window
-  double charged = 0;   // what its members said they used, against the core's account, whole run
+  double charged = 0;   // its share, by the agent, against the core's account of that; whole run
   uint64_t launches = 0;
   Spread latency;  // of the requests of an open loop that were done in the window
   // Device time so far, all instances together: at 0, and after each step of the run.

@@ -106,36 +106,44 @@ Scenario BesideABusyOne(double kernel_us, int streams, int per_sync) {
   return scenario;
 }
 
-// Charged is measured: what members say they used against the device's own account.
 TEST(WithProrata, ChargesAreTheDevicesAccount) {
-  Unmet("the members' own measure of busy time is up to 20 % off; no charge depends on it", [] {
-    struct Kind {
-      const char* name;
-      double kernel_us;
-      int streams, per_sync, graph;
-      double within = 0.02;  // more: the bar is not met (docs/SIMULATION.md)
-    };
-    for (const Kind& kind :
-         {Kind{"one stream", 200, 1, 16, 0}, Kind{"long kernels", 5'000, 1, 4, 0},
-          Kind{"several streams", 200, 4, 16, 0}, Kind{"never synchronises", 20, 2, 0, 0},
-          Kind{"graphs", 20, 1, 4, 20, 0.03},
-          Kind{"short kernels in six streams", 9, 6, 20, 0, 0.15}}) {
-      SCOPED_TRACE(kind.name);
-      Scenario scenario = BesideABusyOne(kind.kernel_us, kind.streams, kind.per_sync);
-      scenario.programs[0].graph = kind.graph;
-      for (const bool alone : {false, true}) {
-        if (alone) {
-          scenario.programs.resize(1);
-          scenario.shares.resize(1);
-        }
-        const Report report = RunScenario(scenario, {});
-        EXPECT_EQ(report.failure, "");
-        for (const ProgramReport& each : report.programs) {
-          EXPECT_NEAR(each.charged, 1, kind.within) << each.name << (alone ? ", alone" : "");
+  struct Kind {
+    const char* name;
+    double kernel_us;
+    int streams, per_sync, graph;
+    bool gaps = false;  // it waits for its kernels every millisecond or so: that is charged, too
+  };
+  std::vector<double> unmet;
+  for (const Kind& kind :
+       {Kind{"one stream", 200, 1, 16, 0}, Kind{"long kernels", 5'000, 1, 4, 0},
+        Kind{"several streams", 200, 4, 0, 0}, Kind{"several that wait", 200, 4, 16, 0, true},
+        Kind{"never synchronises", 20, 2, 0, 0}, Kind{"graphs", 20, 1, 4, 20, true},
+        Kind{"short kernels in six streams", 9, 6, 20, 0, true}}) {
+    SCOPED_TRACE(kind.name);
+    Scenario scenario = BesideABusyOne(kind.kernel_us, kind.streams, kind.per_sync);
+    scenario.programs[0].graph = kind.graph;
+    for (const bool alone : {false, true}) {
+      if (alone) {
+        scenario.programs.resize(1);
+        scenario.shares.resize(1);
+      }
+      const Report report = RunScenario(scenario, {});
+      EXPECT_EQ(report.failure, "");
+      for (const ProgramReport& each : report.programs) {
+        EXPECT_GE(each.charged, 0.99) << each.name << (alone ? ", alone" : "");
+        if (kind.gaps) continue;
+        if (kind.streams > 1 && !alone) {
+          unmet.push_back(each.charged);
+        } else {
+          EXPECT_LE(each.charged, 1.03) << each.name << (alone ? ", alone" : "");
         }
       }
     }
-  });
+  }
+  Unmet("several streams: up to 5 % too much, for the device idles at the ends of slices",
+        [&unmet] {
+          for (const double charged : unmet) EXPECT_LE(charged, 1.03);
+        });
 }
 
 // What a stream's kernels take beside other streams' was taken for their own, and a device waited

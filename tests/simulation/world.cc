@@ -300,6 +300,9 @@ void World::WatchIdleness() {
     idle.stretch_ns += now_ns() - idle.seen_ns - (used_ns - idle.used_ns);
     if (used_ns > idle.used_ns) {
       idle.long_ns += std::max<int64_t>(0, idle.stretch_ns - kShortNs);
+      if (idle.stretch_ns >= 100'000) {
+        Trace("was idle for us", static_cast<uint32_t>(device), idle.stretch_ns / 1000);
+      }
       idle.stretch_ns = 0;
     }
     idle.seen_ns = now_ns();

@@ -35,7 +35,7 @@ struct Batch {
   bool unknown = false;  // holds a launch without an estimate
   bool pressed = false;  // when it was fenced, the fence before it was still outstanding: the
                          // device had work all along, so end to end is what the batch took
-  bool prompt = false;   // fenced right after its first launch
+  bool prompt = false;   // fenced right after its first launch, with a start event of its own
   uint32_t streams = 1;  // busy on the device when it was fenced, this one included
 };
 
@@ -66,6 +66,9 @@ inline Measured MeasureBatch(const Batch& batch, uint64_t elapsed_ns, bool crowd
     seen.doubtful = elapsed_ns > room_ns || elapsed_ns < batch.estimate_ns / 2;
   } else if (!exact) {
     seen.doubtful = elapsed_ns > 2 * room_ns;
+  } else {
+    // It was learned beside others. Until that is put right the device is known to be done late.
+    seen.doubtful = elapsed_ns < batch.estimate_ns - batch.estimate_ns / 4;
   }
   return seen;
 }

@@ -96,7 +96,9 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
        .open = open.launches != 0 && compute.backlog.StillNs(now_ns) < kFenceAtNs,
        .persistent = open.persistent_ns != 0,
        .blocked = blocked,
-       .erratic = now_ns < compute.erratic_until_ns.load(std::memory_order_relaxed),
+       // What a stream's kernels took beside other streams' is known within bounds only.
+       .erratic = now_ns < compute.erratic_until_ns.load(std::memory_order_relaxed) ||
+                  ((lease & protocol::kLeaseOpen) == 0 && compute.occupancy.reasons() > 1),
        .failsafe = compute.failsafe.load(std::memory_order_relaxed) != 0,
        .last_work_ns = submitted_ns > ended_ns ? submitted_ns : ended_ns,
        .end_ns = still_ns > 0 ? now_ns + static_cast<int64_t>(still_ns) : fences_end_ns,

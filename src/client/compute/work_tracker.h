@@ -368,13 +368,14 @@ class WorkTracker : public WorkPoller<World> {
     const uint64_t key = stream->batch_key.exchange(0, std::memory_order_relaxed);
     const uint32_t streams = compute.occupancy.reasons();
     fence->follows = stream->follows && !fence->started;
-    fence->batch = {.key = key == kMixedKey ? 0 : key,
-                    .launches = LaunchesIn(open),
-                    .estimate_ns = NsIn(open),
-                    .unknown = unknown,
-                    .pressed = fence->follows && polled && stream->pending.load() != 0,
-                    .prompt = just_launched && world_.NowNs() - began_ns < kPromptNs,
-                    .streams = streams > 1 ? streams : 1};
+    fence->batch = {
+        .key = key == kMixedKey ? 0 : key,
+        .launches = LaunchesIn(open),
+        .estimate_ns = NsIn(open),
+        .unknown = unknown,
+        .pressed = fence->follows && polled && stream->pending.load() != 0,
+        .prompt = fence->started && just_launched && world_.NowNs() - began_ns < kPromptNs,
+        .streams = streams > 1 ? streams : 1};
     fence->backlog_ns = fence->batch.estimate_ns + (unknown ? kUnknownNs : 0);
     const Recorded recorded = world_.Record(*stream, fence->end);
     if (recorded != Recorded::kYes) {
