@@ -5,24 +5,36 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <string>
 
 namespace prorata::simulation {
 namespace {
 
-// PRORATA_TEST_SEED repeats a run; PRORATA_SIMULATION_RUNS: more of them, or fewer.
-TEST(RandomWorlds, KeepWhatIsPromised) {
-  Unmet("about one random world in seven breaks a promise (docs/SIMULATION.md)", [] {
-    const char* const text = std::getenv("PRORATA_SIMULATION_RUNS");
-    const uint64_t runs = text != nullptr ? std::strtoull(text, nullptr, 10) : 300;
-    const uint64_t first = FreshSeed();
-    int failures = 0;
-    for (uint64_t seed = first; seed < first + runs && failures < 5; ++seed) {
-      const std::string wrong = CheckRandomWorld(seed);
-      failures += !wrong.empty();
-      EXPECT_EQ(wrong, "") << "seed " << seed << "; to see it again: build/bin/simulation --random "
-                           << "--from " << seed << " --trace FILE\n"
-                           << Describe(RandomScenario(seed));
+// PRORATA_TEST_SEED repeats a run; PRORATA_SIMULATION_RUNS: more of them, or fewer. Each that breaks
+// a promise is named. The target is none; seen is one in fifty, so more than one in twenty is new.
+TEST(RandomWorlds, NearlyAllKeepWhatIsPromised) {
+  const char* const text = std::getenv("PRORATA_SIMULATION_RUNS");
+  const uint64_t runs = text != nullptr ? std::strtoull(text, nullptr, 10) : 300;
+  const uint64_t first = FreshSeed();
+  uint64_t broken = 0;
+  for (uint64_t seed = first; seed < first + runs; ++seed) {
+    const std::string wrong = CheckRandomWorld(seed);
+    if (wrong.empty()) continue;
+    ++broken;
+    std::printf("seed %llu: %s\nto see it again: build/bin/simulation --random --from %llu --trace "
+                "FILE\n%s",
+                static_cast<unsigned long long>(seed), wrong.c_str(),
+                static_cast<unsigned long long>(seed), Describe(RandomScenario(seed)).c_str());
+  }
+  EXPECT_LE(broken, runs / 20);
+}
+
+TEST(RandomWorlds, AllKeepWhatIsPromised) {
+  Unmet("one random world in fifty breaks a promise (docs/SIMULATION.md); these do", [] {
+    for (const uint64_t seed : {100016, 100020, 100124}) {
+      EXPECT_EQ(CheckRandomWorld(seed), "") << seed;
     }
   });
 }
