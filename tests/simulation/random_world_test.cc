@@ -12,8 +12,9 @@
 namespace prorata::simulation {
 namespace {
 
-// PRORATA_TEST_SEED repeats a run; PRORATA_SIMULATION_RUNS: more of them, or fewer. Each that breaks
-// a promise is named. The target is none; seen is one in fifty, so more than one in twenty is new.
+// PRORATA_TEST_SEED repeats a run; PRORATA_SIMULATION_RUNS: more of them, or fewer. Each that
+// breaks a promise is named. The target is none; seen is one in fifty, so more than one in twenty
+// is new.
 TEST(RandomWorlds, NearlyAllKeepWhatIsPromised) {
   const char* const text = std::getenv("PRORATA_SIMULATION_RUNS");
   const uint64_t runs = text != nullptr ? std::strtoull(text, nullptr, 10) : 300;
@@ -23,10 +24,11 @@ TEST(RandomWorlds, NearlyAllKeepWhatIsPromised) {
     const std::string wrong = CheckRandomWorld(seed);
     if (wrong.empty()) continue;
     ++broken;
-    std::printf("seed %llu: %s\nto see it again: build/bin/simulation --random --from %llu --trace "
-                "FILE\n%s",
-                static_cast<unsigned long long>(seed), wrong.c_str(),
-                static_cast<unsigned long long>(seed), Describe(RandomScenario(seed)).c_str());
+    std::printf(
+        "seed %llu: %s\nto see it again: build/bin/simulation --random --from %llu --trace "
+        "FILE\n%s",
+        static_cast<unsigned long long>(seed), wrong.c_str(), static_cast<unsigned long long>(seed),
+        Describe(RandomScenario(seed)).c_str());
   }
   EXPECT_LE(broken, runs / 20);
 }

@@ -54,7 +54,7 @@ void DeviceLeases::BoundBacklogs() {
       if (other.terms.request > Fraction::Zero()) alone_ns = std::min(alone_ns, kBesideRequestsNs);
       if (other.terms.priority <= on.terms.priority) continue;
       // Beyond the bound a batch may be under way, and another may just have passed it.
-      bound_ns = std::min(bound_ns, std::max(kMinBacklogNs, other.terms.yield_within_ns / 2));
+      bound_ns = std::min(bound_ns, std::max(kMinBacklogNs, other.terms.yield_within_ns / 4));
     }
     on.bound_ns = bound_ns;
     on.time->WriteBacklogs(on.terms, std::min(alone_ns, bound_ns));

@@ -137,6 +137,8 @@ bool TimeSharing::IsFree() const {
   for (const Share& share : shares_) {
     if (!IsActive(share)) continue;
     if (first == nullptr) first = &share;
+    // Whoever is above them may come at any moment, and waits for what all of them have submitted.
+    if (IsBelowAnother(share)) return false;
     const bool plain =
         share.terms.request == Fraction::Zero() && !Limited(share) && share.gang == GangTurn::kNone;
     if (!plain || share.terms.priority != first->terms.priority ||

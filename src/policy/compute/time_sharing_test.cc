@@ -123,6 +123,19 @@ TEST_F(TimeSharingTest, ARequestThatWakesEndsThat) {
   EXPECT_TRUE(leases_[3].contended);
 }
 
+// It may come at any moment, and would wait for what all of them have submitted.
+TEST_F(TimeSharingTest, BelowAnIdleShareADeviceIsNotFree) {
+  Add(1, Terms(0));
+  Add(2, Terms(0));
+  Add(3, Terms(0, 1, 1));
+  Decide(0);
+  Wants(1, kS);
+  Backlog(1, kMs, kS + kMs);
+  Wants(2, kS);
+  EXPECT_EQ(In(1), Phase::kRunning);
+  EXPECT_EQ(In(2), Phase::kRunnable);
+}
+
 TEST_F(TimeSharingTest, OtherTermsScheduleADevice) {
   ComputeTerms heavy = Terms(0);
   heavy.weight = 200;
