@@ -17,16 +17,18 @@
 //                                          RUNNABLE
 //
 //   - A device is *free* while no active share has a request, a limit, another priority or weight
-//     than the others, or runs as a gang, and the device has no ceiling: all hold their leases, and
-//     the hardware slices. Else it is *scheduled*: one share runs at a time, or a co-run set.
+//     than the others, or any share above it, or runs as a gang, and the device has no ceiling: all
+//     hold their leases, and the hardware slices. Else it is *scheduled*: one share runs at a time, or a co-run set.
 //   - While somebody waits, the wall time from a grant until the drain is charged to those who hold
 //     the device, equally per context: nobody else could run. While nobody waits, it is the time in
 //     which a share was not proven idle.
 //   - Lag is entitled minus charged time among the active shares of a priority. It decides who is
 //     next: the highest priority, then the largest lag. A slice that is over goes on unless a
 //     runnable share has a larger lag.
-//   - A share that stalls (does not drain by its deadline) goes on paying; others run beside it.
+//   - A share that stalls (does not drain by its deadline) goes on paying; others run beside it,
+//     until it is dispatched again by its lag.
 //   - A limit is a token bucket; so is the elastic ceiling of the device (accounts.cc).
+//   - Now and then charges are compared with what the device itself says (time_audit.cc).
 //   - Shares that leave gaps hold leases together (co_running.cc); gangs mask eligibility and force
 //     a dispatch (gang_hooks.cc).
 //
