@@ -44,6 +44,7 @@ struct Measured {
   uint64_t least_ns = 0;  // learned per launch of `key` ...
   uint64_t most_ns = 0;   // ... within these bounds; 0: nothing
   bool doubtful = false;  // the estimates do not fit: the next launch is to be measured alone
+  bool too_long = false;  // the estimate is: it was learned beside others, perhaps
 };
 
 // `elapsed_ns`: from the batch's start (its own event, or the fence before it) to its fence.
@@ -67,8 +68,7 @@ inline Measured MeasureBatch(const Batch& batch, uint64_t elapsed_ns, bool crowd
   } else if (!exact) {
     seen.doubtful = elapsed_ns > 2 * room_ns;
   } else {
-    // It was learned beside others. Until that is put right the device is known to be done late.
-    seen.doubtful = elapsed_ns < batch.estimate_ns - batch.estimate_ns / 4;
+    seen.too_long = elapsed_ns < batch.estimate_ns - batch.estimate_ns / 4;
   }
   return seen;
 }

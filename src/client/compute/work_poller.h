@@ -222,7 +222,13 @@ class WorkPoller {
       if (seen.most_ns != 0) {
         world_.estimates().Learn(fence.batch.key, seen.least_ns, seen.most_ns, beside_its_own);
       }
-      if (seen.doubtful) stream->probe.store(1, std::memory_order_relaxed);
+      // Until that is put right it is known late that the device is done, which costs where others
+      // wait for it.
+      const uint32_t lease = limits.lease.load(std::memory_order_relaxed);
+      const bool waited =
+          (lease & protocol::kLeaseOpen) == 0 || (lease & protocol::kLeaseContended) != 0;
+      if (seen.doubtful || (seen.too_long && waited))
+        stream->probe.store(1, std::memory_order_relaxed);
     }
     compute.occupancy.Measure(world_.Usage(stream->device), busy_ns, now_ns);
   }

@@ -18,7 +18,8 @@
 //
 //   - A device is *free* while no active share has a request, a limit, another priority or weight
 //     than the others, or any share above it, or runs as a gang, and the device has no ceiling: all
-//     hold their leases, and the hardware slices. Else it is *scheduled*: one share runs at a time, or a co-run set.
+//     hold their leases, and the hardware slices. Else it is *scheduled*: one share runs at a time,
+//     or a co-run set.
 //   - While somebody waits, the wall time from a grant until the drain is charged to those who hold
 //     the device, equally per context: nobody else could run. While nobody waits, it is the time in
 //     which a share was not proven idle.
