@@ -13,9 +13,11 @@
 
 extern "C" int __register_atfork(void (*)(), void (*)(), void (*)(), void*);
 // What names a shared object to the C library; the compiler's start files would define it, but we
-// are linked without them.
+// are linked without them (but in a test program, PRORATA_HOSTED).
 extern "C" __attribute__((visibility("hidden"))) void* __dso_handle;
+#ifndef PRORATA_HOSTED
 void* __dso_handle = &__dso_handle;
+#endif
 
 namespace prorata::client {
 
