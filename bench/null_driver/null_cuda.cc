@@ -1,12 +1,12 @@
 // A driver that does next to nothing, for measuring what stands before it: every function answers
-// success (generated/null_cuda_driver.S), these few also answer something. Not a simulation:
-// nothing takes time, nothing is full.
+// success (generated/null_cuda_driver.S), these few also answer something, as do those of contexts,
+// streams, events and graphs (null_objects.cc). Not a simulation: nothing takes time, nothing is
+// full.
 
 #include <dlfcn.h>
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 
 #include "bench/null_driver/null_driver.h"
@@ -16,14 +16,9 @@ namespace {
 
 using namespace prorata::bench;
 
-thread_local CUcontext t_current;
 thread_local CUdeviceptr t_freed;  // one address is given out again, as a real driver would
 std::atomic<uint64_t> g_next{0x7000'0000'0000};  // where x86-64 has room: below 2^47
-std::atomic<uint64_t> g_handles{0x1000};
-std::atomic<int> g_retained;
-int g_context;
-
-CUcontext Context() { return reinterpret_cast<CUcontext>(&g_context); }
+std::atomic<uint64_t> g_handles{0x1000};         // of pools
 
 uint64_t Take(uint64_t bytes) {
   if (bytes < (2u << 20) && t_freed != 0) {
@@ -85,56 +80,6 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice) {
 
 CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   *free = *total = kNullTotalBytes;
-  return CUDA_SUCCESS;
-}
-
-// NULL_RELEASED_AFTER_LOOKS=N: after the first N looks at an active context another thread releases
-// it, so they saw what was no longer so in the next call.
-CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned int* flags, int* active) {
-  static std::atomic<int> looks{[] {
-    const char* text = std::getenv("NULL_RELEASED_AFTER_LOOKS");
-    return text != nullptr ? std::atoi(text) : 0;
-  }()};
-  *flags = 0;
-  *active = looks.fetch_sub(1) > 0 || g_retained.load(std::memory_order_relaxed) > 0;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
-  g_retained.fetch_add(1);
-  *context = Context();
-  return CUDA_SUCCESS;
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
-  g_retained.fetch_sub(1);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuCtxSetCurrent(CUcontext context) {
-  t_current = context;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuCtxPushCurrent_v2(CUcontext context) { return cuCtxSetCurrent(context); }
-
-CUresult cuCtxGetCurrent(CUcontext* context) {
-  *context = t_current;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetDevice(CUdevice* device) {
-  *device = 0;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamCreate(CUstream* stream, unsigned int) {
-  *stream = reinterpret_cast<CUstream>(g_handles.fetch_add(64));
-  return CUDA_SUCCESS;
-}
-
-CUresult cuEventCreate(CUevent* event, unsigned int) {
-  *event = reinterpret_cast<CUevent>(g_handles.fetch_add(64));
   return CUDA_SUCCESS;
 }
 

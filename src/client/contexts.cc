@@ -101,7 +101,7 @@ bool SettlePrimary(uint32_t device, CUdevice ordinal, CUcontext context, uint64_
   Primary& primary = g_primaries[device];
   bool used = false, ended = false;
   CUcontext gone = nullptr;
-  uint32_t contexts = 0;
+  uint32_t contexts = 0, ending = 0;
   for (bool leaving = false; !leaving;) {
     uint64_t generation;
     {
@@ -128,7 +128,11 @@ bool SettlePrimary(uint32_t device, CUdevice ordinal, CUcontext context, uint64_
       contexts = g_charged[device]--;
       Known was;
       DropKnown(gone, &was);
+      // Before the lock is free: who retains it after that has another context of this handle.
+      if (gone != nullptr) ending = WorkOfContextEnding(gone);
     }
+    // If it is still active, all lives on.
+    if (last && !ended && primary.context != nullptr) WorkOfContextGoesOn(primary.context);
   }
   if (!used && reserved_bytes != 0) UnchargeOverhead(device, reserved_bytes);
   if (used && reserved_bytes == 0) {  // it was active when we looked, and not when we retained it
@@ -140,10 +144,25 @@ bool SettlePrimary(uint32_t device, CUdevice ordinal, CUcontext context, uint64_
   }
   if (gone != nullptr) {
     MemoryOfContextGone(gone);
-    WorkOfContextGone(gone);
+    WorkOfContextGone(ending);
   }
   if (ended) UnchargeContext(device, contexts);
   return used;
+}
+
+// The primary context may be about to end. What stays goes on in SettlePrimary.
+CUcontext PausePrimary(uint32_t device) {
+  CUcontext context;
+  {
+    const Holding holding(g_lock);
+    context = g_primaries[device].context;
+    if (context != nullptr) WorkOfContextPausing(context);
+  }
+  if (context != nullptr) {
+    MarkMemoryOfContext(context, true);
+    AwaitUsersOfWork(context);
+  }
+  return context;
 }
 
 }  // namespace
@@ -181,28 +200,41 @@ uint32_t DevicesWithContexts() {
   return devices;
 }
 
-void ContextEnding(CUcontext context) {
+// From here on its handle may be another context's: it is known by it no more.
+ContextEnd ContextEnding(CUcontext context) {
   MarkMemoryOfContext(context, true);
-  WorkOfContextEnding(context);
-}
-
-void ContextEnded(CUcontext context, bool success) {
-  if (!success) {
-    MarkMemoryOfContext(context, false);
-    WorkOfContextStays(context);
-    return;
-  }
-  Known was = {};
-  uint32_t contexts = 0;
-  bool known;
+  ContextEnd end = {};
+  end.context = context;
   {
     const Holding holding(g_lock);
-    known = DropKnown(context, &was);
-    if (known && was.charged) contexts = g_charged[was.device]--;
+    Known was;
+    end.known = DropKnown(context, &was);
+    if (end.known) end = {context, 0, was.device, true, was.charged, was.attached};
+    end.work = WorkOfContextEnding(context);
   }
-  MemoryOfContextGone(context);
-  WorkOfContextGone(context);
-  if (contexts != 0) UnchargeContext(was.device, contexts);
+  AwaitUsersOfWork(context);
+  return end;
+}
+
+void ContextEnded(const ContextEnd& end, bool success) {
+  uint32_t contexts = 0;
+  {
+    const Holding holding(g_lock);
+    if (!success && end.known) {
+      AddKnown(end.context, end.device, end.charged);
+      Known* const known = FindKnown(end.context);
+      if (known != nullptr) known->attached = end.attached;
+    }
+    if (success && end.known && end.charged) contexts = g_charged[end.device]--;
+  }
+  if (!success) {
+    MarkMemoryOfContext(end.context, false);
+    WorkOfContextStays(end.work);
+    return;
+  }
+  MemoryOfContextGone(end.context);
+  WorkOfContextGone(end.work);
+  if (contexts != 0) UnchargeContext(end.device, contexts);
 }
 
 void ContextAttached(CUcontext context) {
@@ -267,14 +299,11 @@ void ContextFromGreen(CUcontext context, CUgreenCtx green) {
 CUresult DestroyGreen(CUgreenCtx green) {
   const auto real = [&] { return PRORATA_REAL(cuGreenCtxDestroy)(green); };
   uint32_t device = kNoDevice;
-  CUcontext context = nullptr, primary = nullptr;
+  CUcontext context = nullptr;
   {
     const Holding holding(g_lock);
     const Known* const known = FindKnown(HandleOf(green));
-    if (known != nullptr) {
-      device = known->device;
-      primary = g_primaries[device].context;
-    }
+    if (known != nullptr) device = known->device;
     for (uint32_t i = 0; known != nullptr && i < g_known_count.load(); ++i) {
       if (g_known[i].green == green) context = g_known[i].context;
     }
@@ -283,13 +312,17 @@ CUresult DestroyGreen(CUgreenCtx green) {
   const Moving moving;
   const CUdevice ordinal = g_share.ordinal_of_index[device];
   BeginPrimary(device);
-  if (context != nullptr) WorkOfContextEnding(context);
-  if (primary != nullptr) ContextEnding(primary);
+  uint32_t ending = 0;
+  if (context != nullptr) {
+    ending = WorkOfContextEnding(context);
+    AwaitUsersOfWork(context);
+  }
+  const CUcontext primary = PausePrimary(device);
   const CUresult result = Within(real);
   SettlePrimary(device, ordinal, nullptr, 0);
-  if (primary != nullptr) ContextEnded(primary, false);  // if it is still active, all lives on
+  if (primary != nullptr) MarkMemoryOfContext(primary, false);  // if it is active, all lives on
   if (result != CUDA_SUCCESS) {
-    if (context != nullptr) WorkOfContextStays(context);
+    if (context != nullptr) WorkOfContextStays(ending);
     return result;
   }
   g_green_contexts.fetch_sub(1);
@@ -299,7 +332,7 @@ CUresult DestroyGreen(CUgreenCtx green) {
     DropKnown(HandleOf(green), &was);
     DropKnown(context, &was);
   }
-  if (context != nullptr) WorkOfContextGone(context);
+  if (context != nullptr) WorkOfContextGone(ending);
   return result;
 }
 
@@ -341,16 +374,11 @@ CUresult EndPrimary(CUdevice ordinal, CUresult (*call)(CUdevice)) {
   const uint32_t device = IndexOf(ordinal);
   if (device == kNoDevice) return Within([&] { return call(ordinal); });
   const Moving moving;
-  CUcontext context;
-  {
-    const Holding holding(g_lock);
-    context = g_primaries[device].context;
-  }
   BeginPrimary(device);
-  if (context != nullptr) ContextEnding(context);
+  const CUcontext context = PausePrimary(device);
   const CUresult result = Within([&] { return call(ordinal); });
   SettlePrimary(device, ordinal, nullptr, 0);
-  if (context != nullptr) ContextEnded(context, false);  // if it is still active, all lives on
+  if (context != nullptr) MarkMemoryOfContext(context, false);  // if it is active, all lives on
   return result;
 }
 

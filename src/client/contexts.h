@@ -31,8 +31,15 @@ void ContextFailed(uint32_t device, uint64_t reserved_bytes);
 void ContextMade(CUcontext context, uint32_t device, uint64_t reserved_bytes);
 
 // The end of a context that cuCtxCreate* made, around the driver's call.
-void ContextEnding(CUcontext context);
-void ContextEnded(CUcontext context, bool success);
+struct ContextEnd {
+  CUcontext context;
+  uint32_t work;  // the number of its work's ending
+  uint32_t device;
+  bool known, charged;
+  uint32_t attached;
+};
+ContextEnd ContextEnding(CUcontext context);
+void ContextEnded(const ContextEnd& end, bool success);
 
 // cuCtxAttach makes a context outlive so many of cuCtxDetach. Whether this detach ends it.
 void ContextAttached(CUcontext context);

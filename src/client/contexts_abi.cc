@@ -29,9 +29,9 @@ template <typename Call>
 CUresult Destroy(CUcontext context, Call&& call) {
   if (!Governed() || context == nullptr) return Within(call);
   const Moving moving;
-  ContextEnding(context);
+  const ContextEnd end = ContextEnding(context);
   const CUresult result = Within(call);
-  ContextEnded(context, result == CUDA_SUCCESS);
+  ContextEnded(end, result == CUDA_SUCCESS);
   return result;
 }
 

@@ -12,13 +12,15 @@
 namespace prorata::client {
 namespace {
 
-// 1 but in tests. Written once, before this process has a second thread of ours; a plain word, for
-// a launch that ends a batch reads the clock.
-int64_t g_dilation = 1;
+// 1 but in tests. Written once, before this process has a second thread of ours; threads of the
+// program may read the clock already.
+std::atomic<int64_t> g_dilation{1};
+
+int64_t Dilation() { return g_dilation.load(std::memory_order_relaxed); }
 
 timespec RealSpan(int64_t span_ns) {
   constexpr int64_t kLongestNs = int64_t{3600} * 1'000'000'000;
-  const int64_t real_ns = span_ns < kLongestNs ? span_ns * g_dilation : span_ns;
+  const int64_t real_ns = span_ns < kLongestNs ? span_ns * Dilation() : span_ns;
   return {real_ns / 1'000'000'000, real_ns % 1'000'000'000};
 }
 
@@ -26,7 +28,8 @@ int64_t ClockNs(clockid_t clock) {
   timespec now;
   clock_gettime(clock, &now);
   const int64_t real_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  return g_dilation == 1 ? real_ns : real_ns / g_dilation;
+  const int64_t dilation = Dilation();
+  return dilation == 1 ? real_ns : real_ns / dilation;
 }
 
 }  // namespace
@@ -37,7 +40,7 @@ int64_t ThreadCpuNs() { return ClockNs(CLOCK_THREAD_CPUTIME_ID); }
 
 void SetDilation(uint32_t dilation) {
   constexpr uint32_t kMost = 10'000;
-  g_dilation = dilation < 1 ? 1 : Min(dilation, kMost);
+  g_dilation.store(dilation < 1 ? 1 : Min(dilation, kMost), std::memory_order_relaxed);
 }
 
 void* MapPages(size_t bytes) {

@@ -13,9 +13,11 @@
 
 extern "C" int __register_atfork(void (*)(), void (*)(), void (*)(), void*);
 // What names a shared object to the C library; the compiler's start files would define it, but we
-// are linked without them.
+// are linked without them (but in a test program, PRORATA_HOSTED).
 extern "C" __attribute__((visibility("hidden"))) void* __dso_handle;
+#ifndef PRORATA_HOSTED
 void* __dso_handle = &__dso_handle;
+#endif
 
 namespace prorata::client {
 
@@ -27,7 +29,7 @@ constinit const std::atomic<uint32_t> g_never{kUngoverned};
 
 }  // namespace
 
-const std::atomic<uint32_t>* g_live = &g_never;
+constinit std::atomic<const std::atomic<uint32_t>*> g_live{&g_never};
 
 namespace {
 
@@ -36,23 +38,28 @@ constexpr int64_t kBusyAgentWithinNs = 60'000'000'000;
 constexpr int64_t kTryEveryNs = 50'000'000;
 constexpr size_t kPageBytes = 4096;
 
-enum : uint32_t { kFresh = 0, kBusy, kDone };
+// kCalling: as kBusy, and the driver's cuInit was called.
+enum : uint32_t { kFresh = 0, kBusy, kCalling, kDone };
 std::atomic<uint32_t> g_join_state;
+std::atomic<bool> g_watches_forks;
 constinit const protocol::GrantRow g_no_grants = {};
 // If the memfd cannot be made; nothing is governed by it but it may be written.
 constinit protocol::UsageFile g_no_usage = {};
 
-// The child after a fork: CUDA does not work there. Its copy of the socket must not keep the
-// connection of its parent alive, and locks may be held by threads that it does not have.
+// The child after a fork: CUDA does not work there, once its parent has called the driver's cuInit.
+// Its copy of the socket must not keep the connection of its parent alive, and locks may be held,
+// and the driver be loaded, by threads that it does not have.
 void AfterForkInChild() {
-  g_live = &g_never;
+  g_live.store(&g_never);
   const int fd = g_share.socket.exchange(-1);
   if (fd >= 0) close(fd);
   if (g_share.usage_fd >= 0) close(g_share.usage_fd);
   g_share.usage_fd = -1;
   ForgetConnectionLocks();
   ForgetHelper();
-  g_join_state.store(kDone);
+  ForgetLoading();
+  const uint32_t state = g_join_state.load();
+  g_join_state.store(state >= kCalling ? kDone : kFresh);
 }
 
 bool SetLive(uint32_t value) {
@@ -61,7 +68,7 @@ bool SetLive(uint32_t value) {
   // A second net below the fork handler, for children made by clone() itself.
   madvise(word, kPageBytes, MADV_WIPEONFORK);
   word->store(value);
-  g_live = word;
+  g_live.store(word, std::memory_order_release);
   return true;
 }
 
@@ -159,20 +166,27 @@ void MapOrdinals() {
   }
 }
 
+CUresult CallDriversInit(unsigned int flags) {
+  g_join_state.store(kCalling);
+  return Within([&] { return PRORATA_REAL(cuInit)(flags); });
+}
+
 // The driver reads CUDA_VISIBLE_DEVICES in cuInit and never again, so it is ours only for that
 // long.
 CUresult InitializeShowing(const protocol::LimitsFile& limits, unsigned int flags) {
   static char wanted[protocol::kMaxDevices * 64];
-  static char kept[4096];
   const char* own = getenv("CUDA_VISIBLE_DEVICES");
-  const bool had = own != nullptr;
-  if (had && std::strlen(own) >= sizeof kept) own = "";  // longer than any list of 16 devices
   if (!ComposeVisibleDevices(limits, own, wanted, sizeof wanted)) wanted[0] = 0;
-  if (had) std::strcpy(kept, own);
+  // However long: programs may have their own use for it.
+  const size_t bytes = own != nullptr ? std::strlen(own) + 1 : 0;
+  char* const kept = bytes != 0 ? static_cast<char*>(MapPages(bytes)) : nullptr;
+  if (bytes != 0 && kept == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (kept != nullptr) std::memcpy(kept, own, bytes);
   setenv("CUDA_VISIBLE_DEVICES", wanted, 1);
-  const CUresult result = Within([&] { return PRORATA_REAL(cuInit)(flags); });
-  if (had) {
+  const CUresult result = CallDriversInit(flags);
+  if (kept != nullptr) {
     setenv("CUDA_VISIBLE_DEVICES", kept, 1);
+    UnmapPages(kept, bytes);
   } else {
     unsetenv("CUDA_VISIBLE_DEVICES");
   }
@@ -207,7 +221,6 @@ CUresult InitializeOnShare(unsigned int flags) {
   if (Live() == kUngoverned) SetLive(kUnjoined);
   result = JoinOrSay();
   if (result != CUDA_SUCCESS) return result;
-  __register_atfork(nullptr, nullptr, AfterForkInChild, __dso_handle);
   SetLive(kGoverned);
   TellEarlyLookups();
   return CUDA_SUCCESS;
@@ -215,20 +228,27 @@ CUresult InitializeOnShare(unsigned int flags) {
 
 }  // namespace
 
+void WatchForks() {
+  if (g_watches_forks.load(std::memory_order_acquire)) return;
+  // Twice, where two threads are at it, does no harm; too late would.
+  __register_atfork(nullptr, nullptr, AfterForkInChild, __dso_handle);
+  g_watches_forks.store(true, std::memory_order_release);
+}
+
 CUresult InitializeAndJoin(unsigned int flags) {
-  const auto real = [&] { return PRORATA_REAL(cuInit)(flags); };
+  WatchForks();
   for (;;) {
     uint32_t state = g_join_state.load(std::memory_order_acquire);
-    if (state == kDone) return Within(real);
-    if (state == kBusy) {
-      FutexWait(&g_join_state, kBusy, 1'000'000'000);
+    if (state == kDone) return Within([&] { return PRORATA_REAL(cuInit)(flags); });
+    if (state != kFresh) {
+      FutexWait(&g_join_state, state, 1'000'000'000);
     } else if (g_join_state.compare_exchange_strong(state, kBusy)) {
       CUresult result;
       const bool configured = FindShareFolder(g_share.folder, sizeof g_share.folder);
       if (configured) {
         result = InitializeOnShare(flags);
       } else {
-        result = Within(real);
+        result = CallDriversInit(flags);
       }
       g_join_state.store(result == CUDA_SUCCESS ? kDone : kFresh, std::memory_order_release);
       FutexWakeAll(&g_join_state);

@@ -65,6 +65,9 @@ class OwnCalls {
 // True once some function of the real driver was found. Loads the driver if it was not yet.
 bool DriverPresent();
 
+// In the child after a fork: another thread that loads the driver is not there.
+void ForgetLoading();
+
 // The driver's own address of a symbol, or nullptr if it lacks it.
 void* DriverAddress(DriverIndex index);
 

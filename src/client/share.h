@@ -8,8 +8,9 @@
 //   C. joined                                                 kGoverned
 //   D. a share is configured but could not be joined          kUnjoined: cuInit failed, and what
 //      would take memory is refused, should the program go on
-//   E. the child after a fork of C                            kUngoverned: g_live lies in a page
-//      that the kernel wipes on fork; CUDA does not work there, and we stay out of its way
+//   E. the child after a fork of B or C                       kUngoverned: g_live lies in a page
+//      that the kernel wipes on fork; CUDA does not work there, and we stay out of its way. Where
+//      B had not called the driver's cuInit yet, the child is in A
 //
 // Lock order in this library: a shard of the allocations, then a shard of the slabs or the lock of
 // a pool (memory.h); a shard of the handles or mappings, then one of the records (vmm.h). No other
@@ -31,9 +32,12 @@ inline constexpr uint32_t kUngoverned = 0, kGoverned = 1, kUnjoined = 2;
 inline constexpr uint32_t kMaxOrdinals = 64;
 inline constexpr uint32_t kNoDevice = ~uint32_t{0};
 
-extern const std::atomic<uint32_t>* g_live;
+extern std::atomic<const std::atomic<uint32_t>*> g_live;
 
-inline uint32_t Live() { return g_live->load(std::memory_order_relaxed); }
+// The pointer changes in cuInit, while other threads may be calling.
+inline uint32_t Live() {
+  return g_live.load(std::memory_order_acquire)->load(std::memory_order_relaxed);
+}
 
 // Whether a call is ours to govern: the process lives on a share, and the driver is not calling
 // itself.
@@ -77,6 +81,10 @@ uint32_t CurrentDevice();
 
 // The whole of cuInit.
 CUresult InitializeAndJoin(unsigned int flags);
+
+// Before this process waits for another of its threads: a child that is forked meanwhile has no
+// such thread.
+void WatchForks();
 
 // Counts for the share, which was joined just now, what was looked up before (proc_address_abi.cc).
 void TellEarlyLookups();

@@ -11,6 +11,7 @@
 
 #include "client/guest.h"
 #include "client/real.h"
+#include "client/share.h"
 #include "driver/find_driver.h"
 
 namespace prorata::client {
@@ -37,6 +38,7 @@ uint32_t Load() {
   uint32_t state = g_handle_state.load(std::memory_order_acquire);
   while (state < kLoaded) {
     if (t_loading) return kLoading;
+    WatchForks();
     if (state == kNotLoaded && g_handle_state.compare_exchange_strong(state, kLoading)) {
       t_loading = true;
       driver::StartSearch(&g_search, driver::kCudaName,
@@ -61,6 +63,11 @@ uint32_t Load() {
 }
 
 }  // namespace
+
+void ForgetLoading() {
+  uint32_t loading = kLoading;
+  if (!t_loading) g_handle_state.compare_exchange_strong(loading, kNotLoaded);
+}
 
 bool DriverPresent() { return Load() == kLoaded; }
 

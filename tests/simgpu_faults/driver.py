@@ -143,6 +143,36 @@ class Driver:
     def sync(self):
         return self.call("cuCtxSynchronize")
 
+    def fill(self, address):
+        """In the stream, captured or not."""
+        return self.call("cuMemsetD32Async", ctypes.c_uint64(int(address, 0)), 7,
+                         ctypes.c_size_t(4), self.stream)
+
+    def capture(self):
+        return self.call("cuStreamBeginCapture_v2", self.stream, 2)
+
+    def captured(self):
+        graph, self.exec = ctypes.c_void_p(), ctypes.c_void_p()
+        self.must("cuStreamEndCapture", self.stream, ctypes.byref(graph))
+        node, count = ctypes.c_void_p(), ctypes.c_size_t(1)
+        self.must("cuGraphGetNodes", graph, ctypes.byref(node), ctypes.byref(count))
+        self.node = node
+        return self.call("cuGraphInstantiateWithFlags", ctypes.byref(self.exec), graph,
+                         ctypes.c_ulonglong(0))
+
+    def aim(self):
+        """The fill of the graph is of this process's first allocation."""
+        class Fill(ctypes.Structure):
+            _fields_ = [("dst", ctypes.c_uint64), ("pitch", ctypes.c_size_t),
+                        ("value", ctypes.c_uint), ("element", ctypes.c_uint),
+                        ("width", ctypes.c_size_t), ("height", ctypes.c_size_t)]
+        fill = Fill(self.memory[0], 0, 7, 4, 4, 1)
+        return self.call("cuGraphExecMemsetNodeSetParams", self.exec, self.node,
+                         ctypes.byref(fill), self.context)
+
+    def replay(self):
+        return self.call("cuGraphLaunch", self.exec, self.stream)
+
     def stream_sync(self):
         return self.call("cuStreamSynchronize", self.stream)
 

@@ -247,6 +247,22 @@ for_ms = 300
         self.assertAlmostEqual(third[0], second[1], places=3)
 
 
+class PlaceholderFill(Case):
+    """cuDNN (9.x) records the fills of a plan before their memory is known, and sets it later."""
+
+    def test_a_placeholder_is_refused_in_a_stream_and_taken_by_a_capture(self):
+        self.assert_answers(
+            "init ctx objects alloc:1 fill:0x10000 capture fill:0x10000 captured aim replay stream_sync",
+            "SUCCESS SUCCESS SUCCESS SUCCESS INVALID_VALUE SUCCESS SUCCESS SUCCESS SUCCESS SUCCESS "
+            "SUCCESS")
+
+    def test_a_graph_that_fills_a_placeholder_faults_when_it_runs(self):
+        self.assert_answers(
+            "init ctx objects capture fill:0x10000 captured replay stream_sync alloc:1",
+            "SUCCESS SUCCESS SUCCESS SUCCESS SUCCESS SUCCESS SUCCESS ILLEGAL_ADDRESS "
+            "ILLEGAL_ADDRESS")
+
+
 class InitFails(Case):
     FAULTS = """
 [[faults]]

@@ -15,11 +15,19 @@ constexpr int64_t kCostFactor = 20;
 constexpr int64_t kLongestCostNs = 20'000'000;
 
 template <typename F>
-void ForWorkOf(CUcontext context, F&& f) {
-  for (ContextWork* work = g_works.load(); work != nullptr; work = work->next) {
-    if (work->context.load() == context) f(work);
-  }
+void ForWorks(F&& f) {
+  for (ContextWork* work = g_works.load(); work != nullptr; work = work->next) f(work);
 }
+
+// Changes `closing` of a context's works, if it is `from`.
+void Mark(CUcontext context, uint32_t from, uint32_t to) {
+  ForWorks([&](ContextWork* work) {
+    uint32_t expected = from;
+    if (work->context.load() == context) work->closing.compare_exchange_strong(expected, to);
+  });
+}
+
+std::atomic<uint32_t> g_endings{kFirstEnding};
 
 }  // namespace
 
@@ -80,24 +88,44 @@ void LeasesRejoined() {
   for (DeviceCompute& compute : g_compute) compute.wanted_plus_1.store(0);
 }
 
-void WorkOfContextEnding(CUcontext context) {
-  ForWorkOf(context, [](ContextWork* work) {
-    work->closing.store(1);
-    const int64_t deadline_ns = NowNs() + 100'000'000;
-    while (work->users.load() != 0 && NowNs() < deadline_ns) {
+uint32_t WorkOfContextEnding(CUcontext context) {
+  const uint32_t ending = g_endings.fetch_add(1);
+  Mark(context, kOpenWork, ending);
+  Mark(context, kPausedWork, ending);
+  ForgetStreamCache();
+  return ending;
+}
+
+void WorkOfContextStays(uint32_t ending) {
+  ForWorks([&](ContextWork* work) {
+    uint32_t expected = ending;
+    work->closing.compare_exchange_strong(expected, kOpenWork);
+  });
+}
+
+void WorkOfContextGone(uint32_t ending) {
+  ForWorks([&](ContextWork* work) {
+    if (work->closing.load() != ending) return;
+    Tracker().Discard(work);
+    DropStreamsOf(work);
+    work->closing.store(kOpenWork);
+  });
+  ForgetStreamCache();
+}
+
+void WorkOfContextPausing(CUcontext context) { Mark(context, kOpenWork, kPausedWork); }
+
+void WorkOfContextGoesOn(CUcontext context) { Mark(context, kPausedWork, kOpenWork); }
+
+void AwaitUsersOfWork(CUcontext context) {
+  const int64_t deadline_ns = NowNs() + 100'000'000;
+  ForWorks([&](ContextWork* work) {
+    while (work->context.load() == context && work->closing.load() != kOpenWork &&
+           work->users.load() != 0 && NowNs() < deadline_ns) {
       const std::atomic<uint32_t> never{0};
       FutexWait(&never, 0, 100'000);
     }
   });
-}
-
-void WorkOfContextStays(CUcontext context) {
-  ForWorkOf(context, [](ContextWork* work) { work->closing.store(0); });
-}
-
-void WorkOfContextGone(CUcontext context) {
-  ForWorkOf(context, [](ContextWork* work) { Tracker().Discard(work); });
-  DropStreamsOf(context);
 }
 
 }  // namespace prorata::client

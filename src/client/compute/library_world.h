@@ -30,9 +30,10 @@ struct LibraryWorld {
   template <typename F>
   static void ForEachWork(uint32_t device, F&& f) {
     for (ContextWork* work = g_works.load(); work != nullptr; work = work->next) {
-      if (work->device != device || work->context.load() == nullptr) continue;
+      // Its device is another with its context, so it is looked at in use only.
       const WorkUse use(work);
-      if (!use.entered() || NextListed(work, nullptr) == nullptr) continue;
+      if (!use.entered() || work->device != device || NextListed(work, nullptr) == nullptr)
+        continue;
       const client::OwnCalls own;
       // Queries want a current context on some drivers.
       CUcontext popped;

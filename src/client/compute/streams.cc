@@ -54,8 +54,8 @@ uint32_t BucketOf(CUcontext context, CUstream stream, uint64_t thread) {
 
 StreamRecord* FindLocked(uint32_t bucket, CUcontext context, CUstream stream, uint64_t thread) {
   StreamRecord* at = g_buckets[bucket];
-  while (at != nullptr &&
-         (at->context != context || at->stream != stream || at->thread != thread)) {
+  while (at != nullptr && (at->context != context || at->stream != stream || at->thread != thread ||
+                           Ends(*at->work))) {
     at = at->next_record;
   }
   return at;
@@ -168,8 +168,8 @@ ContextWork* WorkOf(CUcontext context, uint32_t device) {
   ContextWork* unused = nullptr;
   for (ContextWork* work = g_works.load(); work != nullptr; work = work->next) {
     const CUcontext has = work->context.load();
-    if (has == context) return work;
-    if (has == nullptr && work->users.load() == 0) unused = work;
+    if (has == context && !Ends(*work)) return work;
+    if (has == nullptr && !Ends(*work) && work->users.load() == 0) unused = work;
   }
   if (unused == nullptr) {
     unused = static_cast<ContextWork*>(MapPages(sizeof(ContextWork)));
@@ -179,7 +179,6 @@ ContextWork* WorkOf(CUcontext context, uint32_t device) {
     g_works.store(unused);
   }
   unused->device = device;
-  unused->closing.store(0);
   unused->context.store(context);
   return unused;
 }
@@ -188,7 +187,7 @@ ContextWork* FindWork(CUcontext context) {
   if (context == nullptr) context = CurrentPlace().context;
   if (context == nullptr) return nullptr;
   for (ContextWork* work = g_works.load(); work != nullptr; work = work->next) {
-    if (work->context.load() == context) return work;
+    if (work->context.load() == context && !Ends(*work)) return work;
   }
   return nullptr;
 }
@@ -222,10 +221,9 @@ StreamRecord* FindStreamSlowly(CUstream stream, bool per_thread, bool make) {
   return record;
 }
 
-void DropStreamsOf(CUcontext context) {
+void DropStreamsOf(const ContextWork* work) {
   const Holding holding(g_lock);
-  DropLocked([&](const StreamRecord& record) { return record.context == context; });
-  g_stream_generation.fetch_add(1);
+  DropLocked([&](const StreamRecord& record) { return record.work == work; });
 }
 
 void HideStream(StreamRecord* record) {

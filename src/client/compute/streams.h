@@ -31,12 +31,14 @@ extern std::atomic<uint32_t> g_stream_generation;
 extern std::atomic<ContextWork*> g_works;
 // The work of a context, made if need be; nullptr: no memory.
 ContextWork* WorkOf(CUcontext context, uint32_t device);
-// Of a context (nullptr: the calling thread's current one), if it has had any so far.
+// Of a context (nullptr: the calling thread's current one), if it has had any so far and is not
+// ending.
 ContextWork* FindWork(CUcontext context);
 
 // nullptr: there is no context, or no memory. `make`: a record that is not there yet.
 StreamRecord* FindStreamSlowly(CUstream stream, bool per_thread, bool make);
-void DropStreamsOf(CUcontext context);
+// Nobody uses the work any more, and nothing of it is left.
+void DropStreamsOf(const ContextWork* work);
 // The record of a stream that is about to be destroyed is found by nobody any more.
 void HideStream(StreamRecord* record);
 // Nothing of it is left.

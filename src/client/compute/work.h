@@ -128,7 +128,7 @@ struct ContextWork {
   std::atomic<CUcontext> context;  // null: free
   uint32_t device;
   std::atomic<uint32_t> users;
-  std::atomic<uint32_t> closing;
+  std::atomic<uint32_t> closing;  // kOpenWork ..., or the number of its context's ending
   std::atomic<uint32_t> polling;
   std::atomic<uint32_t> pending;        // fences in all queues
   std::atomic<uint64_t> persistent_ns;  // for how long a persistent kernel has been running
@@ -167,6 +167,12 @@ struct OpenWork {
     if (running_ns > persistent_ns) persistent_ns = running_ns;
   }
 };
+
+// ContextWork::closing. While a context that others may hold too is released nobody touches its
+// events, but it is found by its handle. Once it ends it is not: that may be another's already.
+inline constexpr uint32_t kOpenWork = 0, kPausedWork = 1, kFirstEnding = 2;
+
+inline bool Ends(const ContextWork& work) { return work.closing.load() >= kFirstEnding; }
 
 // Counts the caller as a user for as long as it lives; `entered()` is false if the context is
 // closing.

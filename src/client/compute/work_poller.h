@@ -102,8 +102,9 @@ class WorkPoller {
       any |= Block(stream, false);
       const int64_t now_ns = world_.NowNs();
       Learn(stream, *fence, now_ns);
-      Forget(stream->device, fence, now_ns);
+      // Out of the queue first: until then the bound may be given up for it (GiveUpBound).
       PopFirstFence(stream);
+      Forget(stream->device, fence, now_ns);
       any = true;
     }
     return any;

@@ -57,6 +57,32 @@ TEST_F(WorkTrackerTest, AStreamPerRequestIsBusyUntilItsFencesAreDone) {
   EXPECT_EQ(world_.gone, std::vector<StreamRecord*>{&stream});
 }
 
+TEST_F(WorkTrackerTest, AWaitThatAnotherThreadPutsInCountsNothingTwice) {
+  Context context(world_, 1);
+  StreamRecord& stream = context.streams[0];
+  constexpr int64_t kEachNs = 400'000;
+  Teach(1, kEachNs);
+  Launch(context, 0, 1, world_.now_ns + kEachNs);
+  // One thread found that batch open and is about to add to it. The other ends it, for its wait.
+  const uint32_t estimate_ns = world_.estimates().Lookup(1);
+  ASSERT_FALSE(BeginsBatch(&stream, estimate_ns));
+  tracker_.EndOld(&stream);
+  stream.waits.store(1);
+  world_.free_at_ns[&stream] = world_.now_ns + 2 * kEachNs;
+  const Added added = AddLaunch(&stream, &context, 1, estimate_ns);
+  EXPECT_TRUE(added.opened);
+  tracker_.Opened(&stream);
+  tracker_.End(&stream, false);
+  EXPECT_EQ(world_.compute.backlog.ns(), static_cast<uint64_t>(2 * kEachNs));
+  world_.now_ns += 2 * kEachNs;
+  Look();
+  EXPECT_FALSE(Busy());
+  EXPECT_EQ(world_.compute.launches, 2u);
+  EXPECT_EQ(world_.compute.backlog.count(), 0u);
+  EXPECT_EQ(Measured(), static_cast<uint64_t>(2 * kEachNs));
+  EXPECT_EQ(Occupied(), static_cast<uint64_t>(2 * kEachNs));
+}
+
 TEST_F(WorkTrackerTest, AnIdleStreamIsGoneAtOnce) {
   Context context(world_, 1);
   EXPECT_FALSE(tracker_.StreamGone(&context.streams[0]));

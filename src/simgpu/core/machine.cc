@@ -440,7 +440,9 @@ bool Operation::Look(int index, DeviceUsage* out) const {
   for (Index slot = 1; slot <= state.free_processes.highest; ++slot) {
     const ProcessRecord& process = state.processes[slot];
     if (process.slot.life == Life::kFree) continue;
-    ProcessUsage entry{.slot = static_cast<int>(slot), .busy_ns = process.busy_ns[index]};
+    ProcessUsage entry{.slot = static_cast<int>(slot),
+                       .busy_ns = process.busy_ns[index],
+                       .begun_ns = process.begun_ns};
     bool here = false;
     for (Index context = process.contexts.head; context != 0;
          context = state.contexts[context].in_process.next) {

@@ -87,6 +87,7 @@ Answer<Index> Model::AddProcess(Index slot, int32_t pid, uint64_t pid_namespace,
   process.pid = pid;
   process.pid_namespace = pid_namespace;
   process.image = image;
+  process.begun_ns = now();
   if (state().free_processes.highest < slot) tx_.Mut(state().free_processes.highest) = slot;
   return slot;
 }

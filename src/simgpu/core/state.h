@@ -72,6 +72,7 @@ struct ProcessRecord {
   int32_t pid = 0;  // in its own pid namespace; with the next two: is this me?
   uint64_t pid_namespace = 0;
   uint64_t image = 0;
+  int64_t begun_ns = 0;  // when it came to the machine
   List contexts;
   // What the executor is to run, oldest first: heads of streams that it holds up (kAction), and
   // kernels that their streams have left behind (StreamRecord::left).

@@ -185,6 +185,7 @@ struct ProcessUsage {
   int pid = 0;  // as the asking process sees it; 0 when it is not visible in its pid namespace
   uint64_t used_bytes = 0;  // contexts and slabs on this device
   int64_t busy_ns = 0;      // time in which a kernel of it was running on this device
+  int64_t begun_ns = 0;     // when it came to the machine
 };
 
 struct DeviceUsage {

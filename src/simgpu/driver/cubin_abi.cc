@@ -28,6 +28,8 @@ constexpr uint8_t kFrameBytes = 0x11;
 constexpr uint8_t kParameter = 0x17;
 constexpr uint8_t kRegisterCount = 0x2f;
 constexpr uint8_t kLargeParameter = 0x45;  // in place of 0x17 in kernels that take very large ones
+// Of sections that describe shared memory (.nv_debug.shared): nothing of them is in the file.
+constexpr uint32_t kSharedSection = 0x7000000a;
 constexpr char kKernelInfo[] = ".nv.info.";
 constexpr char kKernelShared[] = ".nv.shared.";
 // Since sm_90 the section's size includes what the system keeps for itself of each block's. A
@@ -69,7 +71,8 @@ class Elf {
     uint64_t end = header_.e_shoff + uint64_t{header_.e_shnum} * header_.e_shentsize;
     for (size_t i = 0; i < section_count(); ++i) {
       const Elf64_Shdr s = section(i);
-      if (s.sh_type != SHT_NOBITS) end = std::max(end, s.sh_offset + s.sh_size);
+      if (s.sh_type != SHT_NOBITS && s.sh_type != kSharedSection)
+        end = std::max(end, s.sh_offset + s.sh_size);
     }
     for (size_t i = 0; i < header_.e_phnum; ++i) {
       const auto p = Load<Elf64_Phdr>(data_ + header_.e_phoff + i * uint64_t{header_.e_phentsize});

@@ -1,5 +1,6 @@
 #include "simgpu/driver/image.h"
 
+#include <elf.h>
 #include <gtest/gtest.h>
 #include <lz4.h>
 #include <zstd.h>
@@ -174,6 +175,48 @@ TEST(ImageTest, AnEntryLongerThanItsFatbinIsRefused) {
   std::memcpy(fatbin.data() + 24, &too_long, sizeof(too_long));
   Image image;
   EXPECT_EQ(ParseImage(fatbin.data(), kArch, &image), CUDA_ERROR_INVALID_IMAGE);
+}
+
+// A cubin with one section of memory that only the running kernel has: nothing of it is in the
+// file.
+std::string CubinWithSection(uint32_t type) {
+  constexpr uint16_t kMachineCuda = 190;
+  const std::string names = std::string("\0.shstrtab\0.nv_debug.shared\0", 29);
+  Elf64_Ehdr header = {};
+  std::memcpy(header.e_ident, ELFMAG, SELFMAG);
+  header.e_ident[EI_CLASS] = ELFCLASS64;
+  header.e_ident[EI_DATA] = ELFDATA2LSB;
+  header.e_machine = kMachineCuda;
+  header.e_flags = kArch;
+  header.e_shoff = sizeof header;
+  header.e_shentsize = sizeof(Elf64_Shdr);
+  header.e_shnum = 3;
+  header.e_shstrndx = 1;
+  Elf64_Shdr sections[3] = {};
+  const size_t end = sizeof header + sizeof sections;
+  sections[1].sh_name = 1;
+  sections[1].sh_type = SHT_STRTAB;
+  sections[1].sh_offset = end;
+  sections[1].sh_size = names.size();
+  sections[2].sh_name = 11;
+  sections[2].sh_type = type;
+  sections[2].sh_offset = end + names.size();
+  sections[2].sh_size = 4096;
+  std::string out(reinterpret_cast<const char*>(&header), sizeof header);
+  out.append(reinterpret_cast<const char*>(sections), sizeof sections);
+  return out + names;
+}
+
+TEST(ImageTest, ASectionWithoutBytesMayEndBehindTheFile) {
+  // bitsandbytes' cubins have one of the second kind.
+  for (const uint32_t type : {uint32_t{SHT_NOBITS}, uint32_t{0x7000000a}}) {
+    const auto fatbin = Fatbin({{kElfEntry, kArch, CubinWithSection(type)}});
+    Image image;
+    EXPECT_EQ(ParseImage(fatbin.data(), kArch, &image), CUDA_SUCCESS) << type;
+  }
+  const auto fatbin = Fatbin({{kElfEntry, kArch, CubinWithSection(SHT_PROGBITS)}});
+  Image image;
+  EXPECT_NE(ParseImage(fatbin.data(), kArch, &image), CUDA_SUCCESS);
 }
 
 TEST(ImageTest, RefusesWhatIsNoImage) {

@@ -11,7 +11,7 @@ using namespace prorata::simgpu::driver;
 
 namespace {
 
-CUresult Fill(const FillCall& fill, CUstream stream, bool per_thread, bool async) {
+CUresult Fill(FillCall fill, CUstream stream, bool per_thread, bool async) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   StreamRef target;
@@ -26,13 +26,14 @@ CUresult Fill(const FillCall& fill, CUstream stream, bool per_thread, bool async
     if (fill.height > 1 && (fill.pitch < row || fill.pitch % fill.element_bytes != 0)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!DeviceRangeIsValid(fill.dst, (fill.height - 1) * uint64_t{fill.pitch} + row)) {
-      return CUDA_ERROR_INVALID_VALUE;
+    fill.placeholder = async && target->capture && !FillIsValid(fill);
+    if (!fill.placeholder) {
+      if (!FillIsValid(fill)) return CUDA_ERROR_INVALID_VALUE;
+      const Memory* memory = FindMemory(fill.dst);
+      if (!Reaches(target->ctx, *memory, fill.dst)) return CUDA_ERROR_INVALID_VALUE;
+      waits = !memory->on_device() || memory->kind == Memory::Kind::kManaged ||
+              SynchronousMemops(*ctx, fill.dst);
     }
-    const Memory* memory = FindMemory(fill.dst);
-    if (!Reaches(target->ctx, *memory, fill.dst)) return CUDA_ERROR_INVALID_VALUE;
-    waits = !memory->on_device() || memory->kind == Memory::Kind::kManaged ||
-            SynchronousMemops(*ctx, fill.dst);
     if (Broken(Rule::kFillOfHostWaits)) waits = false;
     if (Broken(Rule::kFillOfDeviceDoesNotWait)) waits = true;
   }

@@ -55,6 +55,9 @@ struct FillCall {
   unsigned element_bytes = 1;  // 1, 2 or 4
   size_t width = 0;            // elements
   size_t height = 1;
+  // Captured with an address that was no memory: whoever records a plan may name that later. Looked
+  // at when it runs.
+  bool placeholder = false;
 
   uint64_t bytes() const { return uint64_t{width} * element_bytes * height; }
 };
@@ -133,5 +136,7 @@ void RunHostCall(const HostCall& call, CUresult error);
 // Moves the bytes; the executor's part of a copy and a fill.
 void RunCopy(const CopyCall& copy);
 void RunFill(const FillCall& fill);
+// The memory that it fills is there. D().mutex held.
+bool FillIsValid(const FillCall& fill);
 
 }  // namespace prorata::simgpu::driver

@@ -96,7 +96,27 @@ struct WorkMaker {
     // A fill only writes: half the traffic of a copy of as many bytes.
     const uint64_t bytes = Slowed(std::max<uint64_t>(call.bytes() / 2, 1));
     const Work work = Work::Copy(WorkKind::kCopyOnDevice, bytes);
+    if (call.placeholder) return FillOfPlaceholder(call, work);
     return AddWork(ctx, work, [call](const Action&) { return RunFill(call), true; }, out);
+  }
+
+  CUresult FillOfPlaceholder(const FillCall& call, const Work& work) const {
+    return AddWork(
+        ctx, work,
+        [call, owner = ctx](const Action&) {
+          bool valid;
+          {
+            const std::lock_guard lock(D().mutex);
+            valid = FillIsValid(call);
+          }
+          if (valid) {
+            RunFill(call);
+          } else {
+            Harm(owner, {.error = CUDA_ERROR_ILLEGAL_ADDRESS});
+          }
+          return true;
+        },
+        out);
   }
 
   CUresult operator()(const HostCall& call) const {
@@ -189,6 +209,11 @@ void RunCopy(const CopyCall& copy) {
       }
     }
   }
+}
+
+bool FillIsValid(const FillCall& fill) {
+  const uint64_t row = uint64_t{fill.width} * fill.element_bytes;
+  return DeviceRangeIsValid(fill.dst, (fill.height - 1) * uint64_t{fill.pitch} + row);
 }
 
 void RunFill(const FillCall& fill) {

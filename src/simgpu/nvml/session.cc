@@ -115,14 +115,15 @@ std::vector<nvmlProcessUtilizationSample_t> NvmlSession::Utilization(int device,
   if (last.time_ns >= 0 && usage.now_ns - last.time_ns < kShortestNs) return last.samples;
   Reading reading;
   reading.time_ns = usage.now_ns;
-  const int64_t span_ns = usage.now_ns - last.time_ns;
   for (const ProcessUsage& process : usage.processes) {
     const std::pair key(process.slot, process.pid);
     reading.busy_ns[key] = process.busy_ns;
     const auto before = last.busy_ns.find(key);
-    // Of a process not seen before only the time since it was last looked can be its own.
+    // Of a process not seen before only the time since it was last looked can be its own. At the
+    // first look that is all since it began: a reader that asks once has nothing else.
     const int64_t busy_ns = process.busy_ns - (before != last.busy_ns.end() ? before->second : 0);
-    if (last.time_ns < 0) continue;
+    const int64_t since_ns = last.time_ns >= 0 ? last.time_ns : process.begun_ns;
+    const int64_t span_ns = std::max<int64_t>(usage.now_ns - since_ns, 1);
     nvmlProcessUtilizationSample_t sample{};
     sample.pid = static_cast<unsigned>(process.pid);
     sample.timeStamp = static_cast<unsigned long long>(usage.now_ns / kNsPerUs);

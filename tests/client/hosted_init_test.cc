@@ -1,0 +1,74 @@
+// cuInit beside other threads, and what it leaves of the program's own settings.
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/client/hosted_share.h"
+
+namespace prorata {
+namespace {
+
+TEST_F(HostedShare, OtherThreadsCallWhileOneInitialises) {
+  std::atomic<bool> over{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      CUstream stream = nullptr;
+      while (!over) EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+    });
+  }
+  Start();
+  over = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The agent answers late, so the child is made while another thread waits for it. Whatever the
+// driver says to a child of a process that it knows, it is said.
+TEST_F(HostedShare, AChildForkedDuringCuInitWaitsForNobody) {
+  share_->WelcomeAfter(3000);
+  std::thread initialises([&] { Start(); });
+  while (share_->usage() == nullptr) std::this_thread::yield();
+  const pid_t child = fork();
+  if (child == 0) _exit(cuInit(0) == CUDA_SUCCESS ? 0 : 1);
+  EXPECT_EQ(StatusOf(child), 0);
+  EXPECT_EQ(share_->joins(), 0u) << "the child was to be made before its parent had joined";
+  initialises.join();
+}
+
+bool IsMapped(const std::string& file) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(file) != std::string::npos) return true;
+  }
+  return false;
+}
+
+TEST_F(HostedShare, AChildForkedWhileTheDriverIsLoadedLoadsItItself) {
+  setenv("NULL_LOADS_MS", "3000", 1);
+  int version = 0;
+  std::thread loads([&] { EXPECT_EQ(cuDriverGetVersion(&version), CUDA_SUCCESS); });
+  while (!IsMapped(PRORATA_NULL_DRIVER_DIR)) std::this_thread::yield();
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("NULL_LOADS_MS", "0", 1);
+    _exit(cuDriverGetVersion(&version) == CUDA_SUCCESS ? 0 : 1);
+  }
+  EXPECT_EQ(StatusOf(child), 0);
+  loads.join();
+}
+
+TEST_F(HostedShare, ALongListOfVisibleDevicesIsReadAndKept) {
+  const std::string list = "0,-1," + std::string(5000, '7');
+  setenv("CUDA_VISIBLE_DEVICES", list.c_str(), 1);
+  Start();  // fails where its first entry is lost: the share's device is not shown
+  EXPECT_EQ(getenv("CUDA_VISIBLE_DEVICES"), list);
+}
+
+}  // namespace
+}  // namespace prorata
