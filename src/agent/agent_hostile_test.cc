@@ -261,16 +261,38 @@ TEST_F(HostileTest, ARequestThatOutlivesItsProcess) {
   ::kill(agent_.pid(), SIGCONT);
 }
 
-TEST_F(HostileTest, TooManyConnectionsHaveAnAnswer) {
-  std::vector<UniqueFd> sockets;
-  for (int i = 0; i < 700; ++i) {
-    sockets.push_back(ConnectTo(share_ + "/socket"));
-    if (!sockets.back()) break;
+// The oldest of those that say nothing go, and who comes and speaks is served.
+TEST_F(HostileTest, IdleConnectionsMakeRoomForOthers) {
+  for (const std::string& path : {share_ + "/socket", folder_.path() + "/control"}) {
+    std::vector<UniqueFd> sockets;
+    for (int i = 0; i < 700; ++i) {
+      sockets.push_back(ConnectTo(path));
+      ASSERT_TRUE(sockets.back()) << i;
+    }
+    EXPECT_FALSE(ReceiveFrame(sockets.front().get()).has_value())
+        << "closed, long before it is due";
+    testing::StandIn newcomer;
+    TestMember own(share_, &newcomer);
+    EXPECT_EQ(own.Join(), kWelcome);
+    EXPECT_TRUE(Call(folder_.path(), {{"op", "hello"}}).contains("pid"));
   }
-  ASSERT_GE(sockets.size(), 600u);
-  const auto answer = ReceiveFrame(sockets.back().get());
-  ASSERT_TRUE(answer.has_value());
-  EXPECT_EQ(answer->type, kRefused);
+}
+
+// Following events is no way to keep others of the same user from asking.
+TEST_F(HostileTest, FollowersHaveALimit) {
+  const std::string follow = R"({"op": "events", "follow": true})";
+  std::vector<UniqueFd> sockets;
+  std::string last;
+  for (int i = 0; i < 40; ++i) {
+    sockets.push_back(ConnectTo(folder_.path() + "/control"));
+    SendFrame(sockets.back().get(), static_cast<uint16_t>(MessageType::kControlJson), follow.data(),
+              follow.size());
+    const auto answer = ReceiveFrame(sockets.back().get());
+    ASSERT_TRUE(answer.has_value()) << i;
+    last.assign(answer->body.begin(), answer->body.end());
+  }
+  EXPECT_NE(last.find("too_many_connections"), std::string::npos) << last;
+  EXPECT_TRUE(Call(folder_.path(), {{"op", "hello"}}).contains("pid"));
 }
 
 TEST(MemberMessages, DecodesOnlyWhatAMemberMaySay) {

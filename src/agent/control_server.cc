@@ -12,7 +12,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostSessions = 128;
+constexpr size_t kMostSessions = 1024;       // but for root and the agent's own user
+constexpr size_t kMostOfUser = 128;          // QuietConnections::kMostOfUser, and who is answered
+constexpr size_t kMostFollowersOfUser = 32;  // the rest of those are for others than followers
+constexpr auto kFirstRequestWithin = std::chrono::seconds(5);
 constexpr size_t kMostWaitingRequests = 16;  // of one connection
 constexpr size_t kMostUnsent = 8 << 20;
 // A follower with more than this unsent gets no more events before it has read.
@@ -69,15 +72,62 @@ void ControlServer::Accept(UniqueFd socket) {
                                          "malformed request: not a frame of at most "
                                          "1 MiB"}));
            },
-       .on_closed = [this, id] { sessions_.erase(id); }});
-  if (!peer || sessions_.size() > kMostSessions) {
-    Send(session, protocol::ToJson(peer ? Error{"too_many_connections",
-                                                "the agent has too many connections; try again"}
-                                        : peer.error()));
-    connection->Close();
-    return;
-  }
+       .on_closed =
+           [this, id] {
+             quiet_.Remove(id);
+             sessions_.erase(id);
+           }});
+  if (!peer) return Refuse(session, peer.error().code.c_str(), peer.error().message);
   session.peer = *peer;
+  if (auto ok = MayStay(session); !ok) {
+    return Refuse(session, ok.error().code.c_str(), ok.error().message);
+  }
+  quiet_.Add(id, peer->uid, connection);
+  AwaitRequest(id);
+}
+
+void ControlServer::AwaitRequest(uint64_t session_id) {
+  Session& session = sessions_.at(session_id);
+  session.speak_by = std::make_unique<boost::asio::steady_timer>(loop_, kFirstRequestWithin);
+  session.speak_by->async_wait([this, session_id](const boost::system::error_code& stopped) {
+    const auto found = stopped ? sessions_.end() : sessions_.find(session_id);
+    if (found == sessions_.end() || found->second.speak_by == nullptr) return;
+    Refuse(found->second, "timed_out",
+           "no request came within " + std::to_string(kFirstRequestWithin.count()) +
+               " s of connecting, so the agent closes the connection; connect again when there is "
+               "something to ask");
+  });
+}
+
+Status ControlServer::MayStay(const Session& session) const {
+  const uid_t user = session.peer.uid;
+  size_t own = 0;
+  for (const auto& [id, other] : sessions_) own += other.peer.uid == user && &other != &session;
+  // The quiet ones among them make room for this one.
+  if (own >= kMostOfUser) {
+    return Fail("too_many_connections", "user " + std::to_string(user) + " has " +
+                                            std::to_string(own) +
+                                            " connections to the agent, the most that one user "
+                                            "may have; close some and try again");
+  }
+  if (sessions_.size() > kMostSessions && user != 0 && user != ::geteuid()) {
+    return Fail("too_many_connections", "the agent has " + std::to_string(sessions_.size()) +
+                                            " connections, the most that it takes; try again");
+  }
+  return {};
+}
+
+Status ControlServer::MayFollow(const Session& session) const {
+  size_t own = 0;
+  for (const auto& [id, other] : sessions_) {
+    own += other.follows && other.peer.uid == session.peer.uid;
+  }
+  if (own < kMostFollowersOfUser) return {};
+  return Fail("too_many_connections",
+              "user " + std::to_string(session.peer.uid) + " follows events on " +
+                  std::to_string(own) +
+                  " connections, the most that one user may have; end one of them (`prorata "
+                  "events`, `prorata top`) and try again");
 }
 
 void ControlServer::OnFrame(uint64_t session_id, const protocol::FrameHeader& header,
@@ -85,18 +135,19 @@ void ControlServer::OnFrame(uint64_t session_id, const protocol::FrameHeader& he
   Session& session = sessions_.at(session_id);
   if (header.type != static_cast<uint16_t>(protocol::MessageType::kControlJson) ||
       header.version < protocol::kWireVersion) {
-    return Refuse(session, "malformed request: not a control frame");
+    return Refuse(session, "malformed", "malformed request: not a control frame");
   }
   const std::string_view text(reinterpret_cast<const char*>(body), header.body_bytes);
   if (!session.answering) return Take(session_id, text);
   if (session.requests.size() >= kMostWaitingRequests) {
-    return Refuse(session, "malformed request: too many before the first was answered");
+    return Refuse(session, "malformed",
+                  "malformed request: too many before the first was answered");
   }
   session.requests.emplace_back(text);
 }
 
-void ControlServer::Refuse(Session& session, const char* why) {
-  Send(session, protocol::ToJson(Error{"malformed", why}));
+void ControlServer::Refuse(Session& session, const char* code, const std::string& why) {
+  Send(session, protocol::ToJson(Error{code, why}));
   const auto connection = session.connection;
   connection->Close();
 }
@@ -104,10 +155,12 @@ void ControlServer::Refuse(Session& session, const char* why) {
 void ControlServer::Take(uint64_t session_id, std::string_view text) {
   Session& session = sessions_.at(session_id);
   if (session.follows) {
-    return Refuse(session,
+    return Refuse(session, "malformed",
                   "malformed request: this connection follows events and answers nothing else");
   }
   session.answering = true;
+  session.speak_by = nullptr;
+  quiet_.Remove(session_id);
   Answer(session, text, [this, session_id](const json& reply) { Replied(session_id, reply); });
 }
 
@@ -118,6 +171,7 @@ void ControlServer::Replied(uint64_t session_id, const json& reply) {
   Send(session, reply);
   if (session.requests.empty()) {
     session.answering = false;
+    if (!session.follows) quiet_.Add(session_id, session.peer.uid, session.connection);
     return;
   }
   boost::asio::post(loop_, [this, session_id] {
@@ -215,6 +269,9 @@ void ControlServer::Answer(Session& session, std::string_view text, const Reply&
       if (auto ok = node_.Remove(request->name); !ok) return reply(protocol::ToJson(ok.error()));
       return reply(json::object());
     case protocol::ControlOp::kEvents:
+      if (auto ok = request->events.follow ? MayFollow(session) : Status{}; !ok) {
+        return reply(protocol::ToJson(ok.error()));
+      }
       return reply(AnswerEvents(session, request->events));
     case protocol::ControlOp::kShutdown:
       boost::asio::post(loop_, on_shutdown_);

@@ -15,7 +15,8 @@ using protocol::RefusedReason;
 namespace {
 
 constexpr size_t kMostUnsent = 64 << 10;
-constexpr uint32_t kMostConnections = kMaxMembers + 64;  // per share
+// Per share: more than its members, all that may be quiet, and some that speak just now.
+constexpr uint32_t kMostConnections = kMaxMembers + QuietConnections::kMost + 64;
 constexpr auto kJoinWithin = std::chrono::seconds(5);
 constexpr int64_t kRefusedWindowNs = 10 * kNsPerS;
 constexpr uint32_t kMostShownAtOnce = 64;  // what a socket's buffer takes of small messages
@@ -83,6 +84,7 @@ void MemberServer::Accept(uint64_t share_id, UniqueFd socket) {
   const bool allowed = any_user_ || peer->uid == ::geteuid() || peer->uid == 0;
   if (!allowed) return Refuse(s, RefusedReason::kNotAllowed);
   if (connections > kMostConnections) return Refuse(s, RefusedReason::kTooManyMembers);
+  quiet_.Add(id, peer->uid, s.connection);
   s.join_timer.expires_after(kJoinWithin);
   s.join_timer.async_wait([this, find](const boost::system::error_code& stopped) {
     if (const auto own = stopped ? nullptr : find()) Refuse(*own, RefusedReason::kMalformed);
@@ -94,6 +96,7 @@ void MemberServer::Forget(uint64_t id) {
   if (found == sessions_.end()) return;
   const std::shared_ptr<Session> session = found->second;
   sessions_.erase(found);
+  quiet_.Remove(id);
   session->join_timer.cancel();
   if (Member* member = MemberOf(*session)) ShareOf(*session)->Connect(*member, nullptr);
   if (--by_share_[session->share_id] == 0) by_share_.erase(session->share_id);
@@ -179,6 +182,7 @@ void MemberServer::OnJoin(Session& session, const protocol::Join& join,
   const auto former = share.Connect(*member, session.connection);
   if (former != nullptr) former->Close();
   session.joined = true;
+  quiet_.Remove(session.id);
   session.slot = member->slot;
   session.join_timer.cancel();
   session.connection->SendMessage(

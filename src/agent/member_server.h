@@ -2,9 +2,11 @@
 
 // The member sockets: who connects to a share's socket, what it may say, and the answers.
 //
-// A peer is what the kernel says it is. It has a few seconds to join; what it sends must be frames
-// of wire.h about devices of this share, or it is refused and its connection closed, which changes
-// nothing for anybody else (nor for a member it was: that lives as long as its process).
+// A peer is what the kernel says it is. It has a few seconds to join, and of those of one user that
+// have not joined the oldest go when there are too many (quiet_connections.h); what it sends must
+// be frames of wire.h about devices of this share, or it is refused and its connection closed,
+// which changes nothing for anybody else (nor for a member it was: that lives as long as its
+// process).
 
 #include <boost/asio/io_context.hpp>
 #include <map>
@@ -12,6 +14,7 @@
 
 #include "agent/member_messages.h"
 #include "agent/node.h"
+#include "agent/quiet_connections.h"
 
 namespace prorata::agent {
 
@@ -46,6 +49,7 @@ class MemberServer {
   // end its session.
   std::map<uint64_t, std::shared_ptr<Session>> sessions_;
   std::map<uint64_t, uint32_t> by_share_;  // connections
+  QuietConnections quiet_;                 // those that have not joined
 };
 
 }  // namespace prorata::agent
