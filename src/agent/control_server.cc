@@ -22,11 +22,6 @@ constexpr size_t kMostUnsent = 8 << 20;
 constexpr size_t kMostUnsentEvents = 64 << 10;
 constexpr auto kEventsAgainAfter = std::chrono::milliseconds(50);
 
-bool Changes(protocol::ControlOp op) {
-  return op == protocol::ControlOp::kCreateShare || op == protocol::ControlOp::kRemoveShare ||
-         op == protocol::ControlOp::kUpdateShare || op == protocol::ControlOp::kShutdown;
-}
-
 }  // namespace
 
 ControlServer::ControlServer(boost::asio::io_context& loop, Node& node, std::string program_version,
@@ -183,6 +178,46 @@ void ControlServer::Replied(uint64_t session_id, const json& reply) {
   });
 }
 
+bool ControlServer::SeesAll(const Peer& peer) const {
+  return peer.uid == 0 || peer.uid == ::geteuid();
+}
+
+Status ControlServer::MayAsk(const Peer& peer, const protocol::ControlRequest& request) {
+  using enum protocol::ControlOp;
+  const bool makes = request.op == kCreateShare;
+  const bool changes = request.op == kUpdateShare || request.op == kRemoveShare;
+  if (SeesAll(peer) || (!makes && !changes && request.op != kShutdown)) return {};
+  const std::string you = "you are user " + std::to_string(peer.uid);
+  const std::string name = makes ? request.share.name.value_or("") : request.name;
+  const Share* share = node_.FindByName(name);
+  const bool of_file = share != nullptr && !share->config().resource_config.empty();
+  if (makes && of_file && share->Admits(peer.uid)) return {};  // joins it by its name
+  if (changes && share != nullptr && peer.uid == share->config().owner_uid) return {};
+  if (share == nullptr || (makes && !of_file)) {
+    return Fail("not_allowed", "this agent makes and ends shares only for root and for user " +
+                                   std::to_string(::geteuid()) + "; " + you +
+                                   ": ask them for a share that you may use");
+  }
+  return Fail("not_allowed",
+              "share '" + name + "' belongs to user " + std::to_string(share->config().owner_uid) +
+                  "; " + you + ", who may not " +
+                  (makes ? "use it: ask its owner to write users=" + std::to_string(peer.uid) +
+                               " into its line in '" + share->config().resource_config + "'"
+                         : "change or end it: ask its owner, or root"));
+}
+
+// Without the commands of programs on shares that are none of this user's; those of shares that are
+// gone are nobody's.
+std::vector<protocol::Event> ControlServer::Seen(const Session& session,
+                                                 std::vector<protocol::Event> events) {
+  if (SeesAll(session.peer)) return events;
+  for (protocol::Event& event : events) {
+    const Share* share = node_.FindByName(event.share);
+    if (share == nullptr || !share->Admits(session.peer.uid)) event.command.clear();
+  }
+  return events;
+}
+
 json ControlServer::AnswerEvents(Session& session, const protocol::EventsRequest& request) {
   const Events& events = node_.events();
   const uint64_t last = events.last_sequence();
@@ -195,7 +230,7 @@ json ControlServer::AnswerEvents(Session& session, const protocol::EventsRequest
     if (batch.next < last) SendEventsSoon();
   }
   return protocol::ToJson(
-      protocol::EventsReply{std::move(batch.events), batch.lost, batch.next, last});
+      protocol::EventsReply{Seen(session, std::move(batch.events)), batch.lost, batch.next, last});
 }
 
 void ControlServer::SendEventsSoon() {
@@ -221,8 +256,9 @@ bool ControlServer::SendEvents(Session& session) {
     auto batch = events.After(session.after, protocol::kMostEventsInReply, session.share);
     session.after = batch.next;
     if (batch.events.empty() && batch.lost == 0) continue;
-    Send(session, protocol::ToJson(protocol::EventsReply{std::move(batch.events), batch.lost,
-                                                         batch.next, events.last_sequence()}));
+    Send(session,
+         protocol::ToJson(protocol::EventsReply{Seen(session, std::move(batch.events)), batch.lost,
+                                                batch.next, events.last_sequence()}));
   }
   return true;
 }
@@ -238,12 +274,7 @@ void ControlServer::Answer(Session& session, std::string_view text, const Reply&
   const Peer& peer = session.peer;
   auto request = protocol::DecodeRequest(text);
   if (!request) return reply(protocol::ToJson(request.error()));
-  if (Changes(request->op) && peer.uid != 0 && peer.uid != ::geteuid()) {
-    return reply(protocol::ToJson(
-        Error{"not_allowed", "this agent makes and ends shares only for root and for user " +
-                                 std::to_string(::geteuid()) + "; you are user " +
-                                 std::to_string(peer.uid)}));
-  }
+  if (auto ok = MayAsk(peer, *request); !ok) return reply(protocol::ToJson(ok.error()));
   switch (request->op) {
     case protocol::ControlOp::kHello:
       return reply(protocol::ToJson(protocol::HelloReply{
@@ -254,7 +285,13 @@ void ControlServer::Answer(Session& session, std::string_view text, const Reply&
       return node_.Update(request->name, request->change, OnShare(reply));
     case protocol::ControlOp::kListShares: {
       json shares = json::array();
-      for (const auto& status : node_.DescribeShares()) shares.push_back(protocol::ToJson(status));
+      for (auto& status : node_.DescribeShares()) {
+        if (!SeesAll(peer) && peer.uid != status.owner_uid &&
+            !status.allow_users.Admits(peer.uid)) {
+          for (protocol::MemberStatus& member : status.members) member.command.clear();
+        }
+        shares.push_back(protocol::ToJson(status));
+      }
       return reply({{"shares", std::move(shares)}});
     }
     case protocol::ControlOp::kListDevices:

@@ -2,10 +2,12 @@
 
 // The control socket: making, listing and removing shares, as protocol/control.h says.
 //
-// Who may do what. Anybody who can connect may ask what there is. Making and removing shares and
-// ending the agent are for the user the agent runs as, and for root; a user whose machine has an
-// agent of root uses the shares root made. The socket of a user's own agent is 0600 in a folder of
-// 0700, root's is 0666. Peers are as the kernel names them.
+// Who may do what. Anybody who can connect may ask what there is, and is told of the commands of
+// programs only on shares that it may use. Making shares and ending the agent are for the user the
+// agent runs as, and for root; changing and removing a share are for its owner, too. A user whose
+// machine has an agent of root uses the shares that it was allowed on, by name where a file asks
+// for them. The socket of a user's own agent is 0600 in a folder of 0700, root's is 0666. Peers are
+// as the kernel names them.
 //
 // Who keeps whom away. Nobody does by connections that say nothing: the first request is awaited
 // for five seconds, and of each user's idle connections the oldest go (quiet_connections.h). One
@@ -58,6 +60,10 @@ class ControlServer {
   void Refuse(Session& session, const char* code, const std::string& why);
   void AwaitRequest(uint64_t session_id);
   // "too_many_connections": of this one's user, or of all.
+  // "not_allowed": who owns what was asked about, and what to do.
+  Status MayAsk(const Peer& peer, const protocol::ControlRequest& request);
+  bool SeesAll(const Peer& peer) const;
+  std::vector<protocol::Event> Seen(const Session& session, std::vector<protocol::Event> events);
   Status MayStay(const Session& session) const;
   Status MayFollow(const Session& session) const;
   Node::OnShare OnShare(Reply reply);

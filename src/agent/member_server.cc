@@ -36,8 +36,7 @@ struct MemberServer::Session {
   uint32_t slot = 0;
 };
 
-MemberServer::MemberServer(boost::asio::io_context& loop, Node& node, bool any_user)
-    : loop_(loop), node_(node), any_user_(any_user) {}
+MemberServer::MemberServer(boost::asio::io_context& loop, Node& node) : loop_(loop), node_(node) {}
 
 MemberServer::~MemberServer() {
   while (!sessions_.empty()) {
@@ -81,8 +80,12 @@ void MemberServer::Accept(uint64_t share_id, UniqueFd socket) {
        .on_closed = [this, id] { Forget(id); }});
   if (!peer) return Refuse(s, RefusedReason::kNotAllowed);
   s.peer = *peer;
-  const bool allowed = any_user_ || peer->uid == ::geteuid() || peer->uid == 0;
-  if (!allowed) return Refuse(s, RefusedReason::kNotAllowed);
+  const Share* share = ShareOf(s);
+  if (share == nullptr) return Refuse(s, RefusedReason::kShareEnded);
+  // One that is a member already stays one: it may have dropped its rights, and its agent be new.
+  if (!share->Admits(peer->uid) && share->FindLiving(peer->process) == nullptr) {
+    return Refuse(s, RefusedReason::kOtherUser, share->config().owner_uid);
+  }
   if (connections > kMostConnections) return Refuse(s, RefusedReason::kTooManyMembers);
   quiet_.Add(id, peer->uid, s.connection);
   s.join_timer.expires_after(kJoinWithin);
@@ -103,13 +106,13 @@ void MemberServer::Forget(uint64_t id) {
 }
 
 // Told once and then counted: a process that tries again and again fills no log.
-void MemberServer::Refuse(Session& session, RefusedReason reason) {
+void MemberServer::Refuse(Session& session, RefusedReason reason, uint32_t detail) {
   const Share* share = ShareOf(session);
   node_.events().AddCounted(RefusedEvent(share, session.peer.process.pid, reason),
                             kRefusedWindowNs);
   const auto connection = session.connection;  // the session ends with Close
   connection->SendMessage(MessageType::kRefused,
-                          protocol::Refused{static_cast<uint32_t>(reason), 0});
+                          protocol::Refused{static_cast<uint32_t>(reason), detail});
   connection->Close();
 }
 

@@ -102,15 +102,32 @@ const char* ReasonText(protocol::RefusedReason reason) {
   }
 }
 
+void SayRefused(const protocol::Refused& refused) {
+  const auto reason = static_cast<protocol::RefusedReason>(refused.reason);
+  Line line("cannot join the share ");
+  line.Text(g_share.folder).Text(": ");
+  if (reason != protocol::RefusedReason::kOtherUser) return line.Text(ReasonText(reason)).Say();
+  line.Text("it belongs to user ")
+      .Number(refused.detail)
+      .Text(", and this process runs as user ")
+      .Number(geteuid())
+      .Text(
+          "; run it as that user, or let the owner make the share with `prorata run "
+          "--allow-users ")
+      .Number(geteuid())
+      .Text("`")
+      .Say();
+}
+
 // Joins within two seconds: an agent may be restarting just now. One whose heart beats is waited
 // for longer: on a machine that is busy enough it answers late. Without a welcome there is no row
 // of grants, so nothing could be allocated; better to say so here.
 CUresult JoinOrSay() {
   const int64_t start_ns = NowNs();
   const int64_t busy_until_ns = start_ns + kBusyAgentWithinNs;
-  protocol::RefusedReason reason = {};
+  protocol::Refused refused = {};
   JoinResult result;
-  while ((result = JoinAgent(start_ns + kJoinWithinNs, &reason, busy_until_ns)) ==
+  while ((result = JoinAgent(start_ns + kJoinWithinNs, &refused, busy_until_ns)) ==
              JoinResult::kNoAgent &&
          NowNs() <
              (AgentSilentNs() < kHeartStoodStillNs ? busy_until_ns : start_ns + kJoinWithinNs)) {
@@ -119,7 +136,7 @@ CUresult JoinOrSay() {
   }
   if (result == JoinResult::kJoined) return CUDA_SUCCESS;
   if (result == JoinResult::kRefused) {
-    Line("cannot join the share ").Text(g_share.folder).Text(": ").Text(ReasonText(reason)).Say();
+    SayRefused(refused);
     return CUDA_ERROR_NOT_PERMITTED;
   }
   Line("cannot join the share ")

@@ -178,14 +178,15 @@ struct UsageShown {
 
 struct Refused {
   uint32_t reason;  // RefusedReason
-  uint32_t reserved;
+  uint32_t detail;  // kOtherUser: the owner's user id; else 0
 };
 enum class RefusedReason : uint32_t {
   kMalformed = 1,
   kVersion = 2,
   kShareEnded = 3,
   kTooManyMembers = 4,
-  kNotAllowed = 5,
+  kNotAllowed = 5,  // the kernel does not say who it is, or it is a member of another share
+  kOtherUser = 6,   // of a user that the share's owner has not allowed
 };
 
 }  // namespace prorata::protocol
