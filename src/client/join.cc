@@ -196,17 +196,40 @@ CUresult InitializeShowing(const protocol::LimitsFile& limits, unsigned int flag
   return result;
 }
 
+// Programs call cuInit again and again: what is wrong with their share is said once.
+bool FirstWord() {
+  static std::atomic<bool> said;
+  return !said.exchange(true);
+}
+
+// As the driver by itself, and nobody should take the program for held to limits: it may have lost
+// a variable on its way (a cleaned environment, a launcher).
+CUresult InitializeWithoutShare(unsigned int flags) {
+  const CUresult result = Within([&] { return PRORATA_REAL(cuInit)(flags); });
+  if (result != CUDA_SUCCESS || !FirstWord()) return result;
+  Line(
+      "this program has prorata's libcuda.so.1 and no share, so it runs with no limits and is not "
+      "counted: PRORATA_SHARE is ")
+      .Text(getenv("PRORATA_SHARE") != nullptr ? "empty" : "not set")
+      .Text(
+          " and there is no /run/prorata/share; start it by `prorata run`, or without "
+          "LD_PRELOAD and LD_LIBRARY_PATH of prorata's")
+      .Say();
+  return result;
+}
+
 CUresult InitializeOnShare(unsigned int flags) {
   const char* why = nullptr;
-  if (!DriverPresent()) return CUDA_ERROR_NO_DEVICE;
   const protocol::LimitsFile* limits = MapLimits(g_share.folder, &why);
   if (limits == nullptr) {
-    Line("cannot use the share ")
-        .Text(g_share.folder)
-        .Text(": ")
-        .Text(why)
-        .Text("; PRORATA_SHARE must name a folder that the prorata agent made")
-        .Say();
+    if (FirstWord()) {
+      Line("cannot use the share ")
+          .Text(g_share.folder)
+          .Text(": ")
+          .Text(why)
+          .Text("; PRORATA_SHARE must name a folder that the prorata agent made")
+          .Say();
+    }
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
   SetDilation(limits->header.dilation);
@@ -230,6 +253,25 @@ CUresult InitializeOnShare(unsigned int flags) {
   return CUDA_SUCCESS;
 }
 
+CUresult Initialize(unsigned int flags) {
+  if (!DriverPresent()) return CUDA_ERROR_NO_DEVICE;
+  switch (FindShareFolder(g_share.folder, sizeof g_share.folder)) {
+    case ShareFolder::kNone:
+      return InitializeWithoutShare(flags);
+    case ShareFolder::kFound:
+      return InitializeOnShare(flags);
+    case ShareFolder::kTooLong:
+      break;
+  }
+  if (FirstWord()) {
+    Line("cannot use the share that PRORATA_SHARE names: its path is too long, of more than ")
+        .Number(sizeof g_share.folder - 1)
+        .Text(" characters; set PRORATA_DIR to a shorter folder for the agent")
+        .Say();
+  }
+  return CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
 }  // namespace
 
 CUresult InitializeAndJoin(unsigned int flags) {
@@ -240,13 +282,7 @@ CUresult InitializeAndJoin(unsigned int flags) {
     if (state == kBusy) {
       FutexWait(&g_join_state, kBusy, 1'000'000'000);
     } else if (g_join_state.compare_exchange_strong(state, kBusy)) {
-      CUresult result;
-      const bool configured = FindShareFolder(g_share.folder, sizeof g_share.folder);
-      if (configured) {
-        result = InitializeOnShare(flags);
-      } else {
-        result = Within(real);
-      }
+      const CUresult result = Initialize(flags);
       g_join_state.store(result == CUDA_SUCCESS ? kDone : kFresh, std::memory_order_release);
       FutexWakeAll(&g_join_state);
       return result;
