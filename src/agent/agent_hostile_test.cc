@@ -261,6 +261,51 @@ TEST_F(HostileTest, ARequestThatOutlivesItsProcess) {
   ::kill(agent_.pid(), SIGCONT);
 }
 
+// What a context takes is learned from members, and reserved by those of all shares: a liar with
+// much memory beside a small charge made everybody's contexts fail.
+TEST_F(HostileTest, AHugeContextIsNotLearnedForOthers) {
+  const auto made = Call(folder_.path(), {{"op", "create_share"},
+                                          {"share", {{"name", "b"}, {"memory_bytes", 6 * kGiB}}}});
+  testing::StandIn liar;
+  TestMember own(made["share"]["directory"].get<std::string>(), &liar);
+  ASSERT_EQ(own.Join(), kWelcome);
+  const uint64_t guess = good_->limits().devices[0].context_overhead_bytes;
+  page_->EntryOf(liar.pid())->bytes = 6 * kGiB;
+  for (int i = 0; i < 20; ++i) {
+    own.usage().used_bytes = own.usage().overhead_bytes = kMiB;
+    const protocol::ContextMade context{7, 0, protocol::kMadeContext, kMiB};
+    SendFrame(own.socket(), static_cast<uint16_t>(MessageType::kContextMade), &context,
+              sizeof context);
+    ASSERT_TRUE(own.Await(MessageType::kContextSettled).has_value());
+  }
+  EXPECT_LE(good_->limits().devices[0].context_overhead_bytes, 4 * guess);
+}
+
+// Each of these messages made the audit forget what it had found of the member.
+TEST_F(HostileTest, AskingAgainAndAgainHidesNothingFromTheAudit) {
+  for (const uint32_t what : {protocol::kMadeOther, protocol::kMadeContext}) {
+    const std::string name = what == protocol::kMadeOther ? "b" : "c";
+    const auto made = Call(folder_.path(), {{"op", "create_share"},
+                                            {"share", {{"name", name}, {"memory_bytes", kGiB}}}});
+    testing::StandIn liar;
+    TestMember own(made["share"]["directory"].get<std::string>(), &liar);
+    ASSERT_EQ(own.Join(), kWelcome);
+    page_->EntryOf(liar.pid())->bytes = 3 * kGiB;
+    EXPECT_TRUE(testing::Eventually(
+        [&] {
+          own.usage().used_bytes = own.usage().overhead_bytes = 0;
+          const protocol::ContextMade context{7, 0, what, 0};
+          SendFrame(own.socket(), static_cast<uint16_t>(MessageType::kContextMade), &context,
+                    sizeof context);
+          own.Await(MessageType::kContextSettled);
+          const auto shares = Call(folder_.path(), {{"op", "list_shares"}})["shares"];
+          return shares.back()["devices"][0]["bypass_suspected"].get<bool>();
+        },
+        20'000))
+        << what;
+  }
+}
+
 // The oldest of those that say nothing go, and who comes and speaks is served.
 TEST_F(HostileTest, IdleConnectionsMakeRoomForOthers) {
   for (const std::string& path : {share_ + "/socket", folder_.path() + "/control"}) {

@@ -80,7 +80,8 @@ struct Member {
   std::optional<UsageMapping> usage;  // absent: has not joined again since the agent started
   std::shared_ptr<Connection> connection;
   std::unique_ptr<ProcessWatch> watch;
-  uint32_t settling = 0;  // requests of Node::SettleContext that are under way
+  uint32_t settling = 0;                // requests of Node::SettleContext that are under way
+  bool told_uncovered_context = false;  // in the log
   // False for one of an agent before us until it has said again what shared memory it holds.
   bool told_what_it_holds = true;
 

@@ -89,10 +89,11 @@ struct ContextMade {
   uint64_t reserved_bytes;
 };
 
-// ContextSettled::measured. After kMadeContext, kMeasured: overhead_bytes is all overhead of the
-// member on the device, and the grant covers it. After kMadeOther, kTook: overhead_bytes is what
-// was taken that is charged nowhere, the reservation included; the grant covers it. kTookTooMuch:
-// it does not, for the share cannot.
+// ContextSettled::measured. What the audit found (MemberRow) stays charged as that, and is no part
+// of it. After kMadeContext, kMeasured: overhead_bytes is all other overhead of the member on the
+// device, and the grant covers it. After kMadeOther, kTook: overhead_bytes is what was taken that
+// is charged nowhere, the reservation included; the grant covers it. kTookTooMuch: it does not, for
+// the share cannot.
 inline constexpr uint32_t kNotMeasured = 0, kMeasured = 1, kTook = 2, kTookTooMuch = 3;
 inline constexpr uint32_t kMadeContext = 0, kMadeOther = 1;
 
