@@ -81,7 +81,7 @@ struct Agent::Parts {
         lock(std::move(lock_)),
         node(loop, runtime_dir, nvml, options.dilation, options.overcommit,
              options.elastic_ceilings, options.slow_disk_ms),
-        members(loop, node, ::geteuid() == 0),
+        members(loop, node),
         control(loop, node, options.program_version, [this] { loop.stop(); }),
         metrics(loop,
                 [this](std::function<void(std::string)> done) {

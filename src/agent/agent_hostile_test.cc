@@ -261,16 +261,83 @@ TEST_F(HostileTest, ARequestThatOutlivesItsProcess) {
   ::kill(agent_.pid(), SIGCONT);
 }
 
-TEST_F(HostileTest, TooManyConnectionsHaveAnAnswer) {
-  std::vector<UniqueFd> sockets;
-  for (int i = 0; i < 700; ++i) {
-    sockets.push_back(ConnectTo(share_ + "/socket"));
-    if (!sockets.back()) break;
+// What a context takes is learned from members, and reserved by those of all shares: a liar with
+// much memory beside a small charge made everybody's contexts fail.
+TEST_F(HostileTest, AHugeContextIsNotLearnedForOthers) {
+  const auto made = Call(folder_.path(), {{"op", "create_share"},
+                                          {"share", {{"name", "b"}, {"memory_bytes", 6 * kGiB}}}});
+  testing::StandIn liar;
+  TestMember own(made["share"]["directory"].get<std::string>(), &liar);
+  ASSERT_EQ(own.Join(), kWelcome);
+  const uint64_t guess = good_->limits().devices[0].context_overhead_bytes;
+  page_->EntryOf(liar.pid())->bytes = 6 * kGiB;
+  for (int i = 0; i < 20; ++i) {
+    own.usage().used_bytes = own.usage().overhead_bytes = kMiB;
+    const protocol::ContextMade context{7, 0, protocol::kMadeContext, kMiB};
+    SendFrame(own.socket(), static_cast<uint16_t>(MessageType::kContextMade), &context,
+              sizeof context);
+    ASSERT_TRUE(own.Await(MessageType::kContextSettled).has_value());
   }
-  ASSERT_GE(sockets.size(), 600u);
-  const auto answer = ReceiveFrame(sockets.back().get());
-  ASSERT_TRUE(answer.has_value());
-  EXPECT_EQ(answer->type, kRefused);
+  EXPECT_LE(good_->limits().devices[0].context_overhead_bytes, 4 * guess);
+}
+
+// Each of these messages made the audit forget what it had found of the member.
+TEST_F(HostileTest, AskingAgainAndAgainHidesNothingFromTheAudit) {
+  for (const uint32_t what : {protocol::kMadeOther, protocol::kMadeContext}) {
+    const std::string name = what == protocol::kMadeOther ? "b" : "c";
+    const auto made = Call(folder_.path(), {{"op", "create_share"},
+                                            {"share", {{"name", name}, {"memory_bytes", kGiB}}}});
+    testing::StandIn liar;
+    TestMember own(made["share"]["directory"].get<std::string>(), &liar);
+    ASSERT_EQ(own.Join(), kWelcome);
+    page_->EntryOf(liar.pid())->bytes = 3 * kGiB;
+    EXPECT_TRUE(testing::Eventually(
+        [&] {
+          own.usage().used_bytes = own.usage().overhead_bytes = 0;
+          const protocol::ContextMade context{7, 0, what, 0};
+          SendFrame(own.socket(), static_cast<uint16_t>(MessageType::kContextMade), &context,
+                    sizeof context);
+          own.Await(MessageType::kContextSettled);
+          const auto shares = Call(folder_.path(), {{"op", "list_shares"}})["shares"];
+          return shares.back()["devices"][0]["bypass_suspected"].get<bool>();
+        },
+        20'000))
+        << what;
+  }
+}
+
+// The oldest of those that say nothing go, and who comes and speaks is served.
+TEST_F(HostileTest, IdleConnectionsMakeRoomForOthers) {
+  for (const std::string& path : {share_ + "/socket", folder_.path() + "/control"}) {
+    std::vector<UniqueFd> sockets;
+    for (int i = 0; i < 700; ++i) {
+      sockets.push_back(ConnectTo(path));
+      ASSERT_TRUE(sockets.back()) << i;
+    }
+    EXPECT_FALSE(ReceiveFrame(sockets.front().get()).has_value())
+        << "closed, long before it is due";
+    testing::StandIn newcomer;
+    TestMember own(share_, &newcomer);
+    EXPECT_EQ(own.Join(), kWelcome);
+    EXPECT_TRUE(Call(folder_.path(), {{"op", "hello"}}).contains("pid"));
+  }
+}
+
+// Following events is no way to keep others of the same user from asking.
+TEST_F(HostileTest, FollowersHaveALimit) {
+  const std::string follow = R"({"op": "events", "follow": true})";
+  std::vector<UniqueFd> sockets;
+  std::string last;
+  for (int i = 0; i < 40; ++i) {
+    sockets.push_back(ConnectTo(folder_.path() + "/control"));
+    SendFrame(sockets.back().get(), static_cast<uint16_t>(MessageType::kControlJson), follow.data(),
+              follow.size());
+    const auto answer = ReceiveFrame(sockets.back().get());
+    ASSERT_TRUE(answer.has_value()) << i;
+    last.assign(answer->body.begin(), answer->body.end());
+  }
+  EXPECT_NE(last.find("too_many_connections"), std::string::npos) << last;
+  EXPECT_TRUE(Call(folder_.path(), {{"op", "hello"}}).contains("pid"));
 }
 
 TEST(MemberMessages, DecodesOnlyWhatAMemberMaySay) {

@@ -1,5 +1,6 @@
 #include "agent/connection.h"
 
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -100,6 +101,11 @@ void Connection::SendFrame(protocol::MessageType type, const void* body, size_t 
   std::string frame(reinterpret_cast<const char*>(&header), sizeof header);
   frame.append(static_cast<const char*>(body), bytes);
   Send(frame.data(), frame.size());
+}
+
+bool Connection::HasBytesWaiting() {
+  int bytes = 0;
+  return ::ioctl(descriptor_.native_handle(), FIONREAD, &bytes) == 0 && bytes > 0;
 }
 
 void Connection::Send(const void* data, size_t bytes) {

@@ -54,6 +54,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool closed() const { return closed_; }
   size_t unsent_bytes() const { return unsent_.size(); }
   int fd() { return descriptor_.native_handle(); }
+  // Whether the kernel has something for us that the loop has not come to yet.
+  bool HasBytesWaiting();
 
  private:
   void WaitToRead();

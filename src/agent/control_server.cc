@@ -12,17 +12,15 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostSessions = 128;
+constexpr size_t kMostSessions = 1024;       // but for root and the agent's own user
+constexpr size_t kMostOfUser = 128;          // QuietConnections::kMostOfUser, and who is answered
+constexpr size_t kMostFollowersOfUser = 32;  // the rest of those are for others than followers
+constexpr auto kFirstRequestWithin = std::chrono::seconds(5);
 constexpr size_t kMostWaitingRequests = 16;  // of one connection
 constexpr size_t kMostUnsent = 8 << 20;
 // A follower with more than this unsent gets no more events before it has read.
 constexpr size_t kMostUnsentEvents = 64 << 10;
 constexpr auto kEventsAgainAfter = std::chrono::milliseconds(50);
-
-bool Changes(protocol::ControlOp op) {
-  return op == protocol::ControlOp::kCreateShare || op == protocol::ControlOp::kRemoveShare ||
-         op == protocol::ControlOp::kUpdateShare || op == protocol::ControlOp::kShutdown;
-}
 
 }  // namespace
 
@@ -69,15 +67,62 @@ void ControlServer::Accept(UniqueFd socket) {
                                          "malformed request: not a frame of at most "
                                          "1 MiB"}));
            },
-       .on_closed = [this, id] { sessions_.erase(id); }});
-  if (!peer || sessions_.size() > kMostSessions) {
-    Send(session, protocol::ToJson(peer ? Error{"too_many_connections",
-                                                "the agent has too many connections; try again"}
-                                        : peer.error()));
-    connection->Close();
-    return;
-  }
+       .on_closed =
+           [this, id] {
+             quiet_.Remove(id);
+             sessions_.erase(id);
+           }});
+  if (!peer) return Refuse(session, peer.error().code.c_str(), peer.error().message);
   session.peer = *peer;
+  if (auto ok = MayStay(session); !ok) {
+    return Refuse(session, ok.error().code.c_str(), ok.error().message);
+  }
+  quiet_.Add(id, peer->uid, connection);
+  AwaitRequest(id);
+}
+
+void ControlServer::AwaitRequest(uint64_t session_id) {
+  Session& session = sessions_.at(session_id);
+  session.speak_by = std::make_unique<boost::asio::steady_timer>(loop_, kFirstRequestWithin);
+  session.speak_by->async_wait([this, session_id](const boost::system::error_code& stopped) {
+    const auto found = stopped ? sessions_.end() : sessions_.find(session_id);
+    if (found == sessions_.end() || found->second.speak_by == nullptr) return;
+    Refuse(found->second, "timed_out",
+           "no request came within " + std::to_string(kFirstRequestWithin.count()) +
+               " s of connecting, so the agent closes the connection; connect again when there is "
+               "something to ask");
+  });
+}
+
+Status ControlServer::MayStay(const Session& session) const {
+  const uid_t user = session.peer.uid;
+  size_t own = 0;
+  for (const auto& [id, other] : sessions_) own += other.peer.uid == user && &other != &session;
+  // The quiet ones among them make room for this one.
+  if (own >= kMostOfUser) {
+    return Fail("too_many_connections", "user " + std::to_string(user) + " has " +
+                                            std::to_string(own) +
+                                            " connections to the agent, the most that one user "
+                                            "may have; close some and try again");
+  }
+  if (sessions_.size() > kMostSessions && user != 0 && user != ::geteuid()) {
+    return Fail("too_many_connections", "the agent has " + std::to_string(sessions_.size()) +
+                                            " connections, the most that it takes; try again");
+  }
+  return {};
+}
+
+Status ControlServer::MayFollow(const Session& session) const {
+  size_t own = 0;
+  for (const auto& [id, other] : sessions_) {
+    own += other.follows && other.peer.uid == session.peer.uid;
+  }
+  if (own < kMostFollowersOfUser) return {};
+  return Fail("too_many_connections",
+              "user " + std::to_string(session.peer.uid) + " follows events on " +
+                  std::to_string(own) +
+                  " connections, the most that one user may have; end one of them (`prorata "
+                  "events`, `prorata top`) and try again");
 }
 
 void ControlServer::OnFrame(uint64_t session_id, const protocol::FrameHeader& header,
@@ -85,18 +130,19 @@ void ControlServer::OnFrame(uint64_t session_id, const protocol::FrameHeader& he
   Session& session = sessions_.at(session_id);
   if (header.type != static_cast<uint16_t>(protocol::MessageType::kControlJson) ||
       header.version < protocol::kWireVersion) {
-    return Refuse(session, "malformed request: not a control frame");
+    return Refuse(session, "malformed", "malformed request: not a control frame");
   }
   const std::string_view text(reinterpret_cast<const char*>(body), header.body_bytes);
   if (!session.answering) return Take(session_id, text);
   if (session.requests.size() >= kMostWaitingRequests) {
-    return Refuse(session, "malformed request: too many before the first was answered");
+    return Refuse(session, "malformed",
+                  "malformed request: too many before the first was answered");
   }
   session.requests.emplace_back(text);
 }
 
-void ControlServer::Refuse(Session& session, const char* why) {
-  Send(session, protocol::ToJson(Error{"malformed", why}));
+void ControlServer::Refuse(Session& session, const char* code, const std::string& why) {
+  Send(session, protocol::ToJson(Error{code, why}));
   const auto connection = session.connection;
   connection->Close();
 }
@@ -104,10 +150,12 @@ void ControlServer::Refuse(Session& session, const char* why) {
 void ControlServer::Take(uint64_t session_id, std::string_view text) {
   Session& session = sessions_.at(session_id);
   if (session.follows) {
-    return Refuse(session,
+    return Refuse(session, "malformed",
                   "malformed request: this connection follows events and answers nothing else");
   }
   session.answering = true;
+  session.speak_by = nullptr;
+  quiet_.Remove(session_id);
   Answer(session, text, [this, session_id](const json& reply) { Replied(session_id, reply); });
 }
 
@@ -118,6 +166,7 @@ void ControlServer::Replied(uint64_t session_id, const json& reply) {
   Send(session, reply);
   if (session.requests.empty()) {
     session.answering = false;
+    if (!session.follows) quiet_.Add(session_id, session.peer.uid, session.connection);
     return;
   }
   boost::asio::post(loop_, [this, session_id] {
@@ -127,6 +176,46 @@ void ControlServer::Replied(uint64_t session_id, const json& reply) {
     again->second.requests.pop_front();
     Take(session_id, next);
   });
+}
+
+bool ControlServer::SeesAll(const Peer& peer) const {
+  return peer.uid == 0 || peer.uid == ::geteuid();
+}
+
+Status ControlServer::MayAsk(const Peer& peer, const protocol::ControlRequest& request) {
+  using enum protocol::ControlOp;
+  const bool makes = request.op == kCreateShare;
+  const bool changes = request.op == kUpdateShare || request.op == kRemoveShare;
+  if (SeesAll(peer) || (!makes && !changes && request.op != kShutdown)) return {};
+  const std::string you = "you are user " + std::to_string(peer.uid);
+  const std::string name = makes ? request.share.name.value_or("") : request.name;
+  const Share* share = node_.FindByName(name);
+  const bool of_file = share != nullptr && !share->config().resource_config.empty();
+  if (makes && of_file && share->Admits(peer.uid)) return {};  // joins it by its name
+  if (changes && share != nullptr && peer.uid == share->config().owner_uid) return {};
+  if (share == nullptr || (makes && !of_file)) {
+    return Fail("not_allowed", "this agent makes and ends shares only for root and for user " +
+                                   std::to_string(::geteuid()) + "; " + you +
+                                   ": ask them for a share that you may use");
+  }
+  return Fail("not_allowed",
+              "share '" + name + "' belongs to user " + std::to_string(share->config().owner_uid) +
+                  "; " + you + ", who may not " +
+                  (makes ? "use it: ask its owner to write users=" + std::to_string(peer.uid) +
+                               " into its line in '" + share->config().resource_config + "'"
+                         : "change or end it: ask its owner, or root"));
+}
+
+// Without the commands of programs on shares that are none of this user's; those of shares that are
+// gone are nobody's.
+std::vector<protocol::Event> ControlServer::Seen(const Session& session,
+                                                 std::vector<protocol::Event> events) {
+  if (SeesAll(session.peer)) return events;
+  for (protocol::Event& event : events) {
+    const Share* share = node_.FindByName(event.share);
+    if (share == nullptr || !share->Admits(session.peer.uid)) event.command.clear();
+  }
+  return events;
 }
 
 json ControlServer::AnswerEvents(Session& session, const protocol::EventsRequest& request) {
@@ -141,7 +230,7 @@ json ControlServer::AnswerEvents(Session& session, const protocol::EventsRequest
     if (batch.next < last) SendEventsSoon();
   }
   return protocol::ToJson(
-      protocol::EventsReply{std::move(batch.events), batch.lost, batch.next, last});
+      protocol::EventsReply{Seen(session, std::move(batch.events)), batch.lost, batch.next, last});
 }
 
 void ControlServer::SendEventsSoon() {
@@ -167,8 +256,9 @@ bool ControlServer::SendEvents(Session& session) {
     auto batch = events.After(session.after, protocol::kMostEventsInReply, session.share);
     session.after = batch.next;
     if (batch.events.empty() && batch.lost == 0) continue;
-    Send(session, protocol::ToJson(protocol::EventsReply{std::move(batch.events), batch.lost,
-                                                         batch.next, events.last_sequence()}));
+    Send(session,
+         protocol::ToJson(protocol::EventsReply{Seen(session, std::move(batch.events)), batch.lost,
+                                                batch.next, events.last_sequence()}));
   }
   return true;
 }
@@ -184,12 +274,7 @@ void ControlServer::Answer(Session& session, std::string_view text, const Reply&
   const Peer& peer = session.peer;
   auto request = protocol::DecodeRequest(text);
   if (!request) return reply(protocol::ToJson(request.error()));
-  if (Changes(request->op) && peer.uid != 0 && peer.uid != ::geteuid()) {
-    return reply(protocol::ToJson(
-        Error{"not_allowed", "this agent makes and ends shares only for root and for user " +
-                                 std::to_string(::geteuid()) + "; you are user " +
-                                 std::to_string(peer.uid)}));
-  }
+  if (auto ok = MayAsk(peer, *request); !ok) return reply(protocol::ToJson(ok.error()));
   switch (request->op) {
     case protocol::ControlOp::kHello:
       return reply(protocol::ToJson(protocol::HelloReply{
@@ -200,7 +285,13 @@ void ControlServer::Answer(Session& session, std::string_view text, const Reply&
       return node_.Update(request->name, request->change, OnShare(reply));
     case protocol::ControlOp::kListShares: {
       json shares = json::array();
-      for (const auto& status : node_.DescribeShares()) shares.push_back(protocol::ToJson(status));
+      for (auto& status : node_.DescribeShares()) {
+        if (!SeesAll(peer) && peer.uid != status.owner_uid &&
+            !status.allow_users.Admits(peer.uid)) {
+          for (protocol::MemberStatus& member : status.members) member.command.clear();
+        }
+        shares.push_back(protocol::ToJson(status));
+      }
       return reply({{"shares", std::move(shares)}});
     }
     case protocol::ControlOp::kListDevices:
@@ -215,6 +306,9 @@ void ControlServer::Answer(Session& session, std::string_view text, const Reply&
       if (auto ok = node_.Remove(request->name); !ok) return reply(protocol::ToJson(ok.error()));
       return reply(json::object());
     case protocol::ControlOp::kEvents:
+      if (auto ok = request->events.follow ? MayFollow(session) : Status{}; !ok) {
+        return reply(protocol::ToJson(ok.error()));
+      }
       return reply(AnswerEvents(session, request->events));
     case protocol::ControlOp::kShutdown:
       boost::asio::post(loop_, on_shutdown_);

@@ -2,10 +2,17 @@
 
 // The control socket: making, listing and removing shares, as protocol/control.h says.
 //
-// Who may do what. Anybody who can connect may ask what there is. Making and removing shares and
-// ending the agent are for the user the agent runs as, and for root; a user whose machine has an
-// agent of root uses the shares root made. The socket of a user's own agent is 0600 in a folder of
-// 0700, root's is 0666. Peers are as the kernel names them.
+// Who may do what. Anybody who can connect may ask what there is, and is told of the commands of
+// programs only on shares that it may use. Making shares and ending the agent are for the user the
+// agent runs as, and for root; changing and removing a share are for its owner, too. A user whose
+// machine has an agent of root uses the shares that it was allowed on, by name where a file asks
+// for them. The socket of a user's own agent is 0600 in a folder of 0700, root's is 0666. Peers are
+// as the kernel names them.
+//
+// Who keeps whom away. Nobody does by connections that say nothing: the first request is awaited
+// for five seconds, and of each user's idle connections the oldest go (quiet_connections.h). One
+// user may have so many connections and so many of them that follow events; above that, they are
+// refused.
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -18,6 +25,7 @@
 
 #include "agent/connection.h"
 #include "agent/node.h"
+#include "agent/quiet_connections.h"
 #include "protocol/control.h"
 
 namespace prorata::agent {
@@ -35,9 +43,10 @@ class ControlServer {
   struct Session {
     Peer peer;
     std::shared_ptr<Connection> connection;
-    bool follows = false;    // events are sent as they come
-    uint64_t after = 0;      // the last that was sent
-    std::string share = {};  // of this share only; empty: of all
+    std::unique_ptr<boost::asio::steady_timer> speak_by;  // until its first request
+    bool follows = false;                                 // events are sent as they come
+    uint64_t after = 0;                                   // the last that was sent
+    std::string share = {};                               // of this share only; empty: of all
     // One request at a time: others of the connection wait for its reply.
     bool answering = false;
     std::deque<std::string> requests = {};
@@ -48,7 +57,15 @@ class ControlServer {
   void OnFrame(uint64_t session_id, const protocol::FrameHeader& header, const uint8_t* body);
   void Take(uint64_t session_id, std::string_view text);
   void Replied(uint64_t session_id, const nlohmann::json& reply);
-  void Refuse(Session& session, const char* why);
+  void Refuse(Session& session, const char* code, const std::string& why);
+  void AwaitRequest(uint64_t session_id);
+  // "too_many_connections": of this one's user, or of all.
+  // "not_allowed": who owns what was asked about, and what to do.
+  Status MayAsk(const Peer& peer, const protocol::ControlRequest& request);
+  bool SeesAll(const Peer& peer) const;
+  std::vector<protocol::Event> Seen(const Session& session, std::vector<protocol::Event> events);
+  Status MayStay(const Session& session) const;
+  Status MayFollow(const Session& session) const;
   Node::OnShare OnShare(Reply reply);
   // `reply` is called once, now or later.
   void Answer(Session& session, std::string_view text, const Reply& reply);
@@ -65,6 +82,7 @@ class ControlServer {
   std::unique_ptr<Acceptor> acceptor_;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Session> sessions_;
+  QuietConnections quiet_;
   boost::asio::steady_timer events_timer_;
   bool events_armed_ = false;
 };

@@ -58,6 +58,7 @@ Result<Share*> Node::CreateNow(const protocol::ShareSpec& spec, const Peer& owne
   config.gang = spec.gang;
   config.guaranteed = spec.guaranteed;
   config.share_memory_with = spec.share_memory_with;
+  config.allow_users = spec.allow_users;
   for (const auto& [device, terms] : valid->devices) {
     config.devices.push_back(
         {device, devices[device].uuid, terms.memory_bytes, ComputeTermsOf(terms)});

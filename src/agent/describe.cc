@@ -13,6 +13,7 @@ protocol::ShareStatus Node::Describe(Share& share) {
   status.owner_uid = config.owner_uid;
   status.owner_pid = config.owner.pid;
   status.created_unix_s = config.created_unix_s;
+  status.allow_users = config.allow_users;
   status.on_full = config.on_full;
   status.gang = config.gang;
   status.runs_as_gang = leases_.RunsAsGang(share);

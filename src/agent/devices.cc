@@ -13,6 +13,16 @@ namespace {
 
 constexpr size_t kRemembered = 8;
 
+// About half a GiB on an H200, less on small devices.
+uint64_t GuessedOverhead(uint64_t total_bytes) {
+  return std::clamp<uint64_t>(total_bytes / 64, 16 * kMiB, 512 * kMiB);
+}
+
+// Members of all shares reserve what one of them made the agent learn: a liar that holds much
+// beside a small charge must not make everybody's contexts fail. Where one really takes more, the
+// rest is found when it is settled.
+constexpr uint64_t kMostGuesses = 4;
+
 }  // namespace
 
 Devices::Devices(boost::asio::io_context& loop, driver::Nvml& nvml)
@@ -101,12 +111,12 @@ int64_t Devices::UnansweredNs() const {
 uint64_t Devices::ContextOverhead(size_t device) const {
   const auto& learned = learned_[device];
   if (!learned.empty()) return *std::max_element(learned.begin(), learned.end());
-  // About half a GiB on an H200, less on small devices.
-  return std::clamp<uint64_t>((*this)[device].total_bytes / 64, 16 * kMiB, 512 * kMiB);
+  return GuessedOverhead((*this)[device].total_bytes);
 }
 
 void Devices::LearnContextOverhead(size_t device, uint64_t bytes) {
-  learned_[device].push_back(bytes);
+  const uint64_t most = kMostGuesses * GuessedOverhead((*this)[device].total_bytes);
+  learned_[device].push_back(std::min(bytes, most));
   if (learned_[device].size() > kRemembered) learned_[device].pop_front();
 }
 

@@ -31,7 +31,8 @@ bool SaysNothing(const protocol::ShareSpec& spec) {
          spec.compute_request == none.compute_request && spec.compute_limit == none.compute_limit &&
          spec.weight == none.weight && spec.priority == none.priority &&
          spec.yield_within_ns == none.yield_within_ns && spec.on_full == none.on_full &&
-         spec.gang == none.gang && !spec.guaranteed && spec.share_memory_with.empty();
+         spec.gang == none.gang && !spec.guaranteed && spec.share_memory_with.empty() &&
+         spec.allow_users.Nobody();
 }
 
 // Only what grows can be refused, so what shrinks comes first.
@@ -81,6 +82,7 @@ class Node::FileChange {
     config.owner_uid = ::geteuid();
     config.created_unix_s = ::time(nullptr);
     config.resource_config = file_;
+    config.allow_users = client.allow_users;
     config.devices.push_back({device_, node_.devices_[device_].uuid, client.memory_bytes,
                               ComputeTermsOf(protocol::TermsOf(client, {}))});
     auto made = node_.Make(std::move(config));
@@ -164,8 +166,10 @@ Status Node::ApplyResourceConfig(size_t device, const std::string& file,
 
   for (Share* share : without_line) EndFileShare(*share);
   for (Share* share : FileShares(device)) {
-    if (LineOf(clients, share->config().name) == nullptr) continue;
+    const ResourceClient* line = LineOf(clients, share->config().name);
+    if (line == nullptr) continue;
     share->SetResourceConfig(file);
+    share->SetAllowedUsers(line->allow_users);
     if (!share->ended()) continue;
     share->Revive();
     protocol::Event event = EventOf(protocol::EventKind::kShareChanged, *share, nullptr, 0);

@@ -15,7 +15,8 @@ using protocol::RefusedReason;
 namespace {
 
 constexpr size_t kMostUnsent = 64 << 10;
-constexpr uint32_t kMostConnections = kMaxMembers + 64;  // per share
+// Per share: more than its members, all that may be quiet, and some that speak just now.
+constexpr uint32_t kMostConnections = kMaxMembers + QuietConnections::kMost + 64;
 constexpr auto kJoinWithin = std::chrono::seconds(5);
 constexpr int64_t kRefusedWindowNs = 10 * kNsPerS;
 constexpr uint32_t kMostShownAtOnce = 64;  // what a socket's buffer takes of small messages
@@ -35,8 +36,7 @@ struct MemberServer::Session {
   uint32_t slot = 0;
 };
 
-MemberServer::MemberServer(boost::asio::io_context& loop, Node& node, bool any_user)
-    : loop_(loop), node_(node), any_user_(any_user) {}
+MemberServer::MemberServer(boost::asio::io_context& loop, Node& node) : loop_(loop), node_(node) {}
 
 MemberServer::~MemberServer() {
   while (!sessions_.empty()) {
@@ -80,9 +80,14 @@ void MemberServer::Accept(uint64_t share_id, UniqueFd socket) {
        .on_closed = [this, id] { Forget(id); }});
   if (!peer) return Refuse(s, RefusedReason::kNotAllowed);
   s.peer = *peer;
-  const bool allowed = any_user_ || peer->uid == ::geteuid() || peer->uid == 0;
-  if (!allowed) return Refuse(s, RefusedReason::kNotAllowed);
+  const Share* share = ShareOf(s);
+  if (share == nullptr) return Refuse(s, RefusedReason::kShareEnded);
+  // One that is a member already stays one: it may have dropped its rights, and its agent be new.
+  if (!share->Admits(peer->uid) && share->FindLiving(peer->process) == nullptr) {
+    return Refuse(s, RefusedReason::kOtherUser, share->config().owner_uid);
+  }
   if (connections > kMostConnections) return Refuse(s, RefusedReason::kTooManyMembers);
+  quiet_.Add(id, peer->uid, s.connection);
   s.join_timer.expires_after(kJoinWithin);
   s.join_timer.async_wait([this, find](const boost::system::error_code& stopped) {
     if (const auto own = stopped ? nullptr : find()) Refuse(*own, RefusedReason::kMalformed);
@@ -94,19 +99,20 @@ void MemberServer::Forget(uint64_t id) {
   if (found == sessions_.end()) return;
   const std::shared_ptr<Session> session = found->second;
   sessions_.erase(found);
+  quiet_.Remove(id);
   session->join_timer.cancel();
   if (Member* member = MemberOf(*session)) ShareOf(*session)->Connect(*member, nullptr);
   if (--by_share_[session->share_id] == 0) by_share_.erase(session->share_id);
 }
 
 // Told once and then counted: a process that tries again and again fills no log.
-void MemberServer::Refuse(Session& session, RefusedReason reason) {
+void MemberServer::Refuse(Session& session, RefusedReason reason, uint32_t detail) {
   const Share* share = ShareOf(session);
   node_.events().AddCounted(RefusedEvent(share, session.peer.process.pid, reason),
                             kRefusedWindowNs);
   const auto connection = session.connection;  // the session ends with Close
   connection->SendMessage(MessageType::kRefused,
-                          protocol::Refused{static_cast<uint32_t>(reason), 0});
+                          protocol::Refused{static_cast<uint32_t>(reason), detail});
   connection->Close();
 }
 
@@ -179,6 +185,7 @@ void MemberServer::OnJoin(Session& session, const protocol::Join& join,
   const auto former = share.Connect(*member, session.connection);
   if (former != nullptr) former->Close();
   session.joined = true;
+  quiet_.Remove(session.id);
   session.slot = member->slot;
   session.join_timer.cancel();
   session.connection->SendMessage(

@@ -2,9 +2,11 @@
 
 // The member sockets: who connects to a share's socket, what it may say, and the answers.
 //
-// A peer is what the kernel says it is. It has a few seconds to join; what it sends must be frames
-// of wire.h about devices of this share, or it is refused and its connection closed, which changes
-// nothing for anybody else (nor for a member it was: that lives as long as its process).
+// A peer is what the kernel says it is, and of a user that the share admits. It has a few seconds
+// to join, and of those of one user that have not joined the oldest go when there are too many
+// (quiet_connections.h); what it sends must be frames of wire.h about devices of this share, or it
+// is refused and its connection closed, which changes nothing for anybody else (nor for a member it
+// was: that lives as long as its process).
 
 #include <boost/asio/io_context.hpp>
 #include <map>
@@ -12,14 +14,13 @@
 
 #include "agent/member_messages.h"
 #include "agent/node.h"
+#include "agent/quiet_connections.h"
 
 namespace prorata::agent {
 
 class MemberServer {
  public:
-  // `any_user`: whether peers of any user may join (the agent of root, whose shares are reached
-  // through containers), or only the agent's own.
-  MemberServer(boost::asio::io_context& loop, Node& node, bool any_user);
+  MemberServer(boost::asio::io_context& loop, Node& node);
   ~MemberServer();
 
   void Accept(uint64_t share_id, UniqueFd socket);
@@ -35,17 +36,17 @@ class MemberServer {
   void OnGrantRequest(Session& session, const protocol::GrantRequest& request);
   void OnContextMade(Session& session, const protocol::ContextMade& made);
   void OnUsageWanted(Session& session, const protocol::UsageWanted& wanted);
-  void Refuse(Session& session, protocol::RefusedReason reason);
+  void Refuse(Session& session, protocol::RefusedReason reason, uint32_t detail = 0);
   void Forget(uint64_t session_id);
 
   boost::asio::io_context& loop_;
   Node& node_;
-  bool any_user_;
   uint64_t next_id_ = 1;
   // Shared with the call that is going on: what it does may close its own connection, and with it
   // end its session.
   std::map<uint64_t, std::shared_ptr<Session>> sessions_;
   std::map<uint64_t, uint32_t> by_share_;  // connections
+  QuietConnections quiet_;                 // those that have not joined
 };
 
 }  // namespace prorata::agent

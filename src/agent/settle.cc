@@ -1,6 +1,10 @@
 // What NVML shows of a process after it took memory that no call names the size of: a context, or
 // what a library took. It is asked on the side, and answered as not measured when NVML takes too
 // long: then the member keeps what it reserved, which is rather too much.
+//
+// What the audit found of a member stays charged as that, and only what is beyond it is the answer.
+// (Were it charged by the member's own word from now on, a member that never charges it would make
+// the audit begin anew with each message, and hold any memory unseen.)
 
 #include <spdlog/spdlog.h>
 
@@ -122,10 +126,8 @@ void Node::SettledOther(const std::shared_ptr<Settling>& settling, Share& share,
   if (s.made.reserved_bytes > used) return FinishSettling(s, NotMeasured(s));
   protocol::ContextSettled settled = NotMeasured(s);
   const uint64_t before = used - s.made.reserved_bytes;
-  // What the audit found of this member is in that figure too, and is charged with it from now on.
-  member.devices[index].audit.Set(0);
-  share.SetOverhead(member, index, 0);
-  settled.overhead_bytes = on_device > before ? on_device - before : 0;
+  const uint64_t known = before + member.devices[index].audit.overhead_bytes();
+  settled.overhead_bytes = on_device > known ? on_device - known : 0;
   const bool covered = settled.overhead_bytes <= s.made.reserved_bytes ||
                        memory_.Grant(share, member, index, before + settled.overhead_bytes) ==
                            protocol::GrantResult::kGranted;
@@ -141,13 +143,9 @@ void Node::SettledContext(Settling& s, Share& share, Member& member, uint64_t on
   if (usage.used_bytes.load() != charged || usage.overhead_bytes.load() != charged) {
     return FinishSettling(s, NotMeasured(s));
   }
-  uint64_t overhead = on_device;
-
-  // What the audit found of this member is in that figure too, and is charged with it from now on.
-  const uint64_t before =
-      charged - s.made.reserved_bytes + member.devices[index].audit.overhead_bytes();
-  member.devices[index].audit.Set(0);
-  share.SetOverhead(member, index, 0);
+  const uint64_t found = member.devices[index].audit.overhead_bytes();
+  uint64_t overhead = on_device > found ? on_device - found : 0;
+  const uint64_t before = charged - s.made.reserved_bytes;
   if (overhead > before) {
     devices_.LearnContextOverhead(number, overhead - before);
     for (const auto& [id, other] : shares_) {
@@ -160,9 +158,12 @@ void Node::SettledContext(Settling& s, Share& share, Member& member, uint64_t on
   if (overhead > charged &&
       memory_.Grant(share, member, index, overhead) != protocol::GrantResult::kGranted) {
     const uint64_t covered = share.ledger(index).grant_bytes(member.slot);
-    spdlog::warn(
-        "share '{}': a context of process {} took {}, of which the share can cover only {}",
-        share.config().name, member.process.pid, FormatBytes(overhead), FormatBytes(covered));
+    // Once: a member may ask as often as it likes.
+    if (!std::exchange(member.told_uncovered_context, true)) {
+      spdlog::warn(
+          "share '{}': a context of process {} took {}, of which the share can cover only {}",
+          share.config().name, member.process.pid, FormatBytes(overhead), FormatBytes(covered));
+    }
     overhead = std::max(charged, std::min(covered, overhead));
   }
   FinishSettling(s, {s.made.id, index, protocol::kMeasured, overhead});

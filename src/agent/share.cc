@@ -1,11 +1,14 @@
 #include "agent/share.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
 
 namespace prorata::agent {
+
 policy::ComputeTerms ComputeTermsOf(const protocol::ShareTerms& terms) {
   return {terms.compute_request, terms.compute_limit, terms.weight, terms.priority,
           terms.yield_within_ns};
@@ -19,6 +22,11 @@ Share::Share(uint64_t id, ShareConfig config, LimitsMapping limits)
     shown_ns_.push_back(0);
     audits_.emplace_back().of_device.Set(limits_->devices[i].overhead_bytes);
   }
+}
+
+bool Share::Admits(uid_t user) const {
+  return user == 0 || user == ::geteuid() || user == config_.owner_uid ||
+         config_.allow_users.Admits(user);
 }
 
 std::optional<uint32_t> Share::IndexOf(size_t device) const {

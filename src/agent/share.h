@@ -48,6 +48,7 @@ struct ShareConfig {
   protocol::OnFull on_full = {};
   protocol::Gang gang = protocol::Gang::kAuto;
   bool guaranteed = false;
+  protocol::AllowedUsers allow_users = {};
   std::vector<std::string> share_memory_with;  // names of shares that may open what this exports
   // The resource-config.txt that asks for it; "": a process did. Then there is no owner, and it
   // lives for as long as its line does, or its last member.
@@ -79,7 +80,8 @@ struct Member {
   std::optional<UsageMapping> usage;  // absent: has not joined again since the agent started
   std::shared_ptr<Connection> connection;
   std::unique_ptr<ProcessWatch> watch;
-  uint32_t settling = 0;  // requests of Node::SettleContext that are under way
+  uint32_t settling = 0;                // requests of Node::SettleContext that are under way
+  bool told_uncovered_context = false;  // in the log
   // False for one of an agent before us until it has said again what shared memory it holds.
   bool told_what_it_holds = true;
 
@@ -108,6 +110,9 @@ class Share {
   uint64_t id() const { return id_; }
   const ShareConfig& config() const { return config_; }
   protocol::LimitsFile* limits() const { return limits_.get(); }
+  // Whether programs of this user may join it and see what its programs are.
+  bool Admits(uid_t user) const;
+  void SetAllowedUsers(protocol::AllowedUsers users) { config_.allow_users = std::move(users); }
   uint32_t device_count() const { return static_cast<uint32_t>(config_.devices.size()); }
   // Which of the share's devices is device `device` of the machine.
   std::optional<uint32_t> IndexOf(size_t device) const;

@@ -37,6 +37,8 @@ std::string WordOf(RefusedReason reason) {
       return "too_many_members";
     case RefusedReason::kNotAllowed:
       return "not_allowed";
+    case RefusedReason::kOtherUser:
+      return "other_user";
   }
   return "refused";
 }

@@ -46,6 +46,7 @@ json ToJson(const SavedShare& share) {
           {"guaranteed", share.config.guaranteed},
           {"ended", share.ended},
           {"share_memory_with", share.config.share_memory_with},
+          {"allow_users", protocol::FormatAllowedUsers(share.config.allow_users)},
           {"resource_config", share.config.resource_config},
           {"devices", std::move(devices)}};
 }
@@ -64,6 +65,9 @@ SavedShare ShareOf(const json& object) {
   if (auto gang = protocol::ParseGang(object.value("gang", "auto"))) share.config.gang = *gang;
   share.config.guaranteed = object.value("guaranteed", false);
   share.config.share_memory_with = object.value("share_memory_with", std::vector<std::string>());
+  if (auto allowed = protocol::ParseAllowedUsers(object.value("allow_users", ""))) {
+    share.config.allow_users = std::move(*allowed);
+  }
   share.config.resource_config = object.value("resource_config", "");
   for (const json& device : object.at("devices")) {
     DeviceOfShare& out = share.config.devices.emplace_back();

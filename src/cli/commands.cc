@@ -35,6 +35,7 @@ protocol::ShareSpec SpecOf(const RunOptions& options) {
   spec.gang = options.gang;
   spec.guaranteed = options.guaranteed;
   spec.share_memory_with = options.share_memory_with;
+  spec.allow_users = options.allow_users;
   return spec;
 }
 

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "cli/terms_options.h"
 #include "cli/top_options.h"
+#include "cli/users.h"
 #include "cli/version.h"
 #include "protocol/control.h"
 
@@ -88,6 +89,7 @@ struct RawRun {
   RawTerms terms;
   std::string gpu;
   std::string gpus;
+  std::string allow_users;
 };
 
 ParseOutcome UsageError(const std::string& message) {
@@ -160,6 +162,11 @@ Status FillRun(const CLI::App& app, const RawRun& raw, RunOptions* run) {
     if (auto ok = protocol::ValidateShareName(run->name); !ok) {
       return Fail("usage", "--name: " + ok.error().message);
     }
+  }
+  if (app.count("--allow-users") > 0) {
+    auto users = ReadUsers(raw.allow_users);
+    if (!users) return std::unexpected(users.error());
+    run->allow_users = std::move(*users);
   }
   if (run->share_memory_with.size() > protocol::kMaxSharedWith) {
     return Fail("usage", "--share-memory-with: more than " +
@@ -294,6 +301,10 @@ class Parser {
                      "given several times (default: none)")
         ->option_text("NAME")
         ->allow_extra_args(false);
+    run_->add_option("--allow-users", raw_run_.allow_users,
+                     "Other users whose programs may join the share: names, ids or `all` (default: "
+                     "none but you, root and the agent's user)")
+        ->option_text("all|USER[,USER...]");
     run_->footer(kRunFooter);
   }
 

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/fraction.h"
 #include "cli/top_view.h"
+#include "protocol/allowed_users.h"
 #include "protocol/control.h"
 #include "protocol/elastic_ceiling.h"
 #include "protocol/metrics_address.h"
@@ -39,6 +40,7 @@ struct RunOptions {
   protocol::Gang gang = protocol::Gang::kAuto;
   bool guaranteed = false;
   std::vector<std::string> share_memory_with;
+  protocol::AllowedUsers allow_users = {};
   std::string name;  // empty: made from the command's name
   std::vector<std::string> command;
 };

@@ -53,7 +53,7 @@ bool Receive(int fd) {
 
 // Waits for the answer to a join.
 JoinResult AwaitWelcome(int fd, int64_t deadline_ns, int64_t busy_until_ns,
-                        protocol::Welcome* welcome, protocol::RefusedReason* reason,
+                        protocol::Welcome* welcome, protocol::Refused* refused,
                         int64_t (*meanwhile)()) {
   constexpr int64_t kLookEveryNs = 100'000'000;  // at the heart
   for (;;) {
@@ -65,10 +65,8 @@ JoinResult AwaitWelcome(int fd, int64_t deadline_ns, int64_t busy_until_ns,
         return protocol::ReadMessage(header, body, welcome) ? JoinResult::kJoined
                                                             : JoinResult::kNoAgent;
       }
-      protocol::Refused refused;
       if (header.type == static_cast<uint16_t>(MessageType::kRefused) &&
-          protocol::ReadMessage(header, body, &refused)) {
-        *reason = static_cast<protocol::RefusedReason>(refused.reason);
+          protocol::ReadMessage(header, body, refused)) {
         return JoinResult::kRefused;
       }
     }
@@ -94,15 +92,16 @@ void RemapLimits() {
 
 }  // namespace
 
-JoinResult JoinAgent(int64_t deadline_ns, protocol::RefusedReason* reason, int64_t busy_until_ns,
+JoinResult JoinAgent(int64_t deadline_ns, protocol::Refused* refused, int64_t busy_until_ns,
                      int64_t (*meanwhile)()) {
   const int fd = ConnectToAgent(g_share.folder);
   if (fd < 0) return JoinResult::kNoAgent;
   g_reader = FrameReader(g_buffer, sizeof g_buffer);
   protocol::Welcome welcome = {};
   JoinResult result = JoinResult::kNoAgent;
-  if (SendJoin(fd)) {
-    result = AwaitWelcome(fd, deadline_ns, busy_until_ns, &welcome, reason, meanwhile);
+  // An agent that turns this process away for its user says so at once, and hears no more.
+  if (SendJoin(fd) || errno == EPIPE || errno == ECONNRESET) {
+    result = AwaitWelcome(fd, deadline_ns, busy_until_ns, &welcome, refused, meanwhile);
   }
   if (result == JoinResult::kJoined && welcome.slot >= protocol::kMaxMembers) {
     result = JoinResult::kNoAgent;

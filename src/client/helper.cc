@@ -30,11 +30,11 @@ std::atomic<uint32_t> g_state;
 // Joins again. The program goes on meanwhile with the grant and the lease it has.
 void Reconnect(int64_t now_ns, int64_t* next_ns) {
   if (now_ns < *next_ns) return;
-  protocol::RefusedReason reason;
+  protocol::Refused refused;
   // What else it looks after goes on: an agent that is stopped takes the connection and does not
   // answer.
   const auto meanwhile = [] { return TickCompute(NowNs()); };
-  const JoinResult result = JoinAgent(now_ns + 1'000'000'000, &reason, 0, meanwhile);
+  const JoinResult result = JoinAgent(now_ns + 1'000'000'000, &refused, 0, meanwhile);
   if (result == JoinResult::kJoined) {
     TellHoldings();  // before those who wait ask anything that depends on it
     ConnectionMade();

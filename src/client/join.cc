@@ -109,15 +109,32 @@ const char* ReasonText(protocol::RefusedReason reason) {
   }
 }
 
+void SayRefused(const protocol::Refused& refused) {
+  const auto reason = static_cast<protocol::RefusedReason>(refused.reason);
+  Line line("cannot join the share ");
+  line.Text(g_share.folder).Text(": ");
+  if (reason != protocol::RefusedReason::kOtherUser) return line.Text(ReasonText(reason)).Say();
+  line.Text("it belongs to user ")
+      .Number(refused.detail)
+      .Text(", and this process runs as user ")
+      .Number(geteuid())
+      .Text(
+          "; run it as that user, or let the owner make the share with `prorata run "
+          "--allow-users ")
+      .Number(geteuid())
+      .Text("`")
+      .Say();
+}
+
 // Joins within two seconds: an agent may be restarting just now. One whose heart beats is waited
 // for longer: on a machine that is busy enough it answers late. Without a welcome there is no row
 // of grants, so nothing could be allocated; better to say so here.
 CUresult JoinOrSay() {
   const int64_t start_ns = NowNs();
   const int64_t busy_until_ns = start_ns + kBusyAgentWithinNs;
-  protocol::RefusedReason reason = {};
+  protocol::Refused refused = {};
   JoinResult result;
-  while ((result = JoinAgent(start_ns + kJoinWithinNs, &reason, busy_until_ns)) ==
+  while ((result = JoinAgent(start_ns + kJoinWithinNs, &refused, busy_until_ns)) ==
              JoinResult::kNoAgent &&
          NowNs() <
              (AgentSilentNs() < kHeartStoodStillNs ? busy_until_ns : start_ns + kJoinWithinNs)) {
@@ -126,7 +143,7 @@ CUresult JoinOrSay() {
   }
   if (result == JoinResult::kJoined) return CUDA_SUCCESS;
   if (result == JoinResult::kRefused) {
-    Line("cannot join the share ").Text(g_share.folder).Text(": ").Text(ReasonText(reason)).Say();
+    SayRefused(refused);
     return CUDA_ERROR_NOT_PERMITTED;
   }
   Line("cannot join the share ")
@@ -193,17 +210,40 @@ CUresult InitializeShowing(const protocol::LimitsFile& limits, unsigned int flag
   return result;
 }
 
+// Programs call cuInit again and again: what is wrong with their share is said once.
+bool FirstWord() {
+  static std::atomic<bool> said;
+  return !said.exchange(true);
+}
+
+// As the driver by itself, and nobody should take the program for held to limits: it may have lost
+// a variable on its way (a cleaned environment, a launcher).
+CUresult InitializeWithoutShare(unsigned int flags) {
+  const CUresult result = CallDriversInit(flags);
+  if (result != CUDA_SUCCESS || !FirstWord()) return result;
+  Line(
+      "this program has prorata's libcuda.so.1 and no share, so it runs with no limits and is not "
+      "counted: PRORATA_SHARE is ")
+      .Text(getenv("PRORATA_SHARE") != nullptr ? "empty" : "not set")
+      .Text(
+          " and there is no /run/prorata/share; start it by `prorata run`, or without "
+          "LD_PRELOAD and LD_LIBRARY_PATH of prorata's")
+      .Say();
+  return result;
+}
+
 CUresult InitializeOnShare(unsigned int flags) {
   const char* why = nullptr;
-  if (!DriverPresent()) return CUDA_ERROR_NO_DEVICE;
   const protocol::LimitsFile* limits = MapLimits(g_share.folder, &why);
   if (limits == nullptr) {
-    Line("cannot use the share ")
-        .Text(g_share.folder)
-        .Text(": ")
-        .Text(why)
-        .Text("; PRORATA_SHARE must name a folder that the prorata agent made")
-        .Say();
+    if (FirstWord()) {
+      Line("cannot use the share ")
+          .Text(g_share.folder)
+          .Text(": ")
+          .Text(why)
+          .Text("; PRORATA_SHARE must name a folder that the prorata agent made")
+          .Say();
+    }
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
   SetDilation(limits->header.dilation);
@@ -226,6 +266,25 @@ CUresult InitializeOnShare(unsigned int flags) {
   return CUDA_SUCCESS;
 }
 
+CUresult Initialize(unsigned int flags) {
+  if (!DriverPresent()) return CUDA_ERROR_NO_DEVICE;
+  switch (FindShareFolder(g_share.folder, sizeof g_share.folder)) {
+    case ShareFolder::kNone:
+      return InitializeWithoutShare(flags);
+    case ShareFolder::kFound:
+      return InitializeOnShare(flags);
+    case ShareFolder::kTooLong:
+      break;
+  }
+  if (FirstWord()) {
+    Line("cannot use the share that PRORATA_SHARE names: its path is too long, of more than ")
+        .Number(sizeof g_share.folder - 1)
+        .Text(" characters; set PRORATA_DIR to a shorter folder for the agent")
+        .Say();
+  }
+  return CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
 }  // namespace
 
 void WatchForks() {
@@ -243,13 +302,7 @@ CUresult InitializeAndJoin(unsigned int flags) {
     if (state != kFresh) {
       FutexWait(&g_join_state, state, 1'000'000'000);
     } else if (g_join_state.compare_exchange_strong(state, kBusy)) {
-      CUresult result;
-      const bool configured = FindShareFolder(g_share.folder, sizeof g_share.folder);
-      if (configured) {
-        result = InitializeOnShare(flags);
-      } else {
-        result = CallDriversInit(flags);
-      }
+      const CUresult result = Initialize(flags);
       g_join_state.store(result == CUDA_SUCCESS ? kDone : kFresh, std::memory_order_release);
       FutexWakeAll(&g_join_state);
       return result;

@@ -29,6 +29,16 @@ bool BesideTheAgent(const protocol::LimitsFile& limits) {
   return own != 0 && own == limits.header.agent_pid_namespace.load();
 }
 
+// Once in a process, but for two threads that look at the same moment.
+void SayWholeGpu(const char* share, const char* why) {
+  Line("NVML shows the whole GPU to this program, not its share: the share ")
+      .Text(share)
+      .Text(" cannot be used: ")
+      .Text(why)
+      .Text("; PRORATA_SHARE must name a folder that the prorata agent made")
+      .Say();
+}
+
 // Adds to the list, or to the entry of the same process: one that became another program has a
 // second slot until the memory of the first is gone.
 void AddTo(ShareProcess* list, uint32_t* count, const ShareProcess& one) {
@@ -71,9 +81,12 @@ uint32_t List(const NvmlShare& share, uint32_t index, ShareProcess* out) {
 const NvmlShare* TheShare() {
   if (g_looked.load(std::memory_order_acquire)) return g_nvml_share.load(std::memory_order_acquire);
   char folder[sizeof NvmlShare::folder];
-  const char* why = nullptr;
-  if (FindShareFolder(folder, sizeof folder)) {
+  const char* why = "its path is too long";
+  const ShareFolder found = FindShareFolder(folder, sizeof folder);
+  if (found == ShareFolder::kTooLong) SayWholeGpu("that PRORATA_SHARE names", why);
+  if (found == ShareFolder::kFound) {
     const protocol::LimitsFile* limits = MapLimits(folder, &why);
+    if (limits == nullptr) SayWholeGpu(folder, why);
     auto* made = limits != nullptr ? static_cast<NvmlShare*>(MapPages(sizeof(NvmlShare))) : nullptr;
     if (made != nullptr) {
       // NVML works in the child after a fork, unlike CUDA: it must find the mapping there.

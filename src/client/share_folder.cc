@@ -10,15 +10,16 @@
 
 namespace prorata::client {
 
-bool FindShareFolder(char* folder, size_t capacity) {
+ShareFolder FindShareFolder(char* folder, size_t capacity) {
   constexpr char kInContainer[] = "/run/prorata/share";
   const char* named = getenv("PRORATA_SHARE");
-  if (named != nullptr && named[0] != 0 && std::strlen(named) < capacity) {
+  if (named != nullptr && named[0] != 0) {
+    if (std::strlen(named) >= capacity) return ShareFolder::kTooLong;
     std::strcpy(folder, named);
-    return true;
+    return ShareFolder::kFound;
   }
   std::strcpy(folder, kInContainer);
-  return access(kInContainer, F_OK) == 0;
+  return access(kInContainer, F_OK) == 0 ? ShareFolder::kFound : ShareFolder::kNone;
 }
 
 const protocol::LimitsFile* MapLimits(const char* folder, const char** why) {

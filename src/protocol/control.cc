@@ -150,6 +150,15 @@ Status ReadSharedWith(const json& value, std::vector<std::string>& names) {
   return {};
 }
 
+Status ReadAllowedUsers(const json& value, AllowedUsers& allowed) {
+  // Longer than other texts: a list of ids.
+  if (!value.is_string()) return Malformed("'allow_users' is not a text");
+  auto read = ParseAllowedUsers(value.get_ref<const std::string&>());
+  if (!read) return std::unexpected(read.error());
+  allowed = std::move(*read);
+  return {};
+}
+
 Status ReadOn(const json& value, std::vector<TermsOnGpu>& on) {
   if (!value.is_array() || value.size() > kMaxGpusNamed) {
     return Malformed("'on' is not a list of at most " + std::to_string(kMaxGpusNamed) +
@@ -177,13 +186,14 @@ Status ReadOn(const json& value, std::vector<TermsOnGpu>& on) {
 
 Status ReadSpec(const json& object, ShareSpec& spec) {
   if (!object.is_object()) return Malformed("'share' is not an object");
-  Status ok = OnlyFields(
-      object, "'share'",
-      {"name", "gpu", "gpus", "memory_bytes", "compute_request", "compute_limit", "weight",
-       "priority", "yield_within_ns", "on", "on_full", "gang", "guaranteed", "share_memory_with"});
+  Status ok = OnlyFields(object, "'share'",
+                         {"name", "gpu", "gpus", "memory_bytes", "compute_request", "compute_limit",
+                          "weight", "priority", "yield_within_ns", "on", "on_full", "gang",
+                          "guaranteed", "share_memory_with", "allow_users"});
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, spec);
     if (ok && key == "share_memory_with") ok = ReadSharedWith(value, spec.share_memory_with);
+    if (ok && key == "allow_users") ok = ReadAllowedUsers(value, spec.allow_users);
     if (ok && key == "gpu") ok = ReadGpus(value, spec.gpus);
     if (ok && key == "guaranteed") {
       if (!value.is_boolean()) return Malformed("'guaranteed' is neither true nor false");
@@ -360,6 +370,7 @@ std::string EncodeRequest(const ControlRequest& request) {
     share["on_full"] = FormatOnFull(spec.on_full);
     share["gang"] = FormatGang(spec.gang);
     share["guaranteed"] = spec.guaranteed;
+    if (!spec.allow_users.Nobody()) share["allow_users"] = FormatAllowedUsers(spec.allow_users);
     if (!spec.share_memory_with.empty()) share["share_memory_with"] = spec.share_memory_with;
   }
   return object.dump(-1, ' ', false, json::error_handler_t::replace);

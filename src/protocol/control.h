@@ -6,7 +6,9 @@
 //
 //   request   {"op": "hello"}
 //             {"op": "create_share", "share": {"name"?, "gpu"?, "gpus"?, TERMS, "on"?,
-//                                              "on_full"?, "gang"?, "guaranteed"?: BOOL}}
+//                                              "on_full"?, "gang"?, "guaranteed"?: BOOL,
+//                                              "share_memory_with"?: [NAME, ...],
+//                                              "allow_users"?: TEXT}}
 //             {"op": "list_shares"}   {"op": "list_devices"}
 //             {"op": "remove_share", "name": NAME}   {"op": "shutdown"}
 //             {"op": "update_share", "name": NAME, "change": {TERMS, "on"?, "on_full"?, "gang"?}}
@@ -19,9 +21,11 @@
 //   reply     an object with what was asked, or {"error": {"code": CODE, "message": TEXT}}
 //
 // Fractions are numbers from 0 to 1, sizes are bytes, times nanoseconds, "on_full" a text of
-// on_full.h, "gang" one of gang.h. A request with a field that is not known is refused: a misspelt
-// limit must not be a share without one. Replies may grow fields. The owner of a share is the
-// process that asked for it, as the kernel names it.
+// on_full.h, "gang" one of gang.h,
+// "allow_users" one of allowed_users.h. A request with a field that is not known is refused: a
+// misspelt limit must not be a share without one. Replies may grow fields. The owner of a share is
+// the process that asked for it, and that process's user, as the kernel names them. Who is neither
+// of root nor of the agent's user sees no command of a program but of shares that it may use.
 //
 // "events" is answered by {"events": [...], "lost": N, "next": SEQUENCE, "last": SEQUENCE}: at most
 // 256 events (event.h) after "since" (absent: none of those there are), how many the agent had
@@ -44,6 +48,7 @@
 #include "base/fraction.h"
 #include "base/result.h"
 #include "policy/slowness.h"
+#include "protocol/allowed_users.h"
 #include "protocol/event.h"
 #include "protocol/gang.h"
 #include "protocol/link_class.h"
@@ -110,6 +115,7 @@ struct ShareSpec {
   bool guaranteed = false;
   // Names of shares whose programs may open memory that this one's export.
   std::vector<std::string> share_memory_with = {};
+  AllowedUsers allow_users = {};  // whose programs may join, beside the owner's
 };
 inline constexpr size_t kMaxSharedWith = 16;
 
@@ -213,6 +219,7 @@ struct ShareStatus {
   uint32_t owner_uid = 0;
   int64_t owner_pid = 0;
   int64_t created_unix_s = 0;
+  AllowedUsers allow_users;
   OnFull on_full;
   Gang gang = Gang::kAuto;
   bool runs_as_gang = false;  // now: asked for, or its kernels were seen to wait for each other

@@ -183,6 +183,7 @@ json ToJson(const ShareStatus& share) {
           {"owner_uid", share.owner_uid},
           {"owner_pid", share.owner_pid},
           {"created_unix_s", share.created_unix_s},
+          {"allow_users", FormatAllowedUsers(share.allow_users)},
           {"on_full", FormatOnFull(share.on_full)},
           {"gang", FormatGang(share.gang)},
           {"runs_as_gang", share.runs_as_gang},
@@ -247,6 +248,9 @@ Result<ShareStatus> ShareFromJson(const json& object) {
     if (auto on_full = ParseOnFull(object.at("on_full").get<std::string>()))
       share.on_full = *on_full;
     // Absent of an agent that did not know of them.
+    if (auto allowed = ParseAllowedUsers(object.value("allow_users", ""))) {
+      share.allow_users = std::move(*allowed);
+    }
     if (auto gang = ParseGang(object.value("gang", "auto"))) share.gang = *gang;
     share.runs_as_gang = object.value("runs_as_gang", false);
     object.at("guaranteed").get_to(share.guaranteed);

@@ -17,7 +17,8 @@
 //   agent_started
 //   share_created, share_adopted (from the agent before), share_changed, share_ended
 //   member_joined, member_gone
-//   member_refused         malformed, version, share_ended, too_many_members, not_allowed
+//   member_refused         malformed, version, share_ended, too_many_members, not_allowed,
+//                          other_user
 //   refusal                own_limit, device_full      an allocation was refused
 //   wait_begun, wait_ended granted, timed_out, process_ended, share_ended, refused, agent_gone
 //   bypass_suspected, bypass_over      the device shows more than the share's ledger, by far

@@ -10,7 +10,9 @@ namespace prorata::protocol {
 namespace {
 
 constexpr size_t kMostShown = 80;
-constexpr std::string_view kForm = "a client's line is ID REQUEST LIMIT GPU_MEM";
+constexpr std::string_view kForm =
+    "a client's line is ID REQUEST LIMIT GPU_MEM, and users=... if need be";
+constexpr std::string_view kUsers = "users=";
 
 // A piece of the file for a message: one line, of a bearable length.
 std::string Shown(std::string_view text) {
@@ -42,7 +44,7 @@ bool ParseWhole(std::string_view text, Number* number) {
 
 // What is wrong is an error whose message lacks the place.
 Result<ResourceClient> ReadClient(const std::vector<std::string_view>& fields) {
-  if (fields.size() != 4) {
+  if (fields.size() != 4 && fields.size() != 5) {
     return Fail("resource_config", "it has " + std::to_string(fields.size()) + " fields, not 4; " +
                                        std::string(kForm));
   }
@@ -80,6 +82,16 @@ Result<ResourceClient> ReadClient(const std::vector<std::string_view>& fields) {
       client.memory_bytes > uint64_t{1} << 62) {
     return Fail("resource_config", "the GPU_MEM " + Shown(fields[3]) +
                                        " is no number of bytes above 0, as 1073741824");
+  }
+  if (fields.size() == 5) {
+    const bool users = fields[4].starts_with(kUsers) && fields[4].size() > kUsers.size();
+    if (!users) {
+      return Fail("resource_config",
+                  "the fifth field " + Shown(fields[4]) + " is not users=all or users=1000,1001");
+    }
+    auto allowed = ParseAllowedUsers(fields[4].substr(kUsers.size()));
+    if (!allowed) return Fail("resource_config", "the users: " + allowed.error().message);
+    client.allow_users = std::move(*allowed);
   }
   return client;
 }

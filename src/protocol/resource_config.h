@@ -8,7 +8,9 @@
 //   batch           0   0.5 1073741824
 //
 // A client becomes a share of that name, so an ID is what a name of a share may be (control.h); it
-// may hold '/'. REQUEST and LIMIT are fractions of the GPU, GPU_MEM is bytes. Fields are separated
+// may hold '/'. REQUEST and LIMIT are fractions of the GPU, GPU_MEM is bytes. A fifth field, which
+// Gemini's own scheduler does not have, says whose programs may join beside those of the agent's
+// user: users=all or users=1000,1001 (allowed_users.h). Fields are separated
 // by spaces or tabs, lines end with LF or CRLF, and empty lines count for nothing. Nothing else is
 // guessed at: a file with one bad line is no configuration.
 //
@@ -21,6 +23,7 @@
 
 #include "base/fraction.h"
 #include "base/result.h"
+#include "protocol/allowed_users.h"
 
 namespace prorata::protocol {
 
@@ -32,6 +35,7 @@ struct ResourceClient {
   Fraction limit;
   uint64_t memory_bytes = 0;
   uint32_t line = 0;  // where it stands, from 1
+  AllowedUsers allow_users = {};
 
   bool operator==(const ResourceClient&) const = default;
 };

@@ -21,8 +21,11 @@ void Must(bool held) {
 std::string Written(const std::vector<ResourceClient>& clients) {
   std::string text = std::to_string(clients.size()) + "\n";
   for (const ResourceClient& client : clients) {
-    text += client.id + " " + FormatFraction(client.request) + " " + FormatFraction(client.limit) +
-            " " + std::to_string(client.memory_bytes) + "\n";
+    text +=
+        client.id + " " + FormatFraction(client.request) + " " + FormatFraction(client.limit) +
+        " " + std::to_string(client.memory_bytes) +
+        (client.allow_users.Nobody() ? "" : " users=" + FormatAllowedUsers(client.allow_users)) +
+        "\n";
   }
   return text;
 }

@@ -54,8 +54,11 @@ TEST(ResourceConfigTest, TheNumberOfClientsIsKept) {
 
 TEST(ResourceConfigTest, FieldsAreFour) {
   EXPECT_EQ(ErrorOf("1\na 0 1\n"),
-            "c.txt:2: it has 3 fields, not 4; a client's line is ID REQUEST LIMIT GPU_MEM");
-  EXPECT_NE(ErrorOf("1\na 0 1 1 1\n").find("it has 5 fields"), std::string::npos);
+            "c.txt:2: it has 3 fields, not 4; a client's line is ID REQUEST LIMIT GPU_MEM, and "
+            "users=... if need be");
+  EXPECT_NE(ErrorOf("1\na 0 1 1 1\n").find("the fifth field '1' is not users=all"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf("1\na 0 1 1 users=all 1\n").find("it has 6 fields"), std::string::npos);
 }
 
 TEST(ResourceConfigTest, NumbersOutOfRange) {

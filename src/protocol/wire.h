@@ -89,10 +89,11 @@ struct ContextMade {
   uint64_t reserved_bytes;
 };
 
-// ContextSettled::measured. After kMadeContext, kMeasured: overhead_bytes is all overhead of the
-// member on the device, and the grant covers it. After kMadeOther, kTook: overhead_bytes is what
-// was taken that is charged nowhere, the reservation included; the grant covers it. kTookTooMuch:
-// it does not, for the share cannot.
+// ContextSettled::measured. What the audit found (MemberRow) stays charged as that, and is no part
+// of it. After kMadeContext, kMeasured: overhead_bytes is all other overhead of the member on the
+// device, and the grant covers it. After kMadeOther, kTook: overhead_bytes is what was taken that
+// is charged nowhere, the reservation included; the grant covers it. kTookTooMuch: it does not, for
+// the share cannot.
 inline constexpr uint32_t kNotMeasured = 0, kMeasured = 1, kTook = 2, kTookTooMuch = 3;
 inline constexpr uint32_t kMadeContext = 0, kMadeOther = 1;
 
@@ -178,14 +179,15 @@ struct UsageShown {
 
 struct Refused {
   uint32_t reason;  // RefusedReason
-  uint32_t reserved;
+  uint32_t detail;  // kOtherUser: the owner's user id; else 0
 };
 enum class RefusedReason : uint32_t {
   kMalformed = 1,
   kVersion = 2,
   kShareEnded = 3,
   kTooManyMembers = 4,
-  kNotAllowed = 5,
+  kNotAllowed = 5,  // the kernel does not say who it is, or it is a member of another share
+  kOtherUser = 6,   // of a user that the share's owner has not allowed
 };
 
 }  // namespace prorata::protocol

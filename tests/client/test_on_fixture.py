@@ -46,7 +46,9 @@ class OnFixture(unittest.TestCase):
 
     def test_without_a_share_everything_is_the_drivers(self):
         answer = self.guest("init", on_share=False)
-        self.assertEqual((answer["result"], self.stderr), (0, ""))
+        self.assertEqual(answer["result"], 0)
+        self.assertEqual(len(self.stderr.splitlines()), 1, self.stderr)
+        self.assertIn("PRORATA_SHARE is not set", self.stderr)
 
     def test_without_a_driver_there_is_no_device_and_one_line_says_why(self):
         answer = self.guest("init", on_share=False, PRORATA_DRIVER_DIR=self.folder)
