@@ -62,15 +62,18 @@ Visited ForEachNode(CUgraph graph, F&& f) {
     }
     const CUgraphNode node = level->nodes()[level->next++];
     CUgraphNodeType type;
-    CUgraph child;
-    if (PRORATA_REAL(cuGraphNodeGetType)(node, &type) != CUDA_SUCCESS) {
+    CUgraph child = nullptr;
+    bool known = PRORATA_REAL(cuGraphNodeGetType)(node, &type) == CUDA_SUCCESS;
+    const bool is_graph = known && type == CU_GRAPH_NODE_TYPE_GRAPH;
+    if (is_graph) {
+      known = PRORATA_REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS;
+    }
+    if (!known) {
       visited = Visited::kUnlisted;
-    } else if (type != CU_GRAPH_NODE_TYPE_GRAPH) {
-      f(node, type);
-    } else if (PRORATA_REAL(cuGraphChildGraphNodeGetGraph)(node, &child) != CUDA_SUCCESS) {
-      visited = Visited::kUnlisted;
-    } else {
+    } else if (is_graph) {
       visited = PushGraph(child, &level);
+    } else {
+      f(node, type);
     }
   }
   while (level != nullptr) GraphLevel::Drop(&level);

@@ -19,7 +19,7 @@ Result<AllowedUsers> ParseAllowedUsers(std::string_view text) {
     from = comma + 1;
     uint32_t user = 0;
     const char* const end = entry.data() + entry.size();
-    const auto [at, error] = std::from_chars(entry.data(), end, user);
+    const auto [at, error] = std::from_chars(end - entry.size(), end, user);
     // The last number stands for "no user" in the kernel's calls.
     if (entry.empty() || error != std::errc{} || at != end || user == ~uint32_t{0}) {
       std::string shown(entry.substr(0, 80));
