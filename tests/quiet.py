@@ -46,7 +46,11 @@ class Watch:
                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, failed, *_):
+        if failed is not None:  # that is to be told, not what the probe has to say
+            self._probe.kill()
+            self._probe.communicate()
+            return
         own_s = _cpu_s(self._pids) - self._own_s
         self._probe.send_signal(signal.SIGTERM)
         out, _ = self._probe.communicate(f"{own_s}\n", timeout=harness.DEADLINE_S)

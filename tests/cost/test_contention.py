@@ -38,6 +38,8 @@ def in_driver(folder, pid, only):
     if harness.REAL_GPU:
         return calls, seconds
     file = folder / str(pid)
+    if not file.exists():  # it has not called the driver yet
+        return calls, seconds
     for tid, number, spent_ns in struct.iter_unpack("QQQ", file.read_bytes()):
         comm = pathlib.Path(f"/proc/{pid}/task/{tid}/comm")
         if tid and comm.exists() and comm.read_text().strip() == only:
@@ -78,9 +80,12 @@ class Contention(harness.MachineTestCase):
         pids = [process.pid for process in running]
 
         def all_had_a_turn():
+            # By what they did: a share is charged from its grant, before its program has woken.
             shares = self.machine.ps()
-            return len(shares) == programs and all(
-                device["device_time_ns"] > 0 for one in shares for device in one["devices"])
+            return (len(shares) == programs
+                    and all(device["busy_time_ns"] > 0 for one in shares
+                            for device in one["devices"])
+                    and Spent(agent.pid, pids, times).helpers == programs)
         harness.wait_until(all_had_a_turn, what="the first turns: not what is measured")
         with quiet.Watch([agent.pid, *pids]) as watch:
             began = time.monotonic()
