@@ -33,7 +33,7 @@ class Neighbours(promises.PromiseCase):
         promised = {}
         for program in self.programs:
             if program.name in bars:
-                part = outcome.speed(program.name) / self.alone(program, dilation)
+                part = outcome.speed(program.name) / self.alone(program, dilation, seconds=1)
                 promised |= at_least(f"{program.name}: of its speed alone", part,
                                      bars[program.name])
         return promised
@@ -86,9 +86,11 @@ class Neighbours(promises.PromiseCase):
                    victim=0.97 * 0.9, device_time={"host": 0.12})
 
     def test_tiny_kernels_beside_large_ones(self):
+        # What the tiny one does alone is as fast as its processor, which alone and beside the other
+        # differs by some hundredths here: it is held to 0.97 in the simulation.
         self.check([busy("tiny", request(0.3), kernel_us=5, per_sync=1),
-                    busy("large", request(0.7), kernel_us=750)], SECONDS / 2, dilation=8,
-                   tiny=0.97 * 0.3, large=0.97 * 0.7)
+                    busy("large", request(0.7), kernel_us=750)], SECONDS, dilation=8,
+                   tiny=SPEED * 0.3, large=0.97 * 0.7)
 
     def test_data_dependent_kernels_beside_a_busy_share(self):
         self.check([busy("data", request(0.3), streams=4, per_sync=16, kernel_us=20,
