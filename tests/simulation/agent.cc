@@ -175,7 +175,7 @@ void Agent::Arm() {
 
 // It was silent itself: nobody is a gang any more, and no device knows of one (agent/leases.cc).
 void Agent::ResetAfterOutage() {
-  life_->gangs.BeginAnew();
+  life_->gangs.ResetAfterOutage();
   for (size_t i = 0; i < life_->devices.size(); ++i) {
     WriteOut(i, life_->devices[i].leases.ResetAfterOutage(world_.now_ns()));
   }

@@ -30,7 +30,7 @@ class GangLeases {
   // It stays on its devices, and has its turns on each alone from now on; touch them.
   void Leave(uint64_t share, int64_t now_ns);
   // Its devices began anew, and know of no gang any more.
-  void BeginAnew() { gangs_.BeginAnew(); }
+  void ResetAfterOutage() { gangs_.ResetAfterOutage(); }
   bool IsGang(uint64_t share) const { return gangs_.IsGang(share); }
 
   // After anything was told to any of the devices.

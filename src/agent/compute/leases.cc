@@ -97,7 +97,7 @@ void Leases::Touch(size_t number) {
 
 void Leases::ResetAfterOutage() {
   silences_ = heartbeat_.silences();
-  gangs_.BeginAnew();
+  gangs_.ResetAfterOutage();
   for (size_t number = 0; number < devices_.size(); ++number) {
     WriteOut(number, devices_[number]->leases.ResetAfterOutage(clock_.NowNs()));
   }

@@ -9,9 +9,9 @@
 //                         wake: the time begins when the lease opens, and not while a thread waits
 //   open, not contended:  nothing to report
 //
-// Work that stands behind a wait leaves the device to others, and when it is released while the
-// lease is closed it runs outside of it: both are reported at once (`look`; kLeaseIdle for
-// sequence 0).
+// While all work stands behind waits others could use the device: that is reported once it has
+// lasted for idle_report. Released while the lease is closed it runs outside of it: that is reported
+// at once. Both are kLeaseIdle for sequence 0 (`look`).
 
 #include <cstdint>
 #include <limits>

@@ -41,7 +41,7 @@ void Gangs::Remove(Key key) {
   std::erase_if(shares_, [key](const Share& share) { return share.key == key; });
 }
 
-void Gangs::BeginAnew() {
+void Gangs::ResetAfterOutage() {
   for (Share& share : shares_) {
     share.phase = Phase::kPlain;
     share.waits_since_ns = kNever;

@@ -56,7 +56,7 @@ class Gangs {
   void SetRequested(Key share, bool requested);
   void Remove(Key share);
   // The devices' policies have forgotten all that they were told: as if none were a gang.
-  void BeginAnew();
+  void ResetAfterOutage();
   bool empty() const { return shares_.empty(); }
   bool IsGang(Key share) const;
 
