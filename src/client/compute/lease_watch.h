@@ -10,8 +10,8 @@
 //   open, not contended:  nothing to report
 //
 // While all work stands behind waits others could use the device: that is reported once it has
-// lasted for idle_report. Released while the lease is closed it runs outside of it: that is reported
-// at once. Both are kLeaseIdle for sequence 0 (`look`).
+// lasted for idle_report. Released while the lease is closed it runs outside of it: that is
+// reported at once. Both are kLeaseIdle for sequence 0 (`look`).
 
 #include <cstdint>
 #include <limits>
