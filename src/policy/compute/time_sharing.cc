@@ -457,8 +457,9 @@ int64_t TimeSharing::NextDeadline() {
       if (IsBelowAnother(share)) by(share.runnable_ns + kStarvedNs);
       if (share.phase == Phase::kStalled) by(share.runnable_ns + kStalledTooLongNs);
     }
-    const bool lingers = (share.phase == Phase::kIdle || share.idle_hint) && IsActive(share);
-    if (lingers && !free_) by(share.active_ns + kLingerNs);
+    const bool idle =
+        share.phase == Phase::kIdle || (share.phase == Phase::kRunning && share.idle_hint);
+    if (idle && IsActive(share) && !free_) by(share.active_ns + kLingerNs);
   }
   if (best != nullptr && !free_ && RemainingNs() != kNever && RemainingNs() > 0) {
     by(now_ns_ + std::max(kLeastStepNs, RemainingNs() - kHandoverNs));

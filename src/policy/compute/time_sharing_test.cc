@@ -376,6 +376,19 @@ TEST_F(TimeSharingTest, OneWithoutALimitThatIsAloneNeedNotAsk) {
   EXPECT_FALSE(leases_[1].contended);
 }
 
+// The agent woke three hundred times a second while one ran and another waited.
+TEST_F(TimeSharingTest, NobodyIsLookedAtBeforeASliceIsOver) {
+  TwoBusy();
+  Decide(kSlice);
+  Drains(1, kSlice);
+  policy_.Wanted(1, kSlice);
+  Backlog(2, kMs, kSlice + kMs);
+  Decide(kSlice + kMs);
+  ASSERT_EQ(In(1), Phase::kRunnable);
+  ASSERT_EQ(In(2), Phase::kRunning);
+  EXPECT_GE(next_ns_, 2 * kSlice - kMs);
+}
+
 TEST_F(TimeSharingTest, AfterEveryEventThereIsADeadlineWhileAnythingIsUnderWay) {
   TwoBusy();
   EXPECT_LE(next_ns_, kSlice + kMs);
