@@ -5,17 +5,19 @@ JOBS  ?= $(shell nproc)
 CMAKE_STAMP := $(BUILD)/build.ninja
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-unit test-zoo scenarios simulate bench gpu-check generate format lint layers check soak stress \
+.PHONY: help setup build everything demo test test-unit test-zoo scenarios simulate bench placement gpu-check generate format lint layers check soak stress \
         asan-ubsan tsan fuzz clean
 
 help:
 	@echo 'make demo        install what is missing, build, share one GPU between three programs'
 	@echo 'make test        install what is missing, build, run all tests'
-	@echo 'make test-zoo    NVIDIA libraries and PyTorch on the simulated GPU: fetches 6 GB (ZOO=light: 1.4 GB)'
+	@echo 'make test-zoo    NVIDIA libraries, PyTorch, JAX and more on the simulated GPU: fetches 7 GB (ZOO=light: 1.4 GB)'
 	@echo 'make scenarios   scenario files in many processes and on the virtual clock: do they agree?'
 	@echo 'make build       programs in build/bin, client library in build/lib, simulated driver in build/sim'
+	@echo 'make everything  the same with tests and benchmarks, for make gpu-check and those who change prorata'
 	@echo 'make simulate    scenarios and random worlds in one process, on a virtual clock'
 	@echo 'make bench       what the client library adds to each driver call; what programs get of a GPU, with and without prorata'
+	@echo 'make placement   ten placement policies on a public trace: writes docs/PLACEMENT.md, docs/placement.svg'
 	@echo 'make gpu-check   on a machine with an NVIDIA driver, from a build carried there'
 	@echo 'make soak        kill at random for MINUTES=5 (SEED=n repeats one): processes, programs, agents'
 	@echo 'make stress      64 threads in 8 processes of one share, every allocator: never above the limit'
@@ -31,26 +33,31 @@ setup:
 $(CMAKE_STAMP): CMakeLists.txt CMakePresets.json
 	cmake --preset release
 
+# No more than what runs a program on a share: tests and benchmarks are the other half of the objects.
 build: setup $(CMAKE_STAMP)
+	@cmake --build --preset release --target programs -- -j$(JOBS)
+
+everything: setup $(CMAKE_STAMP)
 	@cmake --build --preset release -- -j$(JOBS)
 	@git describe --always --dirty --abbrev=40 >$(BUILD)/commit 2>/dev/null || rm -f $(BUILD)/commit
 
 # Not part of `make test`: what it fetches is big. Says how big before it does.
-test-zoo: build
+test-zoo: everything
 	@scripts/setup.sh cuda-venv $(BUILD)
 	@scripts/setup.sh zoo $(BUILD) $(or $(ZOO),all)
 	@tests/zoo/run.py --build $(BUILD) --tier $(or $(ZOO),all)
 
 # In full length; `make test` runs shortened ones. Ends with 77 where the machine was too noisy.
-scenarios: build
+scenarios: everything
 	@tests/scenarios/run_processes.py --build $(BUILD) --tries 3 tests/scenarios/*.toml
 
 demo: build
 	@scripts/demo.py --build $(BUILD)
 
-test: build
+test: everything
 	@scripts/setup.sh cuda-venv $(BUILD)
 	@scripts/setup.sh nvidia-smi $(BUILD)
+	@scripts/setup.sh containers
 	@scripts/run_tests.py --build $(BUILD) --label all
 
 # Its exit status says whether everything that the scenarios expect was met.
@@ -59,8 +66,13 @@ simulate: setup $(CMAKE_STAMP)
 	@$(BUILD)/bin/simulation --random --runs 1000
 	@$(BUILD)/bin/simulation --table $(sort $(wildcard tests/scenarios/*.toml tests/scenarios/unmet/*.toml))
 
-bench: build
+bench: everything
 	@scripts/bench.py --build $(BUILD)
+
+# Ten runs of each policy; exit status 1 where a target is missed.
+placement: setup $(CMAKE_STAMP)
+	@cmake --build --preset release --target prorata -- -j$(JOBS)
+	@bench/placement/compare.py --build $(BUILD)
 
 # Builds nothing: run it where the GPU is, with the build folder carried there.
 gpu-check:
@@ -68,11 +80,11 @@ gpu-check:
 
 # Four times SECONDS_EACH: all allocators at once; the same with processes, and with agents, killed;
 # and two shares that were promised more than there is.
-stress: build
+stress: everything
 	@PRORATA_BUILD_DIR=$(BUILD) PRORATA_STRESS_SECONDS=$(or $(SECONDS_EACH),60) $(if $(SEED),PRORATA_TEST_SEED=$(SEED)) \
 		PYTHONPATH=tests python3 -m unittest -v tests/stress/test_stress.py tests/stress/test_overcommit.py
 
-soak: build
+soak: everything
 	@PRORATA_BUILD_DIR=$(BUILD) tests/soak/soak.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
 
 generate:

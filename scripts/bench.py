@@ -2,8 +2,8 @@
 """What the client library costs, against the bars of the design: build/bin/micro (nanoseconds that it
 adds to each driver call, over a driver that does almost nothing), then build/bin/memory-throughput (how
 much many threads and processes allocate and free through it and straight at the simulated driver).
-Further arguments go to both (after --); both know --json. Tables and exit status are theirs. Then the
-scenarios of bench/scenarios: what programs get of a GPU's time, with prorata and without it."""
+Further arguments go to all (after --); all know --json. Tables and exit status are theirs. Then
+build/bin/placement: how many decisions on where shares go a second. Then the scenarios of bench/scenarios: what programs get of a GPU's time, with prorata and without it."""
 import argparse
 import os
 import pathlib
@@ -30,13 +30,15 @@ def throughput(build, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
-    parser.add_argument("--only", choices=("micro", "memory-throughput", "scenarios"), help="one of them")
+    parser.add_argument("--only", choices=("micro", "memory-throughput", "placement", "scenarios"), help="one of them")
     parser.add_argument("arguments", nargs="*", help="for the programs, such as -- --json")
     options = parser.parse_args()
     build = options.build.resolve()
     runs = {"micro": lambda: subprocess.run([build / "bin" / "micro", "--dir", build, *options.arguments],
                                             check=False).returncode,
             "memory-throughput": lambda: throughput(build, options.arguments)}
+    runs["placement"] = lambda: subprocess.run([build / "bin" / "placement", *options.arguments],
+                                               check=False).returncode
     runs["scenarios"] = lambda: subprocess.run(
         [sys.executable, ROOT / "bench" / "scenarios" / "run.py", "--build", build, "--layers", "V,M,G"],
         check=False).returncode
@@ -47,7 +49,7 @@ def main():
             continue
         program = build / "bin" / needed.get(name, name)
         if not program.exists():
-            print(f"bench: {program} is not built: run `make build` first", file=sys.stderr)
+            print(f"bench: {program} is not built: run `make everything` first", file=sys.stderr)
             return 1
         try:
             code = run()

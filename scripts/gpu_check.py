@@ -209,7 +209,7 @@ STEPS = ("facts", "tests", "limits", "conformance", "demo", "micro")
 # --- Results --------------------------------------------------------------------------------------
 
 def commit_of(build):
-    """The commit that was built: what make build noted, or else what the sources are."""
+    """The commit that was built: what make everything noted, or else what the sources are."""
     noted = build / "commit"
     if noted.exists():
         return noted.read_text(encoding="ascii").strip()
@@ -268,7 +268,7 @@ def check_simulated(build, steps):
     libraries = {name: build / "sim" / name for name in LIBRARIES}
     for path in libraries.values():
         if not path.exists():
-            raise Problem(f"{path} is not built: run `make build` first")
+            raise Problem(f"{path} is not built: run `make everything` first")
     with tempfile.TemporaryDirectory(prefix="prorata-gpu-check-") as state:
         place = {"PRORATA_DRIVER_DIR": str(build / "sim"), "PRORATA_SIM_STATE": state}
         os.environ.update(place)  # describe() loads the driver into this process

@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SOURCE_DIRS = ("src", "apps", "bench", "tests", "examples")
+SOURCE_DIRS = ("src", "sim", "apps", "bench", "tests", "examples")
 CPP = (".cc", ".h", ".c")
 
 # DESIGN §2, from the bottom up. A room may include itself and those before it; simgpu is a world of
@@ -27,6 +27,9 @@ ROOMS = ("generated", "base", "policy", "protocol", "driver", "client", "agent",
 ONLY = {"simgpu": {"generated", "base", "simgpu"}, "policy": {"base", "policy"},
         # Freestanding: it lives in somebody else's process.
         "client": {"generated", "protocol", "driver", "client"}}
+
+# Beside src: the cluster simulator runs the product's policies on traces, and nothing of src knows it.
+SIM_ONLY = {"base", "policy", "sim"}
 
 POLICY_BANNED = re.compile(
     r"\b(clock_gettime|gettimeofday|time|nanosleep|clock_nanosleep|open(at)?(64)?|fopen(64)?|read|write|"
@@ -97,6 +100,9 @@ def includes(path):
 def check_layers(build):
     problems = []
     for path in tracked(".cc", ".h"):
+        if path.parts[0] == "sim":
+            problems += [f"{path}:{number}: sim must not include {name}" for number, name in includes(path)
+                         if name.split("/")[0] not in SIM_ONLY]
         if path.parts[0] != "src":
             continue
         room = path.parts[1]

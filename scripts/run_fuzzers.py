@@ -2,6 +2,8 @@
 """Runs every libFuzzer program of a build for a while, each from the seeds beside its source: a line of
 NAME_fuzz.seeds is an input, as it stands or, after "hex:", in hexadecimal."""
 import argparse
+import concurrent.futures
+import os
 import pathlib
 import subprocess
 import sys
@@ -20,6 +22,15 @@ def write_seeds(name, corpus):
             pathlib.Path(corpus, f"seed-{number}").write_bytes(seed)
 
 
+def fuzz(program, args):
+    with tempfile.TemporaryDirectory() as corpus:
+        write_seeds(program.name, corpus)
+        command = [program, corpus, f"-max_total_time={args.seconds}", "-timeout=60",
+                   "-rss_limit_mb=2048", f"-artifact_prefix={args.build}/"]
+        return subprocess.run(command, capture_output=True, text=True, errors="replace",
+                              check=False)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", required=True)
@@ -30,16 +41,12 @@ def main():
         print("run_fuzzers: no fuzz program was built", file=sys.stderr)
         return 1
     failed = []
-    for program in programs:
-        with tempfile.TemporaryDirectory() as corpus:
-            write_seeds(program.name, corpus)
-            command = [program, corpus, f"-max_total_time={args.seconds}", "-timeout=60",
-                       "-rss_limit_mb=2048", f"-artifact_prefix={args.build}/"]
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        runs = [line for line in done.stderr.splitlines() if line.startswith("Done ")]
-        print(f"{program.name}: {runs[-1] if runs else f'exit status {done.returncode}'}")
-        if done.returncode:
-            failed.append((program.name, done.stderr[-4000:]))
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for program, done in zip(programs, pool.map(lambda one: fuzz(one, args), programs)):
+            runs = [line for line in done.stderr.splitlines() if line.startswith("Done ")]
+            print(f"{program.name}: {runs[-1] if runs else f'exit status {done.returncode}'}")
+            if done.returncode:
+                failed.append((program.name, done.stderr[-4000:]))
     test_report.finish("fuzz", len(programs) - len(failed), failed, 0)
     return 1 if failed else 0
 

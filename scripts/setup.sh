@@ -6,14 +6,17 @@
 #   scripts/setup.sh lint                clang 19 with clang-format and clang-tidy
 #   scripts/setup.sh cuda-venv BUILD     nvcc and cudart from PyPI into BUILD/venv-cuda13 and -cuda12
 #   scripts/setup.sh nvidia-smi BUILD    the program alone, from Debian's non-free, into BUILD/nvidia-smi
-#   scripts/setup.sh zoo BUILD light     NVIDIA's libraries from PyPI into BUILD/zoo; `all` for PyTorch too
+#   scripts/setup.sh containers          podman, containerd and runc, for tests (needs root)
+#   scripts/setup.sh zoo BUILD light     NVIDIA's libraries from PyPI into BUILD/zoo; `all` for PyTorch and more too
 set -euo pipefail
 
 build_packages=(
   g++ make cmake ninja-build git ca-certificates python3 python3-venv binutils
   libboost-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev libspdlog-dev libfmt-dev
   libgtest-dev libbenchmark-dev liblz4-dev libzstd-dev prometheus-cpp-dev libncurses-dev strace
+  musl-tools libfccp-dev gnuplot-nox
 )
+container_packages=(podman containerd runc)
 lint_packages=(clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev)
 
 # Exact versions, so that a test that passed here passes elsewhere. About 265 MB together.
@@ -94,6 +97,13 @@ nvidia_smi() {
 case "${1:-}" in
   build) install_packages "${build_packages[@]}" ;;
   lint) install_packages "${lint_packages[@]}" ;;
+  containers)
+    # Where they cannot be had, their tests are skipped by name, so that is no error.
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+      install_packages "${container_packages[@]}" ||
+        echo 'setup: podman or containerd cannot be had; their tests will be skipped' >&2
+    fi
+    ;;
   cuda-venv)
     install_venv "$2/venv-cuda13" "${cuda13_wheels[@]}"
     install_venv "$2/venv-cuda12" "${cuda12_wheels[@]}"
@@ -101,7 +111,7 @@ case "${1:-}" in
   nvidia-smi) nvidia_smi "$(realpath -m "$2")/nvidia-smi" ;;
   zoo) python3 "$(dirname "$0")/zoo_wheels.py" "$2" "$3" ;;
   *)
-    sed -n '2,10s/^# \{0,1\}//p' "$0"
+    sed -n '2,11s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -18,7 +18,7 @@ LIST = ROOT / "tests" / "zoo" / "wheels.toml"
 
 
 def wheels(tier):
-    """{environment: {part: {wheel: (version, bytes)}}} of a tier; `all` includes `light`."""
+    """{environment: {part: {wheel: (version, bytes, SHA-256)}}} of a tier; `all` includes `light`."""
     out = {}
     for environment, parts in tomllib.loads(LIST.read_text()).items():
         out[environment] = {part: {name: tuple(value) for name, value in found.items()}
@@ -27,17 +27,26 @@ def wheels(tier):
 
 
 def stamp_of(found):
-    return "".join(f"{name}=={version}\n" for name, (version, _) in found.items())
+    return "".join(f"{name}=={version}\n" for name, (version, *_) in found.items())
+
+
+def requirements_of(found):
+    """What pip is to install: a wheel with another hash is refused."""
+    return "".join(f"{name}=={version} --hash=sha256:{sha256}\n"
+                   for name, (version, _, sha256) in found.items())
 
 
 def install(folder, part, found):
-    names = [f"{name}=={version}" for name, (version, _) in found.items()]
-    megabytes = sum(size for _, size in found.values()) / 1e6
+    names = [f"{name}=={version}" for name, (version, *_) in found.items()]
+    megabytes = sum(size for _, size, _ in found.values()) / 1e6
     print(f"zoo: fetching {megabytes:,.0f} MB for {folder.name} ({part}): {' '.join(names)}", flush=True)
     if not (folder / "bin" / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    wanted = folder / f"{part}.txt"
+    wanted.write_text(requirements_of(found))
     done = subprocess.run([str(folder / "bin" / "pip"), "install", "--quiet", "--no-deps", "--no-cache-dir",
-                           "--no-compile", "--disable-pip-version-check", *names], check=False)
+                           "--no-compile", "--disable-pip-version-check", "--require-hashes",
+                           "--requirement", str(wanted)], check=False)
     if done.returncode != 0:
         print(f"zoo: NOT FETCHED for {folder.name} ({part}), see above; what needs it is skipped", flush=True)
         return

@@ -1,14 +1,19 @@
 // prorata: the command line, and the agent.
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "agent/agent.h"
+#include "cli/command.h"
 #include "cli/commands.h"
+#include "cli/container_commands.h"
 #include "cli/options.h"
 #include "cli/version.h"
+#include "sim/cluster/simulate.h"
 
 namespace {
 
@@ -16,7 +21,19 @@ using prorata::cli::AgentPlace;
 using prorata::cli::Options;
 using prorata::cli::Verb;
 
-int RunAgentCommand(const Options& options) {
+// Where engines look for devices by themselves: all do in root's folder. Nothing: the client
+// library is not there, so a container could not have it.
+std::optional<prorata::agent::ContainerOptions> ContainersOf(const Options& options,
+                                                             const AgentPlace& place) {
+  auto library = prorata::cli::FindLibraryDir(place.executable);
+  if (!library) return std::nullopt;
+  const std::string folder = !options.agent.cdi_dir.empty() ? options.agent.cdi_dir
+                             : ::geteuid() == 0             ? "/var/run/cdi"
+                                                            : place.runtime_dir + "/cdi";
+  return prorata::agent::ContainerOptions{folder, *library};
+}
+
+int RunAgentCommand(const Options& options, const AgentPlace& place) {
   prorata::agent::AgentOptions agent;
   agent.exit_when_idle = options.agent.exit_when_idle;
   agent.ready_fd = options.agent.ready_fd;
@@ -27,8 +44,29 @@ int RunAgentCommand(const Options& options) {
   agent.elastic_ceilings = options.agent.elastic_ceilings;
   agent.resource_configs = options.agent.resource_configs;
   agent.metrics = options.agent.metrics;
+  agent.containers = ContainersOf(options, place);
   agent.program_version = prorata::cli::kVersion;
   return prorata::agent::RunAgent(agent);
+}
+
+int RunSimulateCommand(const Options& options) {
+  const prorata::cli::SimulateOptions& typed = options.simulate;
+  return prorata::sim::cluster::Simulate({.nodes = typed.nodes,
+                                          .pods = typed.pods,
+                                          .policies = typed.policies,
+                                          .arrivals = typed.arrivals,
+                                          .ties = typed.ties,
+                                          .seeds = typed.seeds,
+                                          .load_percent = typed.load_percent,
+                                          .gpus = typed.gpus,
+                                          .look_ahead = typed.look_ahead,
+                                          .move_every = typed.move_every,
+                                          .cpu_nodes = typed.cpu_nodes,
+                                          .plan = typed.plan,
+                                          .json = options.json,
+                                          .progress = typed.progress,
+                                          .csv = typed.csv,
+                                          .plot = typed.plot});
 }
 
 AgentPlace FindPlace() {
@@ -61,8 +99,20 @@ int main(int argc, char** argv) {
       return prorata::cli::ShowEvents(options.events, options.json, FindPlace());
     case Verb::kTop:
       return prorata::cli::ShowTop(options.top, options.json, FindPlace());
+    case Verb::kDebugTrace:
+      return prorata::cli::DebugTrace(options.debug_trace, FindPlace());
+    case Verb::kSimulate:
+      return RunSimulateCommand(options);
+    case Verb::kCreate:
+      return prorata::cli::Create(options.create, FindPlace());
+    case Verb::kInspect:
+      return prorata::cli::Inspect(options.named, options.json, FindPlace());
+    case Verb::kRemove:
+      return prorata::cli::Remove(options.named, FindPlace());
+    case Verb::kCdi:
+      return prorata::cli::Cdi(options.named, FindPlace());
     case Verb::kAgent:
-      return RunAgentCommand(options);
+      return RunAgentCommand(options, FindPlace());
   }
   return prorata::cli::kExitUsage;
 }

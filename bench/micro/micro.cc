@@ -40,6 +40,8 @@ struct Api {
   decltype(&::cuMemGetInfo_v2) mem_get_info;
   decltype(&::cuMemAlloc_v2) alloc;
   decltype(&::cuMemFree_v2) free;
+  decltype(&::cuMemAllocAsync) alloc_async;
+  decltype(&::cuMemFreeAsync) free_async;
   CUstream stream;
 };
 
@@ -74,6 +76,8 @@ Api Open(const std::string& path) {
   Find(library, "cuMemGetInfo_v2", &api.mem_get_info);
   Find(library, "cuMemAlloc_v2", &api.alloc);
   Find(library, "cuMemFree_v2", &api.free);
+  Find(library, "cuMemAllocAsync", &api.alloc_async);
+  Find(library, "cuMemFreeAsync", &api.free_async);
   CUcontext context;
   Must(api.init(0), "cuInit");
   Must(api.retain(&context, 0), "cuDevicePrimaryCtxRetain");
@@ -101,6 +105,13 @@ template <size_t kBytes>
 void AllocFree(const Api& api) {
   CUdeviceptr address;
   if (api.alloc(&address, kBytes) == CUDA_SUCCESS) api.free(address);
+}
+
+void PoolAllocFree(const Api& api) {
+  CUdeviceptr address;
+  if (api.alloc_async(&address, 4096, api.stream) == CUDA_SUCCESS) {
+    api.free_async(address, api.stream);
+  }
 }
 
 double NsPerCall(const Api& api, void (*call)(const Api&), int calls) {
@@ -168,6 +179,7 @@ constexpr Case kCases[] = {
     {"alloc_free_4KiB", 100, AllocFree<4096>, OneThread},
     {"alloc_free_8MiB", 100, AllocFree<(8u << 20)>, OneThread},
     {"alloc_free_4_threads", 300, AllocFree<4096>, FourThreads},
+    {"pool_4_threads", 300, PoolAllocFree, FourThreads},
 };
 
 bool HasCase(const char* name) {

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "agent/node.h"
+#include "agent/recover_state.h"
 #include "agent/share_events.h"
 #include "base/clock.h"
 
@@ -33,6 +34,13 @@ Status ForEachNamed(const Devices& devices, const std::string& gpu, std::string_
 
 Status Node::Adopt() {
   auto state = LoadState(StatePath());
+  const bool damaged = !state && state.error().code == "state_damaged";
+  if (damaged) {
+    spdlog::error("{}; it is set aside, and the shares are as their own files say",
+                  state.error().message);
+    state = RecoverState(runtime_dir_);
+    if (auto ok = SetAside(StatePath()); !ok) return ok;
+  }
   if (!state) return std::unexpected(state.error());
   if (auto ok = SetOvercommit(*state); !ok) return ok;
   if (auto ok = SetElasticCeilings(*state); !ok) return ok;
@@ -40,8 +48,20 @@ Status Node::Adopt() {
     const std::string name = saved.config.name;
     if (auto ok = AdoptShare(std::move(saved)); !ok) {
       spdlog::error("share '{}' is lost: {}", name, ok.error().message);
+    } else if (damaged) {
+      protocol::Event event{.kind = protocol::EventKind::kShareChanged, .share = name};
+      event.detail = "the agent's state was damaged and is in '" + StatePath() +
+                     ".damaged': this share keeps its memory, request, limit and weight, all else "
+                     "is as if it had not been asked for";
+      events_.Add(std::move(event));
     }
   }
+  std::vector<const ShareConfig*> held;
+  for (const auto& [id, share] : shares_) {
+    if (share->config().life.token() != nullptr && !share->ended())
+      held.push_back(&share->config());
+  }
+  specifications_.Restore(held);
   return SaveNow();
 }
 
@@ -155,6 +175,7 @@ Status Node::AdoptShare(SavedShare saved) {
       share.limits()->grants[slot].bytes[i] = 0;
     }
   }
+  share.container = std::move(saved.container);
   const bool ended = saved.ended || share.limits()->header.ended != 0;
   if (ended) share.End();
   shares_[id] = std::move(made);
@@ -167,7 +188,7 @@ Status Node::AdoptShare(SavedShare saved) {
     shares_.erase(id);
     return ok;
   }
-  if (ended) share.owner_dead = true;
+  if (ended) share.LetGo();
   for (Member* member : members) {
     if (!member->departed) WatchMember(share, *member);
   }

@@ -80,7 +80,7 @@ struct Agent::Parts {
         runtime_dir(std::move(runtime_dir_)),
         lock(std::move(lock_)),
         node(loop, runtime_dir, nvml, options.dilation, options.overcommit,
-             options.elastic_ceilings, options.slow_disk_ms),
+             options.elastic_ceilings, options.slow_disk_ms, options.containers),
         members(loop, node),
         control(loop, node, options.program_version, [this] { loop.stop(); }),
         metrics(loop,

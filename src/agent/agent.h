@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/containers/container_options.h"
 #include "base/result.h"
 #include "protocol/elastic_ceiling.h"
 #include "protocol/metrics_address.h"
@@ -45,6 +46,8 @@ struct AgentOptions {
   std::vector<protocol::ResourceConfigFile> resource_configs = {};
   // Where metrics are offered over HTTP; absent: nowhere.
   std::optional<protocol::MetricsAddress> metrics = {};
+  // How shares become devices of containers; absent: they do not.
+  std::optional<ContainerOptions> containers = {};
   // For tests on a simulated GPU with the same `dilation`: so many real nanoseconds are one of
   // every quantum, bound, heartbeat and look of this agent and of its members. What waits for the
   // operating system or for people (saving, joining, memory of the dead, idleness) stays real.

@@ -1,9 +1,12 @@
 // What may hang does not stop the agent: NVML, the disk. A loop that is stuck has no heartbeat.
 
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "agent/testing_agent.h"
 #include "base/clock.h"
@@ -118,6 +121,74 @@ TEST_F(LivenessTest, MemoryOfTheDeadIsNotGivenWhileTheDriverHangs) {
   EXPECT_FALSE(second.Charge(900 * kMiB));
   page_->hangs = false;
   EXPECT_TRUE(Eventually([&] { return second.Charge(900 * kMiB); }));
+}
+
+// Its memory is not given, but the time that it was promised is nobody's any more.
+TEST_F(LivenessTest, TheRequestOfAShareThatIsOverIsFreeWhileTheDriverHangs) {
+  ASSERT_EQ(agent_.Start(), "ready");
+  const auto make = [&](const char* name) {
+    return Call(folder_.path(),
+                {{"op", "create_share"},
+                 {"share", {{"name", name}, {"memory_bytes", kGiB}, {"compute_request", 0.8}}}});
+  };
+  const std::string folder = make("a")["share"]["directory"];
+  auto dies = std::make_unique<testing::StandIn>();
+  TestMember member(folder, dies.get());
+  ASSERT_EQ(member.Join(), kWelcome);
+  ASSERT_TRUE(member.Charge(kMiB));
+  page_->hangs = true;
+  Call(folder_.path(), {{"op", "remove_share"}, {"name", "a"}});
+  EXPECT_FALSE(make("b").contains("share")) << "its last process is still there";
+  dies.reset();
+  EXPECT_TRUE(Eventually([&] { return make("b").contains("share"); }));
+  EXPECT_EQ(Device()["shares"], 2);
+  page_->hangs = false;
+}
+
+// A share whose owner and whose only program are killed while the driver hangs, so that it is there
+// until the driver shows that program's memory gone.
+class OverLivenessTest : public LivenessTest {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(agent_.Start(), "ready");
+    int told[2];
+    ASSERT_EQ(::pipe(told), 0);
+    const pid_t owner = ::fork();
+    if (owner == 0) {
+      const std::string made = Make("a")["share"]["directory"];
+      ::_exit(::write(told[1], made.data(), made.size()) > 0 ? ::pause() : 1);
+    }
+    char path[256];
+    const ssize_t bytes = ::read(told[0], path, sizeof path);
+    ASSERT_GT(bytes, 0);
+    auto program = std::make_unique<testing::StandIn>();
+    TestMember member({path, static_cast<size_t>(bytes)}, program.get());
+    ASSERT_EQ(member.Join(), kWelcome);
+    ASSERT_TRUE(member.Charge(kMiB));
+    page_->hangs = true;
+    ::kill(owner, SIGKILL);
+    ASSERT_EQ(::waitpid(owner, nullptr, 0), owner);
+    program.reset();
+  }
+  nlohmann::json Make(const char* name) {
+    return Call(folder_.path(),
+                {{"op", "create_share"},
+                 {"share", {{"name", name}, {"memory_bytes", kGiB}, {"compute_request", 0.8}}}});
+  }
+};
+
+TEST_F(OverLivenessTest, ItsRequestIsFree) {
+  EXPECT_TRUE(Eventually([&] { return Make("b").contains("share"); }));
+  EXPECT_EQ(Device()["shares"], 2);
+  page_->hangs = false;
+}
+
+TEST_F(OverLivenessTest, ItsNameIsWaitedForButNotForEver) {
+  const int64_t since_ns = RealClock().NowNs();
+  EXPECT_FALSE(Make("a").contains("share"));
+  EXPECT_GE(Ms(since_ns), 1000);
+  page_->hangs = false;
+  EXPECT_TRUE(Eventually([&] { return Make("a").contains("share"); }));
 }
 
 TEST_F(LivenessTest, TheAgentEndsThoughTheDriverHangs) {

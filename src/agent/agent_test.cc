@@ -71,7 +71,8 @@ TEST_F(AgentTest, TellsWhatItHas) {
   const json after = Call(dir(), {{"op", "list_devices"}})["devices"][0];
   EXPECT_EQ(after["promised_bytes"], 3 * kGiB);
   EXPECT_EQ(after["promised_request"], 0.25);
-  EXPECT_EQ(Share("a/b")["owner_pid"], ::getpid());
+  const json kept_by = {{"kind", "process"}, {"pid", ::getpid()}};
+  EXPECT_EQ(Share("a/b")["kept_by"], kept_by);
 }
 
 TEST_F(AgentTest, RefusesWhatCannotBeHadAndChangesNothing) {

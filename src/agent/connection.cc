@@ -6,6 +6,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
+
+#include "agent/process.h"
 
 namespace prorata::agent {
 namespace {
@@ -174,13 +177,25 @@ void Connection::Close() {
                     [self = shared_from_this()] { self->handler_ = {}; });
 }
 
+// Boost.Asio may end a wait although its descriptor is not ready: what it keeps of a descriptor is
+// used again for the next one while an event of the last is still in its queue (1.74). Reads do not
+// mind, for they find nothing. Seen in a soak: with many processes dying at once, a share's owner
+// was taken for dead.
+void ProcessWatch::Wait(const std::shared_ptr<stream_descriptor>& state,
+                        std::function<void()> on_end) {
+  state->async_wait(
+      stream_descriptor::wait_read,
+      [state, on_end = std::move(on_end)](const boost::system::error_code& error) mutable {
+        if (error) return;
+        if (!HasEnded(state->native_handle())) return Wait(state, std::move(on_end));
+        on_end();
+      });
+}
+
 ProcessWatch::ProcessWatch(boost::asio::io_context& loop, UniqueFd pidfd,
                            std::function<void()> on_end)
     : state_(std::make_shared<stream_descriptor>(loop, pidfd.Release())) {
-  state_->async_wait(stream_descriptor::wait_read, [state = state_, on_end = std::move(on_end)](
-                                                       const boost::system::error_code& error) {
-    if (!error) on_end();
-  });
+  Wait(state_, std::move(on_end));
 }
 
 ProcessWatch::~ProcessWatch() {

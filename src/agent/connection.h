@@ -85,6 +85,8 @@ class ProcessWatch {
   ~ProcessWatch();
 
  private:
+  static void Wait(const std::shared_ptr<boost::asio::posix::stream_descriptor>& state,
+                   std::function<void()> on_end);
   std::shared_ptr<boost::asio::posix::stream_descriptor> state_;
 };
 

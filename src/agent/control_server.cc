@@ -5,6 +5,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "agent/trace_answer.h"
 #include "protocol/control.h"
 
 namespace prorata::agent {
@@ -190,10 +191,10 @@ Status ControlServer::MayAsk(const Peer& peer, const protocol::ControlRequest& r
   const std::string you = "you are user " + std::to_string(peer.uid);
   const std::string name = makes ? request.share.name.value_or("") : request.name;
   const Share* share = node_.FindByName(name);
-  const bool of_file = share != nullptr && !share->config().resource_config.empty();
-  if (makes && of_file && share->Admits(peer.uid)) return {};  // joins it by its name
+  const bool joins = makes && share != nullptr && share->config().life.OutlivesPrograms();
+  if (joins && share->Admits(peer.uid)) return {};
   if (changes && share != nullptr && peer.uid == share->config().owner_uid) return {};
-  if (share == nullptr || (makes && !of_file)) {
+  if (share == nullptr || (makes && !joins)) {
     return Fail("not_allowed", "this agent makes and ends shares only for root and for user " +
                                    std::to_string(::geteuid()) + "; " + you +
                                    ": ask them for a share that you may use");
@@ -201,9 +202,12 @@ Status ControlServer::MayAsk(const Peer& peer, const protocol::ControlRequest& r
   return Fail("not_allowed",
               "share '" + name + "' belongs to user " + std::to_string(share->config().owner_uid) +
                   "; " + you + ", who may not " +
-                  (makes ? "use it: ask its owner to write users=" + std::to_string(peer.uid) +
-                               " into its line in '" + share->config().resource_config + "'"
-                         : "change or end it: ask its owner, or root"));
+                  (!makes ? "change or end it: ask its owner, or root"
+                   : share->config().life.file() != nullptr
+                       ? "use it: ask its owner to write users=" + std::to_string(peer.uid) +
+                             " into its line in '" + *share->config().life.file() + "'"
+                       : "use it: ask its owner for `prorata update " + name + " --allow-users " +
+                             std::to_string(peer.uid) + "`"));
 }
 
 // Without the commands of programs on shares that are none of this user's; those of shares that are
@@ -263,6 +267,24 @@ bool ControlServer::SendEvents(Session& session) {
   return true;
 }
 
+json ControlServer::SeenStatus(const Peer& peer, protocol::ShareStatus status) const {
+  if (!SeesAll(peer) && peer.uid != status.owner_uid && !status.allow_users.Admits(peer.uid)) {
+    for (protocol::MemberStatus& member : status.members) member.command.clear();
+  }
+  return protocol::ToJson(status);
+}
+
+json ControlServer::AnswerInspect(const Peer& peer, const std::string& name) {
+  Share* share = node_.FindByName(name);
+  if (share == nullptr) {
+    return protocol::ToJson(
+        Error{"no_share", "there is no share named '" + name + "'; `prorata ps` lists them"});
+  }
+  json answer = {{"share", SeenStatus(peer, node_.Describe(*share))}};
+  if (const json* specification = node_.Specification(*share)) answer["cdi"] = *specification;
+  return answer;
+}
+
 Node::OnShare ControlServer::OnShare(Reply reply) {
   return [this, reply = std::move(reply)](Result<Share*> share) {
     if (!share) return reply(protocol::ToJson(share.error()));
@@ -286,11 +308,7 @@ void ControlServer::Answer(Session& session, std::string_view text, const Reply&
     case protocol::ControlOp::kListShares: {
       json shares = json::array();
       for (auto& status : node_.DescribeShares()) {
-        if (!SeesAll(peer) && peer.uid != status.owner_uid &&
-            !status.allow_users.Admits(peer.uid)) {
-          for (protocol::MemberStatus& member : status.members) member.command.clear();
-        }
-        shares.push_back(protocol::ToJson(status));
+        shares.push_back(SeenStatus(peer, std::move(status)));
       }
       return reply({{"shares", std::move(shares)}});
     }
@@ -302,14 +320,26 @@ void ControlServer::Answer(Session& session, std::string_view text, const Reply&
         }
         reply({{"devices", std::move(devices)}});
       });
-    case protocol::ControlOp::kRemoveShare:
+    case protocol::ControlOp::kRemoveShare: {
       if (auto ok = node_.Remove(request->name); !ok) return reply(protocol::ToJson(ok.error()));
-      return reply(json::object());
+      Share* share = node_.FindByName(request->name);
+      if (share == nullptr) return reply(json::object());
+      return reply({{"share", protocol::ToJson(node_.Describe(*share))}});
+    }
+    case protocol::ControlOp::kInspectShare:
+      return reply(AnswerInspect(peer, request->name));
     case protocol::ControlOp::kEvents:
       if (auto ok = request->events.follow ? MayFollow(session) : Status{}; !ok) {
         return reply(protocol::ToJson(ok.error()));
       }
       return reply(AnswerEvents(session, request->events));
+    case protocol::ControlOp::kTrace: {
+      const auto trace = AnswerTrace(node_, request->trace, [this, &peer](const Share* share) {
+        return SeesAll(peer) || (share != nullptr && share->Admits(peer.uid));
+      });
+      if (!trace) return reply(protocol::ToJson(trace.error()));
+      return reply({{"trace", protocol::ToJson(*trace)}});
+    }
     case protocol::ControlOp::kShutdown:
       boost::asio::post(loop_, on_shutdown_);
       return reply(json::object());

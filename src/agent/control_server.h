@@ -69,6 +69,9 @@ class ControlServer {
   Node::OnShare OnShare(Reply reply);
   // `reply` is called once, now or later.
   void Answer(Session& session, std::string_view text, const Reply& reply);
+  // A share as this peer may see it: without commands of others' programs.
+  nlohmann::json SeenStatus(const Peer& peer, protocol::ShareStatus status) const;
+  nlohmann::json AnswerInspect(const Peer& peer, const std::string& name);
   nlohmann::json AnswerEvents(Session& session, const protocol::EventsRequest& request);
   // Sends followers what they have not got; those that read slowly wait for the next time.
   void SendEventsSoon();

@@ -11,7 +11,7 @@ protocol::ShareStatus Node::Describe(Share& share) {
   status.name = config.name;
   status.directory = config.folder;
   status.owner_uid = config.owner_uid;
-  status.owner_pid = config.owner.pid;
+  status.kept_by = config.life.Describe();
   status.created_unix_s = config.created_unix_s;
   status.allow_users = config.allow_users;
   status.on_full = config.on_full;
@@ -19,7 +19,11 @@ protocol::ShareStatus Node::Describe(Share& share) {
   status.runs_as_gang = leases_.RunsAsGang(share);
   status.guaranteed = config.guaranteed;
   status.ended = share.ended();
-  status.resource_config = config.resource_config;
+  if (share.container) {
+    const ContainerGroup& group = share.container->group;
+    status.container = {{group.engine, group.id, share.container->name}};
+  }
+  status.any_container = config.any_container;
   for (uint32_t i = 0; i < share.device_count(); ++i) {
     const DeviceOfShare& on = config.devices[i];
     protocol::ShareDevice& device = status.devices.emplace_back();
@@ -97,7 +101,8 @@ std::vector<protocol::DeviceStatus> Node::DescribeDevices() {
       if (!index) continue;
       const DeviceOfShare& on = share->config().devices[*index];
       status.promised_bytes += on.memory_bytes;
-      status.promised_request.ppm += on.compute.request.ppm;
+      const bool over = share->ended() && share->CountLiving() == 0;
+      if (!over) status.promised_request.ppm += on.compute.request.ppm;
       ++status.shares;
       ours += share->UsedBytes(*index) + share->DepartedBytes(*index);
     }

@@ -65,11 +65,11 @@ class Node::FileChange {
   Status Change(Share& share, const protocol::ShareTerms& terms) {
     const std::vector<protocol::ShareTerms> now = share.Terms();
     if (now.front() == terms) return {};
-    if (auto ok = node_.ChangeTo(share, {terms}, {}, {}); !ok) return ok;
+    if (auto ok = node_.ChangeTo(share, {terms}); !ok) return ok;
     undo_.push_back([this, id = share.id(), now] {
       Share* changed = node_.Find(id);
       if (changed == nullptr) return;
-      if (auto ok = node_.ChangeTo(*changed, now, {}, {}); !ok) {
+      if (auto ok = node_.ChangeTo(*changed, now); !ok) {
         spdlog::error("share '{}': {}", changed->config().name, ok.error().message);
       }
     });
@@ -81,7 +81,7 @@ class Node::FileChange {
     config.name = client.id;
     config.owner_uid = ::geteuid();
     config.created_unix_s = ::time(nullptr);
-    config.resource_config = file_;
+    config.life = ShareLife::OfFile(file_);
     config.allow_users = client.allow_users;
     config.devices.push_back({device_, node_.devices_[device_].uuid, client.memory_bytes,
                               ComputeTermsOf(protocol::TermsOf(client, {}))});
@@ -106,9 +106,8 @@ class Node::FileChange {
 std::vector<Share*> Node::FileShares(size_t device) const {
   std::vector<Share*> found;
   for (const auto& [id, share] : shares_) {
-    if (!share->config().resource_config.empty() && share->IndexOf(device)) {
-      found.push_back(share.get());
-    }
+    const bool of_file = share->config().life.file() != nullptr;
+    if (of_file && share->IndexOf(device)) found.push_back(share.get());
   }
   return found;
 }
@@ -168,10 +167,10 @@ Status Node::ApplyResourceConfig(size_t device, const std::string& file,
   for (Share* share : FileShares(device)) {
     const ResourceClient* line = LineOf(clients, share->config().name);
     if (line == nullptr) continue;
-    share->SetResourceConfig(file);
-    share->SetAllowedUsers(line->allow_users);
-    if (!share->ended()) continue;
-    share->Revive();
+    const bool back = share->ended();
+    share->KeepAgain(ShareLife::OfFile(file));
+    ChangeUsers(*share, line->allow_users);
+    if (!back) continue;
     protocol::Event event = EventOf(protocol::EventKind::kShareChanged, *share, nullptr, 0);
     event.detail = "its line is in '" + file + "' again: programs may join";
     events_.Add(std::move(event));
@@ -187,11 +186,11 @@ void Node::EndFileShares(size_t device) {
 void Node::EndFileShare(Share& share) {
   if (share.ended()) return;
   share.End();
-  share.owner_dead = true;
+  share.LetGo();
   if (share.HasMembers()) {
     protocol::Event event = EventOf(protocol::EventKind::kShareChanged, share, nullptr, 0);
-    event.detail = "its line in '" + share.config().resource_config +
-                   "' is gone: it ends with its last process";
+    event.detail =
+        "its line in '" + *share.config().life.file() + "' is gone: it ends with its last process";
     events_.Add(std::move(event));
   }
   SaveSoon();
@@ -200,29 +199,38 @@ void Node::EndFileShare(Share& share) {
 
 Result<Share*> Node::Join(Share& share, const protocol::ShareSpec& spec) {
   const std::string& name = share.config().name;
-  const std::string& file = share.config().resource_config;
+  const std::string* file = share.config().life.file();
   if (share.ended()) {
-    return Fail("share_ended", "share '" + name + "' is ending: its line in '" + file +
-                                   "' is gone; nobody joins it any more");
+    return Fail("share_ended", "share '" + name + "' is ending: " +
+                                   (file != nullptr ? "its line in '" + *file + "' is gone"
+                                                    : std::string("it was removed")) +
+                                   "; nobody joins it any more");
+  }
+  if (!SaysNothing(spec) && file != nullptr) {
+    return Fail("resource_config",
+                "share '" + name + "' has its terms from '" + *file +
+                    "'; give `prorata run` nothing but its --name, or change its line there");
   }
   if (!SaysNothing(spec)) {
-    return Fail("resource_config",
-                "share '" + name + "' has its terms from '" + file +
-                    "'; give `prorata run` nothing but its --name, or change its line there");
+    return Fail("share_exists", "share '" + name +
+                                    "' is there already, with terms of its own: give `prorata run` "
+                                    "nothing but its --name, or change it with `prorata update`");
   }
   return &share;
 }
 
 Status Node::MayChange(const Share& share, const protocol::ShareChange& change) const {
-  if (share.config().resource_config.empty()) return {};
+  const std::string* file = share.config().life.file();
+  if (file == nullptr) return {};
   bool in_line = change.memory_bytes || change.compute_request || change.compute_limit;
   for (const protocol::TermsOnGpu& on : change.on) {
     in_line |= on.memory_bytes || on.compute_request || on.compute_limit;
   }
+  in_line |= change.allow_users.has_value();
   if (!in_line) return {};
-  return Fail("resource_config", "the memory, request and limit of share '" + share.config().name +
-                                     "' are those of its line in '" +
-                                     share.config().resource_config + "'; change that");
+  return Fail("resource_config", "the memory, request, limit and users of share '" +
+                                     share.config().name + "' are those of its line in '" + *file +
+                                     "'; change that");
 }
 
 }  // namespace prorata::agent

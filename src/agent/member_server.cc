@@ -82,8 +82,7 @@ void MemberServer::Accept(uint64_t share_id, UniqueFd socket) {
   s.peer = *peer;
   const Share* share = ShareOf(s);
   if (share == nullptr) return Refuse(s, RefusedReason::kShareEnded);
-  // One that is a member already stays one: it may have dropped its rights, and its agent be new.
-  if (!share->Admits(peer->uid) && share->FindLiving(peer->process) == nullptr) {
+  if (!node_.MayUse(*share, *peer)) {
     return Refuse(s, RefusedReason::kOtherUser, share->config().owner_uid);
   }
   if (connections > kMostConnections) return Refuse(s, RefusedReason::kTooManyMembers);
@@ -169,6 +168,9 @@ void MemberServer::OnJoin(Session& session, const protocol::Join& join,
   // Or it would have the memory of two, and say to each what it uses of the other.
   if (!node_.LeavesOthers(share, session.peer.process)) {
     return Refuse(session, RefusedReason::kNotAllowed);
+  }
+  if (!node_.MayJoinFrom(share, session.peer)) {
+    return Refuse(session, RefusedReason::kOtherContainer);
   }
   Member* member = share.FindLiving(session.peer.process);
   if (member != nullptr && join.previous_slot != member->slot) {

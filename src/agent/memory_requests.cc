@@ -14,8 +14,12 @@ using protocol::GrantResult;
 using Verdict = policy::MemoryAdmission::Verdict;
 
 constexpr int64_t kDeadNs = 3 * kNsPerS;
-constexpr size_t kSamples = 5;
 constexpr int64_t kSampleEveryNs = 5 * kNsPerMs;
+constexpr int64_t kFreshNs = 100 * kNsPerMs;
+// What other programs take is the median of so many looks, for one alone may count as theirs what a
+// share took and gave back meanwhile; nobody is refused before so many looks since it asked.
+constexpr size_t kLooks = 3;
+constexpr int64_t kMostLookingNs = 250 * kNsPerMs;  // with a driver that does not answer
 constexpr int64_t kForeverNs = int64_t{1} << 62;
 // A member whose use changes all the time could keep a request in recalls; after so many rounds it
 // counts as not served.
@@ -234,11 +238,17 @@ void MemoryRequests::Sampled(size_t device, const std::map<uint64_t, uint64_t>& 
     const auto was = before.find(id);
     ours += std::max(was != before.end() ? was->second : 0, UseOf(*share, device));
   }
-  foreign.samples.push_back(used_bytes > ours ? used_bytes - ours : 0);
-  if (foreign.samples.size() > kSamples) foreign.samples.pop_front();
-  std::vector<uint64_t> sorted(foreign.samples.begin(), foreign.samples.end());
+  std::erase_if(foreign.samples, [&](const Foreign::Sample& sample) {
+    return foreign.sampled_ns - sample.at_ns > kFreshNs;
+  });
+  if (foreign.samples.size() >= kLooks) foreign.samples.erase(foreign.samples.begin());
+  foreign.samples.push_back({foreign.sampled_ns, used_bytes > ours ? used_bytes - ours : 0});
+  ++foreign.looks;
+  std::vector<uint64_t> sorted;
+  for (const Foreign::Sample& sample : foreign.samples) sorted.push_back(sample.bytes);
   std::ranges::sort(sorted);
   const uint64_t typical = sorted[sorted.size() / 2];
+  foreign.bytes = typical;
   const uint64_t total = devices_[device].total_bytes;
   admission_.SetCapacity(device, total > typical ? total - typical : 0);
 }
@@ -250,10 +260,20 @@ bool MemoryRequests::AnyDeparted(size_t device) const {
   });
 }
 
+// Whether a request may be in want only of what other programs had before it came.
+bool MemoryRequests::MayBeStale(const Pending& pending, size_t device) const {
+  const Foreign& foreign = foreign_[device];
+  return foreign.bytes > 0 && foreign.looks < pending.looks_until &&
+         RealClock().NowNs() < pending.dead_until_ns - kDeadNs + kMostLookingNs;
+}
+
 bool MemoryRequests::Ask(Share& share, Request request) {
   Member* member = share.FindMember(request.slot);
   if (member == nullptr) return false;
-  Pending pending{share.id(), std::move(request), 0, clock_.NowNs(), 0, 0, false};
+  Pending pending;
+  pending.share_id = share.id();
+  pending.request = std::move(request);
+  pending.since_ns = clock_.NowNs();
   const Request& asked = pending.request;
   uint64_t sum_bytes = 0;
   const auto result = Try(share, *member, asked.device, asked.needed_bytes, true, &sum_bytes);
@@ -267,6 +287,8 @@ bool MemoryRequests::Ask(Share& share, Request request) {
                          ? kForeverNs
                          : pending.since_ns + int64_t{asked.wait_ms} * kNsPerMs;
   pending.dead_until_ns = RealClock().NowNs() + kDeadNs;
+  const Foreign& foreign = foreign_[share.config().devices[asked.device].device];
+  pending.looks_until = foreign.looks + kLooks + (foreign.asked ? 1 : 0);
   if (Judge(pending)) return false;
   const auto own = std::ranges::count_if(pending_, [&](const Pending& other) {
     return other.share_id == pending.share_id && other.request.slot == pending.request.slot;
@@ -315,7 +337,7 @@ bool MemoryRequests::Judge(Pending& pending) {
     return false;
   }
   const size_t device = share->config().devices[asked.device].device;
-  if (dead_on_their_way && AnyDeparted(device)) return false;
+  if (dead_on_their_way && (AnyDeparted(device) || MayBeStale(pending, device))) return false;
   Finish(pending, result, "refused");
   return true;
 }

@@ -19,7 +19,6 @@
 // Not thread-safe: the agent's loop.
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -82,18 +81,25 @@ class MemoryRequests {
 
  private:
   struct Pending {
-    uint64_t share_id;
+    uint64_t share_id = 0;
     Request request;
     uint64_t ticket = 0;        // of MemoryAdmission; 0: it has none
     int64_t since_ns = 0;       // on the members' clock
     int64_t until_ns = 0;       // B
     int64_t dead_until_ns = 0;  // A, real time
     bool told = false;          // that a wait has begun
+    uint64_t looks_until = 0;   // Foreign::looks by which it was decided by what is there now
   };
   struct Foreign {
-    std::deque<uint64_t> samples;
+    struct Sample {
+      int64_t at_ns;
+      uint64_t bytes;
+    };
+    std::vector<Sample> samples;  // the fresh ones
     int64_t sampled_ns = 0;
     bool asked = false;
+    uint64_t looks = 0;
+    uint64_t bytes = 0;  // what decisions go by
   };
 
   bool Elastic(const Share& share) const;
@@ -109,6 +115,7 @@ class MemoryRequests {
   void SampleDevice(size_t device);
   void Sampled(size_t device, const std::map<uint64_t, uint64_t>& before, uint64_t used_bytes);
   bool AnyDeparted(size_t device) const;
+  bool MayBeStale(const Pending& pending, size_t device) const;
   bool Serve();
   bool Judge(Pending& pending);  // true: it is over
   void QueueUp(Pending& pending, Share& share, uint64_t sum_bytes);

@@ -156,6 +156,20 @@ void AddShares(std::vector<MetricFamily>& families, std::span<const ShareStatus>
   for (const ShareStatus& share : shares) {
     AddValue(members, {{"share", share.name}}, static_cast<double>(share.members.size()));
   }
+  MetricFamily& containers =
+      families.emplace_back(MetricFamily{"prorata_share_container_info",
+                                         "The container that has the share; always 1",
+                                         MetricType::Gauge,
+                                         {}});
+  for (const ShareStatus& share : shares) {
+    if (!share.container) continue;
+    AddValue(containers,
+             {{"share", share.name},
+              {"container", share.container->name},
+              {"container_id", share.container->id},
+              {"engine", share.container->engine}},
+             1);
+  }
 }
 
 void AddDevices(std::vector<MetricFamily>& families, std::span<const DeviceStatus> devices) {

@@ -105,6 +105,16 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
   }
 }
 
+TEST(MetricsTest, TheContainerOfAShare) {
+  protocol::ShareStatus share;
+  share.name = "a";
+  EXPECT_EQ(MetricsText({&share, 1}, {}, {}).find("container_info{"), std::string::npos);
+  share.container = {{"podman", "0123", "box"}};
+  EXPECT_TRUE(Has(MetricsText({&share, 1}, {}, {}),
+                  "prorata_share_container_info{share=\"a\",container=\"box\",container_id="
+                  "\"0123\",engine=\"podman\"} 1"));
+}
+
 TEST(MetricsTest, WhatNvmlDoesNotTellIsNoFigure) {
   const protocol::DeviceStatus device;
   const std::string text = MetricsText({}, {&device, 1}, {});

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <ctime>
 
+#include "agent/recover_state.h"
 #include "agent/share_events.h"
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -16,6 +17,7 @@ namespace prorata::agent {
 namespace {
 
 constexpr int64_t kTickNs = 100 * kNsPerMs;
+constexpr int64_t kContainersEveryNs = kNsPerS;
 int64_t UnixMs() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
@@ -45,9 +47,13 @@ std::unexpected<Error> NoShare(const std::string& name) {
 
 Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml,
            uint32_t dilation, std::vector<protocol::Overcommit> overcommit,
-           std::vector<protocol::ElasticCeiling> elastic_ceilings, uint32_t slow_disk_ms)
+           std::vector<protocol::ElasticCeiling> elastic_ceilings, uint32_t slow_disk_ms,
+           std::optional<ContainerOptions> containers)
     : loop_(loop),
       runtime_dir_(std::move(runtime_dir)),
+      disk_(loop, 2 * protocol::kMaxShares),
+      containers_(disk_),
+      specifications_(disk_, runtime_dir_, nvml.LibraryPath(), std::move(containers)),
       clock_(dilation),
       devices_(loop, nvml),
       events_(real_clock_, UnixMs),
@@ -61,6 +67,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       save_(loop),
       reap_(loop),
       audit_(loop),
+      claims_(loop),
       time_audit_(loop),
       times_(devices_.count()),
       baselines_(devices_.count()),
@@ -72,6 +79,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       state_(loop, StatePath(), slow_disk_ms) {
   events_.on_kept = [this](const protocol::Event& event) {
     Log(event);
+    leases_.TraceEvent(event);
     if (on_event) on_event();
   };
   leases_.on_gang = [this](Share& share, bool begun) { events_.Add(GangEvent(share, begun)); };
@@ -82,6 +90,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
                .detail = std::to_string(devices_.count()) + " GPU(s)"});
   Tick();
   Audit();
+  JudgeClaims();
   AuditTime();
 }
 
@@ -113,27 +122,31 @@ Status Node::Begin(Share& share) {
       [this, id = share.id()](UniqueFd fd) { on_connection(id, std::move(fd)); });
   heartbeat_.Add(share.limits());
   leases_.Add(share);
-  WatchOwner(share);
+  WatchKeeper(share);
   return {};
 }
 
-void Node::WatchOwner(Share& share) {
-  if (!share.config().resource_config.empty()) return;
-  auto pidfd = WatchProcess(share.config().owner);
+void Node::WatchKeeper(Share& share) {
+  const ProcessId* keeper = share.config().life.process();
+  if (keeper == nullptr) return;
+  auto pidfd = WatchProcess(*keeper);
   if (!pidfd) {
     // It ended already. As if it ended in a moment: nobody should find the share gone at once.
-    share.owner_dead = true;
+    share.LetGo();
     boost::asio::post(loop_, [this, id = share.id()] { TakeAwayIfDone(id); });
     return;
   }
-  share.owner_watch =
+  share.keeper_watch =
       std::make_unique<ProcessWatch>(loop_, std::move(*pidfd), [this, id = share.id()] {
         Share* ended = Find(id);
-        if (ended == nullptr) return;
-        ended->owner_dead = true;
-        SweepDead(*ended);
-        TakeAwayIfDone(id);
+        if (ended != nullptr) KeeperEnded(*ended);
       });
+}
+
+void Node::KeeperEnded(Share& share) {
+  share.LetGo();
+  SweepDead(share);
+  TakeAwayIfDone(share.id());
 }
 
 Share* Node::FindByName(const std::string& name) {
@@ -166,17 +179,16 @@ Result<Share*> Node::UpdateNow(const std::string& name, const protocol::ShareCha
   // All devices are judged before the first is touched.
   const auto valid = protocol::ValidateChange(change, now, own);
   if (!valid) return std::unexpected(valid.error());
-  if (auto ok = ChangeTo(*share, *valid, change.on_full, change.gang); !ok) {
+  if (auto ok = ChangeTo(*share, *valid, change); !ok) {
     return std::unexpected(ok.error());
   }
   return share;
 }
 
 Status Node::ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& terms,
-                      std::optional<protocol::OnFull> to_on_full,
-                      std::optional<protocol::Gang> to_gang) {
+                      const protocol::ShareChange& also) {
   const std::vector<protocol::ShareTerms> now = share.Terms();
-  const protocol::OnFull on_full = to_on_full.value_or(share.config().on_full);
+  const protocol::OnFull on_full = also.on_full.value_or(share.config().on_full);
   std::vector<uint64_t> limits;
   for (const protocol::ShareTerms& on : terms) limits.push_back(on.memory_bytes);
   if (auto ok = memory_.SetTerms(share, limits, on_full); !ok) return ok;
@@ -187,11 +199,13 @@ Status Node::ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& ter
     events_.Add(std::move(event));
     share.SetOnFull(on_full);
   }
-  if (to_gang) ChangeGang(share, *to_gang);
+  if (also.gang) ChangeGang(share, *also.gang);
+  if (also.allow_users) ChangeUsers(share, *also.allow_users);
   if (memory_.anybody_waits()) ReapSoon();
   for (uint32_t i = 0; i < share.device_count(); ++i) {
     // A change of its other GPUs, or of none.
-    if (terms[i] == now[i] && (share.device_count() > 1 || to_on_full || to_gang)) continue;
+    const bool other = share.device_count() > 1 || also.on_full || also.gang || also.allow_users;
+    if (terms[i] == now[i] && other) continue;
     events_.Add(ChangedEvent(share, i, terms[i]));
     share.SetTerms(i, terms[i]);
     leases_.SetTerms(share, i);
@@ -214,28 +228,48 @@ void Node::ChangeGang(Share& share, protocol::Gang gang) {
   leases_.SetGang(share);
 }
 
+// Who runs on it stays: a process that joined is a member until it ends.
+void Node::ChangeUsers(Share& share, protocol::AllowedUsers users) {
+  if (users == share.config().allow_users) return;
+  const auto text = [](const protocol::AllowedUsers& allowed) {
+    return allowed.Nobody() ? std::string("none") : FormatAllowedUsers(allowed);
+  };
+  protocol::Event event = EventOf(protocol::EventKind::kShareChanged, share);
+  event.detail = "allow-users " + text(share.config().allow_users) + " to " + text(users);
+  spdlog::info("share '{}' changed: {}", share.config().name, event.detail);
+  events_.Add(std::move(event));
+  share.SetAllowedUsers(std::move(users));
+}
+
 Status Node::Remove(const std::string& name) {
   Share* share = FindByName(name);
   if (share == nullptr) return NoShare(name);
-  if (!share->config().resource_config.empty()) {
-    return Fail("resource_config", "share '" + name + "' is kept by '" +
-                                       share->config().resource_config +
-                                       "'; take its line out of that file");
+  if (const std::string* file = share->config().life.file()) {
+    return Fail("resource_config",
+                "share '" + name + "' is kept by '" + *file + "'; take its line out of that file");
   }
   share->End();
-  share->owner_dead = true;
+  share->LetGo();
+  specifications_.Remove(name);
   SaveSoon();
   TakeAwayIfDone(share->id());
   return {};
 }
 
+// What its members held comes back when the device shows it gone; its request is free now.
+void Node::EndIfOver(Share& share) {
+  if (!share.kept() && share.CountLiving() == 0) share.End();
+}
+
 void Node::TakeAwayIfDone(uint64_t id) {
   Share* share = Find(id);
-  if (share == nullptr || !share->owner_dead || share->HasMembers()) return;
+  if (share == nullptr || share->kept()) return;
+  EndIfOver(*share);
+  if (share->HasMembers()) return;
   spdlog::info("share '{}' ended", share->config().name);
   events_.Add(EventOf(protocol::EventKind::kShareEnded, *share));
-  share->End();
   const std::string folder = share->config().folder;
+  specifications_.Remove(share->config().name);
   if (share->acceptor != nullptr) leases_.Remove(*share);
   heartbeat_.Remove(share->limits());
   memory_.Remove(*share);
@@ -244,6 +278,7 @@ void Node::TakeAwayIfDone(uint64_t id) {
   sharing_.Forget(id);
   ::unlink((folder + "/socket").c_str());
   ::unlink((folder + "/limits").c_str());
+  ::unlink(HeldMark(folder).c_str());
   ::rmdir(folder.c_str());
   SaveSoon();
   if (on_share_gone) on_share_gone();
@@ -285,6 +320,7 @@ void Node::DepartMember(Share& share, Member& member) {
   share.Depart(member, RealClock().NowNs());
   sharing_.Departed(share, member);
   leases_.TouchAll(share);
+  EndIfOver(share);
   ReapSoon();
 }
 
@@ -345,7 +381,7 @@ std::string Node::EncodedState() const {
   }
   state.elastic_ceiling_ppm = ElasticCeilings();
   for (const auto& [id, share] : shares_) {
-    state.shares.push_back({share->config(), share->ended()});
+    state.shares.push_back({share->config(), share->ended(), share->container});
   }
   return EncodeState(state);
 }
@@ -386,6 +422,10 @@ void Node::Tick() {
     for (Member* member : share->Members()) TellCounters(events_, *share, *member);
     if (last_tick_ns_ >= 0) share->PublishUtilization(now_ns - last_tick_ns_);
     sharing_.Tick(*share);
+  }
+  if (RealClock().NowNs() >= next_containers_ns_) {
+    WatchContainers();
+    next_containers_ns_ = RealClock().NowNs() + kContainersEveryNs;
   }
   WatchDriver();
   events_.Tick();

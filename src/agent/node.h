@@ -17,6 +17,8 @@
 
 #include "agent/compute/leases.h"
 #include "agent/compute/ran_times.h"
+#include "agent/containers/containers.h"
+#include "agent/containers/specifications.h"
 #include "agent/devices.h"
 #include "agent/events.h"
 #include "agent/heartbeat.h"
@@ -40,7 +42,8 @@ class Node {
 
   Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml,
        uint32_t dilation = 1, std::vector<protocol::Overcommit> overcommit = {},
-       std::vector<protocol::ElasticCeiling> elastic_ceilings = {}, uint32_t slow_disk_ms = 0);
+       std::vector<protocol::ElasticCeiling> elastic_ceilings = {}, uint32_t slow_disk_ms = 0,
+       std::optional<ContainerOptions> containers = {});
   ~Node();
 
   // Who serves the member sockets; set before shares are made.
@@ -105,6 +108,16 @@ class Node {
   void SettleContext(Share& share, Member& member, const protocol::ContextMade& made,
                      std::function<void(const protocol::ContextSettled&)> then);
 
+  // --- containers (share_containers.cc) ---
+  // Whether a program of this user and container may use the share.
+  bool MayUse(const Share& share, const Peer& peer) const;
+  // A share belongs to one container at a time, unless it was made for any.
+  bool MayJoinFrom(Share& share, const Peer& peer);
+  // The share's CDI specification; null: it has none.
+  const nlohmann::json* Specification(const Share& share) const {
+    return specifications_.Find(share.config().name);
+  }
+
   protocol::ShareStatus Describe(Share& share);
   std::vector<protocol::ShareStatus> DescribeShares();
   std::vector<protocol::DeviceStatus> DescribeDevices();
@@ -114,23 +127,33 @@ class Node {
   Status SetElasticCeilings(const SavedState& saved);
   std::map<std::string, uint32_t> ElasticCeilings() const;  // as saved
   Status AdoptShare(SavedShare saved);
-  Status Begin(Share& share);  // its socket, heartbeat, leases, owner
+  Status Begin(Share& share);  // its socket, heartbeat, leases, keeper
+  // Calls back when there are fresh figures and no share of that name that is over already.
+  void AwaitName(const std::optional<std::string>& name, int64_t until_ns,
+                 std::function<void()> then);
   Result<Share*> CreateNow(const protocol::ShareSpec& spec, const Peer& owner);
   Result<Share*> UpdateNow(const std::string& name, const protocol::ShareChange& change);
   Result<Share*> Make(ShareConfig config);  // not saved
   void Abandon(Share& share);
-  // Other terms for all of its devices, judged before. Not saved.
+  void Publish(Share& share, OnShare then);  // its specification, for engines
+  void SetContainer(Share& share, Container container, const ProcessId& process);
+  void ForgetContainerIfEmpty(Share& share);
+  void WatchContainers();
+  // Other terms for all of its devices, judged before; of `also`, what is not said by a device. Not
+  // saved.
   Status ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& terms,
-                  std::optional<protocol::OnFull> to_on_full,
-                  std::optional<protocol::Gang> to_gang);
+                  const protocol::ShareChange& also = {});
   void ChangeGang(Share& share, protocol::Gang gang);
+  void ChangeUsers(Share& share, protocol::AllowedUsers users);
   Result<Share*> Join(Share& share, const protocol::ShareSpec& spec);
   Status MayChange(const Share& share, const protocol::ShareChange& change) const;
   std::vector<Share*> FileShares(size_t device) const;
   void EndFileShare(Share& share);
   class FileChange;
-  void WatchOwner(Share& share);
+  void WatchKeeper(Share& share);
+  void KeeperEnded(Share& share);  // the share may be gone after it
   void WatchMember(Share& share, Member& member);
+  static void EndIfOver(Share& share);
   void TakeAwayIfDone(uint64_t id);
   std::string FreeName() const;
   std::vector<uint64_t> ContextOverheads(const Share& share) const;  // on each of its devices
@@ -171,6 +194,8 @@ class Node {
   uint64_t ChargedOn(size_t device) const;
   void LearnIdle(size_t device);
   void JudgeShare(Share& share, uint32_t index);
+  void JudgeClaims();
+  void JudgeClaim(Share& share, Member& member, uint32_t index);
 
   // time_audit.cc
   void AuditTime();
@@ -190,6 +215,9 @@ class Node {
 
   boost::asio::io_context& loop_;
   std::string runtime_dir_;
+  Worker disk_;  // of what is written and read for containers
+  Containers containers_;
+  Specifications specifications_;
   const DilatedClock clock_;  // of all that members share time by; see AgentOptions::dilation
   Devices devices_;
   const RealClock real_clock_;  // of what is for people
@@ -206,7 +234,9 @@ class Node {
   boost::asio::steady_timer save_;
   boost::asio::steady_timer reap_;
   int64_t last_tick_ns_ = -1;
+  int64_t next_containers_ns_ = 0;
   boost::asio::steady_timer audit_;
+  boost::asio::steady_timer claims_;
   boost::asio::steady_timer time_audit_;
   struct TimeReading {
     RanTimes ran;

@@ -234,9 +234,10 @@ void Share::End() {
   limits_->header.ended = 1;
 }
 
-void Share::Revive() {
+void Share::KeepAgain(ShareLife life) {
+  config_.life = std::move(life);
   ended_ = false;
-  owner_dead = false;
+  kept_ = true;
   limits_->header.ended = 0;
 }
 

@@ -17,7 +17,9 @@
 
 #include "agent/compute/share_time.h"
 #include "agent/connection.h"
+#include "agent/containers/containers.h"
 #include "agent/process.h"
+#include "agent/share_life.h"
 #include "agent/shared_files.h"
 #include "policy/audit.h"
 #include "policy/compute/entitlement.h"
@@ -42,7 +44,8 @@ struct ShareConfig {
   std::string name;
   std::string folder;  // RUNTIME_DIR/shares/…
   uid_t owner_uid = 0;
-  ProcessId owner;
+  ShareLife life;
+  bool any_container = false;  // of several at once; else of one after another
   int64_t created_unix_s = 0;
   std::vector<DeviceOfShare> devices;
   protocol::OnFull on_full = {};
@@ -50,9 +53,6 @@ struct ShareConfig {
   bool guaranteed = false;
   protocol::AllowedUsers allow_users = {};
   std::vector<std::string> share_memory_with;  // names of shares that may open what this exports
-  // The resource-config.txt that asks for it; "": a process did. Then there is no owner, and it
-  // lives for as long as its line does, or its last member.
-  std::string resource_config;
 };
 
 // The last ten parts of a tenth of a second each, for a mean that does not flicker.
@@ -90,7 +90,7 @@ struct Member {
     policy::Standstill rest;  // departed, and its process lives on: what may still be its memory
     // What the audit found beyond its charges (MemberRow::overhead_bytes), and its own claims.
     policy::OverheadAudit audit;
-    policy::ExcessWatch claims;
+    policy::ClaimWatch claims;
     // Of its usage memory, as told in events so far.
     uint64_t refusals = 0;
     uint64_t ungoverned_functions = 0;
@@ -218,13 +218,15 @@ class Share {
   const ShareTime& time(uint32_t device) const { return times_[device]; }
 
   // --- life ---
-  void End();     // nobody joins any more
-  void Revive();  // its line is in its file again
-  void SetResourceConfig(std::string path) { config_.resource_config = std::move(path); }
+  void End();  // nobody joins any more
   bool ended() const { return ended_; }
-  bool owner_dead = false;
-  std::unique_ptr<ProcessWatch> owner_watch;
+  // What kept it (ShareLife) is gone: it ends with its last member.
+  void LetGo() { kept_ = false; }
+  bool kept() const { return kept_; }
+  void KeepAgain(ShareLife life);              // its line is in its file again, or in another file
+  std::unique_ptr<ProcessWatch> keeper_watch;  // of the process that keeps it
   std::unique_ptr<Acceptor> acceptor;
+  std::optional<Container> container;  // whose it is, until no process is in it
 
  private:
   std::atomic<uint64_t>& GrantWord(uint32_t slot, uint32_t device) const;
@@ -253,6 +255,7 @@ class Share {
   uint32_t member_count_ = 0;
   uint32_t usage_count_ = 0;  // usage memories mapped since the agent started
   bool ended_ = false;
+  bool kept_ = true;
 };
 
 }  // namespace prorata::agent

@@ -39,6 +39,8 @@ std::string WordOf(RefusedReason reason) {
       return "not_allowed";
     case RefusedReason::kOtherUser:
       return "other_user";
+    case RefusedReason::kOtherContainer:
+      return "other_container";
   }
   return "refused";
 }
@@ -83,11 +85,19 @@ Event EventOf(EventKind kind, const Share& share, const Member* member,
   return event;
 }
 
+Event ContainerEvent(EventKind kind, const Share& share) {
+  Event event = EventOf(kind, share);
+  const ContainerGroup& group = share.container->group;
+  event.detail = share.container->name + " (" + group.engine + " " + group.id.substr(0, 12) + ")";
+  return event;
+}
+
 Event CreatedEvent(const Share& share) {
   Event event = EventOf(EventKind::kShareCreated, share);
-  if (share.config().resource_config.empty()) {
-    event.pid = share.config().owner.pid;
-    event.command = CommandOf(share.config().owner.pid);
+  const ShareLife& life = share.config().life;
+  if (const ProcessId* keeper = life.process()) {
+    event.pid = keeper->pid;
+    event.command = CommandOf(keeper->pid);
   }
   if (share.device_count() == 1) {
     event.gpu = static_cast<uint32_t>(share.config().devices[0].device);
@@ -101,9 +111,7 @@ Event CreatedEvent(const Share& share) {
   if (share.config().gang != protocol::Gang::kAuto) {
     event.detail += "; gang " + protocol::FormatGang(share.config().gang);
   }
-  if (!share.config().resource_config.empty()) {
-    event.detail += ", by '" + share.config().resource_config + "'";
-  }
+  if (life.OutlivesPrograms()) event.detail += ", by " + protocol::FormatKeptBy(life.Describe());
   return event;
 }
 

@@ -17,6 +17,8 @@ protocol::Event EventOf(protocol::EventKind kind, const Share& share,
                         const Member* member = nullptr, std::optional<uint32_t> device = {});
 
 protocol::Event CreatedEvent(const Share& share);
+// Its container (Share::container) came or went.
+protocol::Event ContainerEvent(protocol::EventKind kind, const Share& share);
 // What `terms` make different on a device; before they are set.
 protocol::Event ChangedEvent(const Share& share, uint32_t device,
                              const protocol::ShareTerms& terms);

@@ -1,6 +1,5 @@
 #include "agent/state_file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "agent/replace_file.h"
 #include "protocol/control.h"
 #include "protocol/overcommit.h"
 
@@ -26,6 +26,42 @@ ProcessId ProcessOf(const json& object) {
   return {object.at("pid").get<pid_t>(), object.at("start_ticks").get<uint64_t>()};
 }
 
+json ToJson(const ShareLife& life) {
+  if (life.process() != nullptr) return {{"process", ToJson(*life.process())}};
+  if (life.file() != nullptr) return {{"file", *life.file()}};
+  return {{"token", *life.token()}};
+}
+
+json ToJson(const std::optional<Container>& container) {
+  if (!container) return nullptr;
+  return {{"engine", container->group.engine},
+          {"id", container->group.id},
+          {"hierarchy", container->group.hierarchy},
+          {"path", container->group.path},
+          {"name", container->name}};
+}
+
+std::optional<Container> ContainerOf(const json& object) {
+  if (!object.is_object()) return std::nullopt;
+  return Container{
+      {object.at("engine").get<std::string>(), object.at("id").get<std::string>(),
+       object.at("hierarchy").get<std::string>(), object.at("path").get<std::string>()},
+      object.at("name").get<std::string>()};
+}
+
+// Before there were tokens: "owner", a process, but for shares with a "resource_config".
+ShareLife LifeOf(const json& share) {
+  if (!share.contains("life")) {
+    const std::string file = share.value("resource_config", "");
+    return file.empty() ? ShareLife::OfProcess(ProcessOf(share.at("owner")))
+                        : ShareLife::OfFile(file);
+  }
+  const json& life = share["life"];
+  if (life.contains("file")) return ShareLife::OfFile(life["file"].get<std::string>());
+  if (life.contains("token")) return ShareLife::OfToken(life["token"].get<std::string>());
+  return ShareLife::OfProcess(ProcessOf(life.at("process")));
+}
+
 json ToJson(const SavedShare& share) {
   json devices = json::array();
   for (const DeviceOfShare& device : share.config.devices) {
@@ -39,15 +75,16 @@ json ToJson(const SavedShare& share) {
   }
   return {{"name", share.config.name},
           {"owner_uid", share.config.owner_uid},
-          {"owner", ToJson(share.config.owner)},
+          {"life", ToJson(share.config.life)},
           {"created_unix_s", share.config.created_unix_s},
           {"on_full", protocol::FormatOnFull(share.config.on_full)},
           {"gang", protocol::FormatGang(share.config.gang)},
           {"guaranteed", share.config.guaranteed},
           {"ended", share.ended},
+          {"containers", share.config.any_container ? "any" : "one"},
+          {"container", ToJson(share.container)},
           {"share_memory_with", share.config.share_memory_with},
           {"allow_users", protocol::FormatAllowedUsers(share.config.allow_users)},
-          {"resource_config", share.config.resource_config},
           {"devices", std::move(devices)}};
 }
 
@@ -55,10 +92,12 @@ SavedShare ShareOf(const json& object) {
   SavedShare share;
   object.at("name").get_to(share.config.name);
   object.at("owner_uid").get_to(share.config.owner_uid);
-  share.config.owner = ProcessOf(object.at("owner"));
+  share.config.life = LifeOf(object);
   object.at("created_unix_s").get_to(share.config.created_unix_s);
   object.at("ended").get_to(share.ended);
   // Absent in a state of an agent that did not know of them.
+  share.config.any_container = object.value("containers", "one") == "any";
+  share.container = ContainerOf(object.value("container", json()));
   if (auto on_full = protocol::ParseOnFull(object.value("on_full", "fail"))) {
     share.config.on_full = *on_full;
   }
@@ -68,7 +107,6 @@ SavedShare ShareOf(const json& object) {
   if (auto allowed = protocol::ParseAllowedUsers(object.value("allow_users", ""))) {
     share.config.allow_users = std::move(*allowed);
   }
-  share.config.resource_config = object.value("resource_config", "");
   for (const json& device : object.at("devices")) {
     DeviceOfShare& out = share.config.devices.emplace_back();
     device.at("uuid").get_to(out.uuid);
@@ -105,26 +143,27 @@ Result<SavedState> DecodeState(const std::string& text) {
     state.overcommit = object.value("overcommit", state.overcommit);
     for (auto& [uuid, ratio] : state.overcommit) {
       if (!(ratio >= 1 && ratio <= protocol::kMostOvercommit)) {
-        return Fail("state", "an overcommit that is none");
+        return Fail("state_damaged", "an overcommit that is none");
       }
     }
     state.elastic_ceiling_ppm = object.value("elastic_ceiling_ppm", state.elastic_ceiling_ppm);
     for (auto& [uuid, ppm] : state.elastic_ceiling_ppm) {
-      if (ppm == 0 || ppm > Fraction::kOne) return Fail("state", "an elastic ceiling that is none");
+      if (ppm == 0 || ppm > Fraction::kOne)
+        return Fail("state_damaged", "an elastic ceiling that is none");
     }
     for (const json& share : object.at("shares")) {
       SavedShare saved = ShareOf(share);
       if (auto ok = protocol::ValidateShareName(saved.config.name); !ok) {
-        return Fail("state", ok.error().message);
+        return Fail("state_damaged", ok.error().message);
       }
       if (saved.config.devices.empty() || saved.config.devices.size() > kMaxDevices) {
-        return Fail("state", "a share without devices, or with too many");
+        return Fail("state_damaged", "a share without devices, or with too many");
       }
       state.shares.push_back(std::move(saved));
     }
     return state;
   } catch (const json::exception& error) {
-    return Fail("state", error.what());
+    return Fail("state_damaged", error.what());
   }
 }
 
@@ -138,27 +177,15 @@ Result<SavedState> LoadState(const std::string& path) {
   text << file.rdbuf();
   auto state = DecodeState(text.str());
   if (!state) {
-    return Fail("state", "cannot use the agent's state '" + path + "': " + state.error().message +
-                             "; if no program uses its shares any more, remove the file");
+    return Fail(state.error().code,
+                "cannot use the agent's state '" + path + "': " + state.error().message +
+                    "; if no program uses its shares any more, remove the file");
   }
   return state;
 }
 
 Status WriteState(const std::string& path, const std::string& text) {
-  const std::string building = path + ".new";
-  const UniqueFd fd(::open(building.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd) return FailErrno("state", "cannot write '" + building + "'", errno);
-  size_t written = 0;
-  while (written < text.size()) {
-    const ssize_t n = ::write(fd.get(), text.data() + written, text.size() - written);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return FailErrno("state", "cannot write '" + building + "'", errno);
-    written += static_cast<size_t>(n);
-  }
-  if (::fsync(fd.get()) != 0 || ::rename(building.c_str(), path.c_str()) != 0) {
-    return FailErrno("state", "cannot replace '" + path + "'", errno);
-  }
-  return {};
+  return ReplaceFile(path, text, 0600, "state");
 }
 
 }  // namespace prorata::agent

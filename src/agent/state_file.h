@@ -19,6 +19,7 @@ namespace prorata::agent {
 struct SavedShare {
   ShareConfig config;  // its devices by UUID; their indices are this machine's at this moment
   bool ended = false;
+  std::optional<Container> container = {};
 };
 
 struct SavedState {
@@ -28,10 +29,10 @@ struct SavedState {
 };
 
 std::string EncodeState(const SavedState& state);
-// "state" with what is wrong.
+// "state": of another version; "state_damaged": not one at all. With what is wrong.
 Result<SavedState> DecodeState(const std::string& text);
 
-// An absent file is an empty state. Errors: "state".
+// An absent file is an empty state. Errors: "state", "state_damaged".
 Result<SavedState> LoadState(const std::string& path);
 // `text`: as EncodeState made it.
 Status WriteState(const std::string& path, const std::string& text);

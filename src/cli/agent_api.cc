@@ -60,6 +60,32 @@ Result<protocol::ShareStatus> UpdateShare(ControlConnection* connection, const s
   return protocol::ShareFromJson(*share);
 }
 
+Result<Inspected> InspectShare(ControlConnection* connection, const std::string& name) {
+  ControlRequest request;
+  request.op = ControlOp::kInspectShare;
+  request.name = name;
+  auto reply = connection->Call(protocol::EncodeRequest(request));
+  if (!reply) return std::unexpected(reply.error());
+  if (auto error = protocol::ErrorOfReply(*reply)) return std::unexpected(*error);
+  auto share = protocol::ShareFromJson(reply->value("share", nlohmann::json()));
+  if (!share) return std::unexpected(share.error());
+  return Inspected{std::move(*share), reply->value("cdi", nlohmann::json())};
+}
+
+Result<std::optional<protocol::ShareStatus>> RemoveShare(ControlConnection* connection,
+                                                         const std::string& name) {
+  ControlRequest request;
+  request.op = ControlOp::kRemoveShare;
+  request.name = name;
+  auto reply = connection->Call(protocol::EncodeRequest(request));
+  if (!reply) return std::unexpected(reply.error());
+  if (auto error = protocol::ErrorOfReply(*reply)) return std::unexpected(*error);
+  if (!reply->contains("share")) return std::nullopt;
+  auto share = protocol::ShareFromJson((*reply)["share"]);
+  if (!share) return std::unexpected(share.error());
+  return std::move(*share);
+}
+
 Result<std::vector<protocol::ShareStatus>> ListShares(ControlConnection* connection) {
   return AskList<protocol::ShareStatus>(connection, ControlOp::kListShares, "shares",
                                         protocol::ShareFromJson);
@@ -68,6 +94,16 @@ Result<std::vector<protocol::ShareStatus>> ListShares(ControlConnection* connect
 Result<std::vector<protocol::DeviceStatus>> ListDevices(ControlConnection* connection) {
   return AskList<protocol::DeviceStatus>(connection, ControlOp::kListDevices, "devices",
                                          protocol::DeviceFromJson);
+}
+
+Result<protocol::TraceReply> GetTrace(ControlConnection* connection,
+                                      const protocol::TraceRequest& trace) {
+  ControlRequest request;
+  request.op = ControlOp::kTrace;
+  request.trace = trace;
+  auto reply = Ask(connection, request, "trace");
+  if (!reply) return std::unexpected(reply.error());
+  return protocol::TraceFromJson(*reply);
 }
 
 }  // namespace prorata::cli

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +17,17 @@ Result<protocol::ShareStatus> CreateShare(ControlConnection* connection,
                                           const protocol::ShareSpec& spec);
 Result<protocol::ShareStatus> UpdateShare(ControlConnection* connection, const std::string& name,
                                           const protocol::ShareChange& change);
+struct Inspected {
+  protocol::ShareStatus share;
+  nlohmann::json cdi;  // null: container engines do not know it
+};
+Result<Inspected> InspectShare(ControlConnection* connection, const std::string& name);
+// Answers the share while it still has programs.
+Result<std::optional<protocol::ShareStatus>> RemoveShare(ControlConnection* connection,
+                                                         const std::string& name);
 Result<std::vector<protocol::ShareStatus>> ListShares(ControlConnection* connection);
 Result<std::vector<protocol::DeviceStatus>> ListDevices(ControlConnection* connection);
+Result<protocol::TraceReply> GetTrace(ControlConnection* connection,
+                                      const protocol::TraceRequest& trace);
 
 }  // namespace prorata::cli

@@ -19,7 +19,7 @@ namespace {
 // may be just about to when we come.
 constexpr int kAttemptsMax = 20;
 
-protocol::ShareSpec SpecOf(const RunOptions& options) {
+protocol::ShareSpec SpecOf(const ShareOptions& options) {
   protocol::ShareSpec spec;
   if (!options.name.empty()) spec.name = options.name;
   spec.gpus = options.gpus;
@@ -36,15 +36,21 @@ protocol::ShareSpec SpecOf(const RunOptions& options) {
   spec.guaranteed = options.guaranteed;
   spec.share_memory_with = options.share_memory_with;
   spec.allow_users = options.allow_users;
+  spec.any_container = options.any_container;
   return spec;
 }
 
-Result<protocol::ShareStatus> MakeShare(const RunOptions& options, const AgentPlace& place) {
+}  // namespace
+
+Result<protocol::ShareStatus> MakeShare(const ShareOptions& options, const AgentPlace& place,
+                                        const std::optional<std::string>& token) {
+  protocol::ShareSpec spec = SpecOf(options);
+  spec.token = token;
   Result<protocol::ShareStatus> made = Fail("agent_gone", "");
   for (int i = 0; i < kAttemptsMax && !made && made.error().code == "agent_gone"; ++i) {
     auto connection = ConnectOrStart(place);
     if (!connection) return std::unexpected(connection.error());
-    made = CreateShare(&*connection, SpecOf(options));
+    made = CreateShare(&*connection, spec);
   }
   return made;
 }
@@ -53,6 +59,8 @@ int Refuse(const Error& error) {
   Complain(error.message);
   return kExitRefused;
 }
+
+namespace {
 
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
@@ -106,7 +114,7 @@ int Run(const RunOptions& options, const AgentPlace& place) {
   if (!library_dir) return Refuse(library_dir.error());
   // All that can fail by itself comes before the share: a refusal changes nothing.
   if (auto ok = ShareEnvironment({}, "", *library_dir); !ok) return Refuse(ok.error());
-  auto share = MakeShare(options, place);
+  auto share = MakeShare(options, place, std::nullopt);
   if (!share) return Refuse(share.error());
   const auto environment = ShareEnvironment(Environment(), share->directory, *library_dir);
   const Error error = BecomeProgram(*program, options.command, *environment);

@@ -13,6 +13,12 @@ int Update(const UpdateOptions& options, const AgentPlace& place);
 int ShowDevices(bool json, const AgentPlace& place);
 int ShowEvents(const EventsOptions& options, bool json, const AgentPlace& place);  // events.cc
 int ShowTop(const TopOptions& options, bool json, const AgentPlace& place);        // top.cc
+int DebugTrace(const DebugTraceOptions& options, const AgentPlace& place);         // debug_trace.cc
+
+// Asks the agent for a share, starting one where none answers. With a token it is kept until it is
+// removed (protocol/control.h).
+Result<protocol::ShareStatus> MakeShare(const ShareOptions& options, const AgentPlace& place,
+                                        const std::optional<std::string>& token);
 
 // "prorata: MESSAGE\n" on stderr, whatever lines the message has.
 void Complain(const std::string& message);

@@ -7,6 +7,10 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "cli/container_options.h"
+#include "cli/debug_options.h"
+#include "cli/share_options.h"
+#include "cli/simulate_options.h"
 #include "cli/terms_options.h"
 #include "cli/top_options.h"
 #include "cli/users.h"
@@ -19,6 +23,8 @@ namespace {
 constexpr const char* kMainFooter =
     "Examples:\n"
     "  prorata run --memory 4GiB --compute 0.3 -- python train.py\n"
+    "  prorata create train --memory 4GiB        then: podman run --device "
+    "prorata.dev/share=train\n"
     "  prorata ps\n"
     "  prorata gpus --json\n\n"
     "`prorata COMMAND --help` says more of each.";
@@ -49,7 +55,8 @@ constexpr const char* kPsFooter =
     "MEMORY is used / limit, and in brackets the part that no allocation asked for (contexts).\n"
     "COMPUTE is request-limit, the priority if it is not 0, and `gang` for a share that runs on "
     "all\n"
-    "its GPUs at the same time. GPU TIME is the part of the device's time that the share had in\n"
+    "its GPUs at the same time. CONTAINER is there where one has a share. GPU TIME is the part of "
+    "the device's time that the share had in\n"
     "the last seconds, and what it is entitled to among those who want time now.";
 
 constexpr const char* kGpusFooter =
@@ -71,7 +78,8 @@ constexpr const char* kUpdateFooter =
     "  prorata update nightly --memory 6GiB\n"
     "  prorata update nightly --compute 0.5 --compute-limit 0.8 --weight 200\n"
     "  prorata update nightly --memory 2=6GiB     of its GPU 2 only; 4GiB,2=6GiB: of each, but "
-    "2\n\n"
+    "2\n"
+    "  prorata update nightly --allow-users alice,1001\n\n"
     "What is not named stays. Running programs go on with it at once. Below what they hold, the\n"
     "memory limit gives nothing new until use has fallen; nothing is taken from them.";
 
@@ -84,14 +92,6 @@ constexpr const char* kEventsFooter =
     "are in docs/EVENTS.md. Sequences begin with 1 when an agent starts. Exit status: 0, all was\n"
     "told or Ctrl-C; 1, it was refused; 3, the agent ended.";
 
-// What `run` takes, as typed.
-struct RawRun {
-  RawTerms terms;
-  std::string gpu;
-  std::string gpus;
-  std::string allow_users;
-};
-
 ParseOutcome UsageError(const std::string& message) {
   ParseOutcome outcome;
   outcome.err = "prorata: " + message + "\n";
@@ -99,96 +99,21 @@ ParseOutcome UsageError(const std::string& message) {
   return outcome;
 }
 
-// "0,2" as its parts; nothing: one of them is missing.
-std::optional<std::vector<std::string>> SplitGpus(const std::string& text) {
-  std::vector<std::string> gpus;
-  for (size_t from = 0; from <= text.size();) {
-    const size_t comma = std::min(text.find(',', from), text.size());
-    gpus.push_back(text.substr(from, comma - from));
-    if (gpus.back().empty()) return std::nullopt;
-    from = comma + 1;
-  }
-  return gpus;
-}
-
-Status FillGpus(const CLI::App& app, const RawRun& raw, RunOptions* run) {
-  if (app.count("--gpu") > 0) {
-    auto gpus = SplitGpus(raw.gpu);
-    if (!gpus) {
-      return Fail("usage", "--gpu: '" + raw.gpu +
-                               "' lacks an index or a UUID; `prorata gpus` "
-                               "lists them, several are written 0,2");
-    }
-    run->gpus = *gpus;
-  }
-  if (app.count("--gpus") > 0) {
-    const bool digits = !raw.gpus.empty() && raw.gpus.size() <= 2 &&
-                        raw.gpus.find_first_not_of("0123456789") == std::string::npos;
-    const uint32_t count = digits ? static_cast<uint32_t>(std::stoul(raw.gpus)) : 0;
-    if (count == 0 || count > protocol::kMaxGpusOfShare) {
-      return Fail("usage", "--gpus: '" + raw.gpus + "' is not a number of GPUs from 1 to " +
-                               std::to_string(protocol::kMaxGpusOfShare) +
-                               "; GPUs are named by --gpu");
-    }
-    run->gpu_count = count;
-  }
-  if (!run->gpus.empty() && run->gpu_count) {
-    return Fail("usage",
-                "--gpu names the GPUs and --gpus leaves the choice to the agent; give one");
-  }
-  if (run->gpus.empty() && !run->on.empty()) {
-    return Fail("usage",
-                "GPU " + run->on.front().gpu +
-                    " has terms of its own, but --gpu does not "
-                    "name the share's GPUs; write for example --gpu 0,2 --memory 0=4GiB,2=6GiB");
-  }
-  return {};
-}
-
-Status FillRun(const CLI::App& app, const RawRun& raw, RunOptions* run) {
-  protocol::ShareChange terms;
-  if (auto ok = ReadTermsOptions(app, raw.terms, &terms); !ok) return ok;
-  run->memory_bytes = terms.memory_bytes;
-  run->compute_request = terms.compute_request.value_or(run->compute_request);
-  run->compute_limit = terms.compute_limit.value_or(run->compute_limit);
-  run->weight = terms.weight.value_or(run->weight);
-  run->priority = terms.priority.value_or(run->priority);
-  run->yield_within_ns = terms.yield_within_ns.value_or(run->yield_within_ns);
-  run->on = terms.on;
-  run->on_full = terms.on_full.value_or(run->on_full);
-  run->gang = terms.gang.value_or(run->gang);
-  if (auto ok = FillGpus(app, raw, run); !ok) return ok;
-  if (app.count("--name") > 0) {
-    if (auto ok = protocol::ValidateShareName(run->name); !ok) {
-      return Fail("usage", "--name: " + ok.error().message);
-    }
-  }
-  if (app.count("--allow-users") > 0) {
-    auto users = ReadUsers(raw.allow_users);
-    if (!users) return std::unexpected(users.error());
-    run->allow_users = std::move(*users);
-  }
-  if (run->share_memory_with.size() > protocol::kMaxSharedWith) {
-    return Fail("usage", "--share-memory-with: more than " +
-                             std::to_string(protocol::kMaxSharedWith) + " shares");
-  }
-  for (const std::string& name : run->share_memory_with) {
-    if (auto ok = protocol::ValidateShareName(name); !ok) {
-      return Fail("usage", "--share-memory-with: " + ok.error().message);
-    }
-  }
-  return {};
-}
-
-Status FillUpdate(const CLI::App& app, const RawTerms& raw, UpdateOptions* update) {
+Status FillUpdate(const CLI::App& app, const RawTerms& raw, const std::string& allow_users,
+                  UpdateOptions* update) {
   if (auto ok = protocol::ValidateShareName(update->name); !ok) {
     return Fail("usage", "update: " + ok.error().message);
   }
   if (auto ok = ReadTermsOptions(app, raw, &update->change); !ok) return ok;
+  if (app.count("--allow-users") > 0) {
+    auto users = ReadUsers(allow_users);
+    if (!users) return std::unexpected(users.error());
+    update->change.allow_users = std::move(*users);
+  }
   if (update->change.Empty()) {
     return Fail("usage",
                 "update: nothing to change; give --memory, --compute, --compute-limit, "
-                "--weight, --priority, --yield-within, --on-full or --gang");
+                "--weight, --priority, --yield-within, --on-full, --gang or --allow-users");
   }
   return {};
 }
@@ -239,6 +164,7 @@ class Parser {
     app_.get_formatter()->label("SUBCOMMAND", "COMMAND");
     app_.get_formatter()->label("Subcommands", "Commands");
     AddRun();
+    containers_ = AddContainerCommands(&app_, &raw_create_, &options_);
     AddOthers();
   }
 
@@ -257,8 +183,10 @@ class Parser {
     } catch (const CLI::RequiredError&) {
       const std::string seen =
           arguments.empty() ? "no command" : "'" + arguments.front() + "' is not a command";
-      return UsageError(
-          seen + "; they are run, ps, gpus, update, events, top and agent; see `prorata --help`");
+      return UsageError(seen +
+                        "; they are run, create, ps, inspect, gpus, update, rm, cdi, events, "
+                        "top, debug, simulate and agent; see "
+                        "`prorata --help`");
     } catch (const CLI::ParseError& error) {
       return UsageError(OneLine(error.what()) + "; see `prorata --help`");
     }
@@ -281,30 +209,9 @@ class Parser {
     run_ = app_.add_subcommand("run", "Run a program on a share of a GPU");
     run_->formatter(std::make_shared<RunFormatter>());
     run_->prefix_command();
-    AddTermsOptions(
-        run_, &raw_run_.terms,
-        {" (default: all that is free)", " (default: 0)", " (default: 1)", " (default: 100)",
-         " (default: 0)", " (default: 2ms)", " (default: fail)", " (default: auto)"});
-    run_->add_flag("--guaranteed", options_.run.guaranteed,
-                   "Set the whole memory limit aside, also where the agent overcommits");
-    run_->add_option("--gpus", raw_run_.gpus,
-                     "Number of GPUs; the agent chooses the best-linked ones (default: 1)")
-        ->option_text("N");
-    run_->add_option("--gpu", raw_run_.gpu,
-                     "Indices or UUIDs, as `prorata gpus` shows them, e.g. 0,2 (default: the agent "
-                     "chooses)")
-        ->option_text("GPU[,GPU...]");
     run_->add_option("--name", options_.run.name, "Name of the share (default: made up)")
         ->option_text("NAME");
-    run_->add_option("--share-memory-with", options_.run.share_memory_with,
-                     "Another share whose programs may open memory that this one's export; may be "
-                     "given several times (default: none)")
-        ->option_text("NAME")
-        ->allow_extra_args(false);
-    run_->add_option("--allow-users", raw_run_.allow_users,
-                     "Other users whose programs may join the share: names, ids or `all` (default: "
-                     "none but you, root and the agent's user)")
-        ->option_text("all|USER[,USER...]");
+    AddShareOptions(run_, &raw_run_, &options_.run);
     run_->footer(kRunFooter);
   }
 
@@ -312,6 +219,11 @@ class Parser {
     update_ = app_.add_subcommand("update", "Change a share while its programs run");
     update_->add_option("name", options_.update.name, "The share")->required()->option_text("NAME");
     AddTermsOptions(update_, &raw_update_, {});
+    update_
+        ->add_option("--allow-users", raw_update_users_,
+                     "Other users whose programs may join the share from now on, in place of those "
+                     "of before: names, ids, `all` or `none`; who runs on it stays")
+        ->option_text("all|none|USER[,USER...]");
     update_->footer(kUpdateFooter);
     ps_ = app_.add_subcommand("ps", "Show the shares: members, memory and GPU time now");
     ps_->add_flag("--json", options_.json, "Print JSON");
@@ -331,6 +243,8 @@ class Parser {
                       "End with the last there is (and with neither --since nor --all, of all)");
     events_->footer(kEventsFooter);
     top_ = AddTop(&app_, &options_);
+    debug_ = AddDebug(&app_, &options_);
+    simulate_ = AddSimulate(&app_, &options_);
     agent_ = app_.add_subcommand("agent", "Run the agent in the foreground");
     agent_
         ->add_option("--log-level", options_.agent.log_level,
@@ -364,6 +278,11 @@ class Parser {
                      "connect; a PORT alone is on 127.0.0.1, port 0 a free one that the log tells "
                      "(default: none)")
         ->option_text("[ADDRESS:]PORT");
+    agent_
+        ->add_option("--cdi-dir", options_.agent.cdi_dir,
+                     "Where container engines look for devices (default: /var/run/cdi; for an "
+                     "agent that is not root's, cdi in its own folder)")
+        ->option_text("FOLDER");
     agent_->add_option("--ready-fd", options_.agent.ready_fd)->group("");
     // For tests on a simulated GPU; of no use to a person, so not in the help.
     agent_->add_option("--dilation", options_.agent.dilation)
@@ -380,20 +299,26 @@ class Parser {
       if (auto ok = FillCommand(run_->remaining(), separated, after, &options_.run); !ok) {
         return UsageError(ok.error().message);
       }
-      if (auto ok = FillRun(*run_, raw_run_, &options_.run); !ok) {
+      if (auto ok = FillShare(*run_, raw_run_, &options_.run); !ok) {
         return UsageError(ok.error().message);
       }
+    } else if (debug_->parsed() && !options_.debug_trace.asked) {
+      return Text(debug_->help("prorata"));
     } else {
       if (separated) return UsageError("'--' and a command belong to `prorata run` only");
-      options_.verb = ps_->parsed()       ? Verb::kPs
-                      : gpus_->parsed()   ? Verb::kGpus
-                      : update_->parsed() ? Verb::kUpdate
-                      : events_->parsed() ? Verb::kEvents
-                      : top_->parsed()    ? Verb::kTop
-                                          : Verb::kAgent;
-      Status ok;
-      if (options_.verb == Verb::kUpdate) ok = FillUpdate(*update_, raw_update_, &options_.update);
-      if (options_.verb == Verb::kEvents) ok = FillEvents(all_events_, &options_.events);
+      options_.verb = ps_->parsed()         ? Verb::kPs
+                      : gpus_->parsed()     ? Verb::kGpus
+                      : update_->parsed()   ? Verb::kUpdate
+                      : events_->parsed()   ? Verb::kEvents
+                      : top_->parsed()      ? Verb::kTop
+                      : debug_->parsed()    ? Verb::kDebugTrace
+                      : simulate_->parsed() ? Verb::kSimulate
+                                            : containers_.Parsed().value_or(Verb::kAgent);
+      Status ok = FillContainerCommand(containers_, raw_create_, &options_);
+      if (ok && options_.verb == Verb::kUpdate) {
+        ok = FillUpdate(*update_, raw_update_, raw_update_users_, &options_.update);
+      }
+      if (ok && options_.verb == Verb::kEvents) ok = FillEvents(all_events_, &options_.events);
       if (!ok) return UsageError(ok.error().message);
       for (const std::string& text : raw_overcommit_) {
         auto overcommit = protocol::ParseOvercommit(text);
@@ -422,14 +347,19 @@ class Parser {
 
   CLI::App app_;
   CLI::App* run_ = nullptr;
+  ContainerCommands containers_;
+  RawShare raw_create_;
   CLI::App* ps_ = nullptr;
   CLI::App* gpus_ = nullptr;
   CLI::App* update_ = nullptr;
   CLI::App* events_ = nullptr;
   CLI::App* top_ = nullptr;
+  CLI::App* debug_ = nullptr;
+  CLI::App* simulate_ = nullptr;
   CLI::App* agent_ = nullptr;
-  RawRun raw_run_;
+  RawShare raw_run_;
   RawTerms raw_update_;
+  std::string raw_update_users_;
   std::vector<std::string> raw_overcommit_;
   std::vector<std::string> raw_elastic_ceilings_;
   std::vector<std::string> raw_resource_configs_;

@@ -26,7 +26,8 @@ inline constexpr int kExitAgentGone = 3;  // events: the agent ended
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 
-struct RunOptions {
+// A new share.
+struct ShareOptions {
   std::optional<uint64_t> memory_bytes;  // nothing: all that the device has left
   Fraction compute_request = Fraction::Zero();
   Fraction compute_limit = Fraction::One();
@@ -41,8 +42,19 @@ struct RunOptions {
   bool guaranteed = false;
   std::vector<std::string> share_memory_with;
   protocol::AllowedUsers allow_users = {};
-  std::string name;  // empty: made from the command's name
+  std::string name;            // empty: the agent makes one up
+  bool any_container = false;  // of several at once
+};
+
+struct RunOptions : ShareOptions {
   std::vector<std::string> command;
+};
+
+// inspect, rm, cdi: of shares by their names.
+struct NamedOptions {
+  std::vector<std::string> names;
+  bool ctr = false;      // cdi: as arguments of containerd's ctr
+  bool volumes = false;  // cdi: as arguments of podman and Docker
 };
 
 struct AgentCommandOptions {
@@ -54,6 +66,7 @@ struct AgentCommandOptions {
   std::optional<protocol::MetricsAddress> metrics;
   uint32_t dilation = 1;      // agent/agent.h
   uint32_t slow_disk_ms = 0;  // likewise
+  std::string cdi_dir;        // empty: by default
   int ready_fd = -1;          // where `run`, who started this agent, waits to hear that it answers
 };
 
@@ -76,15 +89,59 @@ struct TopOptions {
   bool once = false;
 };
 
-enum class Verb { kRun, kPs, kGpus, kUpdate, kEvents, kTop, kAgent };
+struct DebugTraceOptions {
+  double seconds = 10;  // the last so many
+  std::string gpu;      // an index or a UUID; empty: all
+  std::optional<std::string> output;
+  bool asked = false;
+};
+
+// As typed: sim/cluster reads them.
+struct SimulateOptions {
+  std::string nodes;
+  std::string pods;
+  std::vector<std::string> policies = {"prorata"};
+  std::string arrivals = "sampled";
+  std::string ties = "shuffled";
+  std::string seeds = "42";
+  double load_percent = 130;
+  int64_t gpus = 0;
+  int64_t look_ahead = 1;
+  int64_t move_every = 0;
+  bool cpu_nodes = false;
+  bool plan = true;
+  bool progress = true;
+  std::string csv;
+  std::string plot;
+};
+
+enum class Verb {
+  kRun,
+  kPs,
+  kGpus,
+  kUpdate,
+  kEvents,
+  kTop,
+  kDebugTrace,
+  kSimulate,
+  kAgent,
+  kCreate,
+  kRemove,
+  kInspect,
+  kCdi,
+};
 
 struct Options {
   Verb verb = Verb::kPs;
   bool json = false;
   RunOptions run;
+  ShareOptions create;
+  NamedOptions named;
   UpdateOptions update;
   EventsOptions events;
   TopOptions top;
+  DebugTraceOptions debug_trace;
+  SimulateOptions simulate;
   AgentCommandOptions agent;
 };
 

@@ -206,6 +206,15 @@ TEST(OptionsTest, UpdateNamesWhatChanges) {
   ASSERT_EQ(one.options->update.change.on.size(), 1u);
   EXPECT_EQ(one.options->update.change.on[0].gpu, "2");
   EXPECT_EQ(one.options->update.change.on[0].memory_bytes, 6 * kGiB);
+  EXPECT_FALSE(one.options->update.change.allow_users);
+  const auto users = [](const char* text) {
+    const ParseOutcome read = ParseCommandLine({"update", "a", "--allow-users", text});
+    return read.options ? read.options->update.change.allow_users : std::nullopt;
+  };
+  EXPECT_EQ(users("root,1001"), (protocol::AllowedUsers{.users = {0, 1001}}));
+  EXPECT_EQ(users("all"), protocol::AllowedUsers{.all = true});
+  EXPECT_EQ(users("none"), protocol::AllowedUsers{});
+  EXPECT_EQ(users("nobody-of-that-name"), std::nullopt);
   EXPECT_EQ(ParseCommandLine({"update", "a"}).status, kExitUsage);
   EXPECT_EQ(ParseCommandLine({"update", "--memory", "1GiB"}).status, kExitUsage);
   EXPECT_EQ(ParseCommandLine({"update", "..", "--memory", "1GiB"}).status, kExitUsage);

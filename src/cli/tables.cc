@@ -143,11 +143,15 @@ std::string Notes(const std::vector<protocol::ShareStatus>& shares) {
 
 std::string ShareTable(const std::vector<protocol::ShareStatus>& shares) {
   std::vector<Row> rows = {{"NAME", "GPU", "MEMORY", "COMPUTE", "GPU TIME", "ENTITLED", "MEMBERS"}};
+  const bool containers = std::any_of(
+      shares.begin(), shares.end(), [](const auto& share) { return share.container.has_value(); });
+  if (containers) rows.front().push_back("CONTAINER");
   for (const protocol::ShareStatus& share : shares) {
     for (const protocol::ShareDevice& device : share.devices) {
       rows.push_back({share.name + (share.ended ? " (ending)" : ""), std::to_string(device.index),
                       Memory(device), Compute(share, device), Percent(device.achieved),
                       Percent(device.entitled), Members(share)});
+      if (containers) rows.back().push_back(share.container ? share.container->name : "-");
     }
   }
   return FormatRows(rows) + Notes(shares);

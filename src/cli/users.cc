@@ -7,6 +7,7 @@
 namespace prorata::cli {
 
 Result<protocol::AllowedUsers> ReadUsers(const std::string& text) {
+  if (text == "none") return protocol::AllowedUsers{};
   if (text == "all") return protocol::AllowedUsers{.all = true};
   std::string ids;
   for (size_t from = 0; from <= text.size();) {
@@ -21,7 +22,7 @@ Result<protocol::AllowedUsers> ReadUsers(const std::string& text) {
     const passwd* known = user.empty() ? nullptr : ::getpwnam(user.c_str());
     if (known == nullptr) {
       return Fail("usage", "--allow-users: there is no user '" + user +
-                               "' here; write names or ids as alice,1001, or `all`");
+                               "' here; write names or ids as alice,1001, or `all` or `none`");
     }
     ids += std::to_string(known->pw_uid);
   }

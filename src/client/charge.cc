@@ -40,16 +40,20 @@ Charged Refused(const protocol::GrantReply& reply) {
 uint32_t WaitMs() {
   const uint32_t wait_ms =
       g_share.limits.load()->header.on_full_wait_ms.load(std::memory_order_relaxed);
-  if (wait_ms == protocol::kNoWait || g_open_captures.load() != 0) return protocol::kNoWait;
-  // In a host function or a callback the driver answers CUDA_ERROR_NOT_PERMITTED to all calls:
-  // others of its threads wait for this one to return.
-  const OwnCalls own;
-  CUcontext context = nullptr;
-  const bool permitted = PRORATA_REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS;
-  return permitted ? wait_ms : protocol::kNoWait;
+  return wait_ms != protocol::kNoWait && MayWait() ? wait_ms : protocol::kNoWait;
 }
 
 }  // namespace
+
+bool MayWait() {
+  if (g_open_captures.load() != 0) return false;
+  // A program must not call CUDA in a host function or a callback, for which others of the driver's
+  // threads wait. A driver that answers CUDA_ERROR_NOT_PERMITTED there says so by this call. It
+  // need not (CUDA Driver API, cuLaunchHostFunc): such a program waits no longer than it asked for.
+  const OwnCalls own;
+  CUcontext context = nullptr;
+  return PRORATA_REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS;
+}
 
 constinit Moves g_moves;
 __thread Moves::Stripe* t_moves __attribute__((tls_model("initial-exec"))) = nullptr;
@@ -100,16 +104,17 @@ Charged Charge(uint32_t device, uint64_t bytes, uint32_t wait_ms) {
   }
 }
 
-bool ChargeOrTrim(uint32_t device, uint64_t bytes) {
+bool ChargeOrTrim(uint32_t device, uint64_t bytes, IfRefused refused) {
   Charged charged = Charge(device, bytes);
   if (charged == Charged::kYes) return true;
   if (device >= g_share.device_count) return false;
   if (TrimPools(device)) charged = Charge(device, bytes);
-  if (charged == Charged::kDeviceFull) {
+  if (charged == Charged::kDeviceFull && refused == IfRefused::kCount) {
     const uint32_t wait_ms = WaitMs();
     if (wait_ms != protocol::kNoWait) charged = Charge(device, bytes, wait_ms);
   }
   if (charged == Charged::kYes) return true;
+  if (refused == IfRefused::kTryAgain) return false;
   // In this order: who sees the count finds the size.
   UsageOf(device).refused_bytes.store(bytes, std::memory_order_relaxed);
   UsageOf(device).refusals.fetch_add(1, std::memory_order_release);

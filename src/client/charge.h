@@ -16,10 +16,14 @@ Charged Charge(uint32_t device, uint64_t bytes, uint32_t wait_ms = 0);
 
 // As Charge, but before it refuses it lets the process's memory pools give back what they keep
 // unused, and tries once more; then, where the device is full and the share is to wait for it
-// (`prorata run --on-full wait`), it waits. It never waits while a stream capture is open in this
-// process, nor where the driver refuses calls (in a host function or callback). The caller holds no
-// lock of ours. Counts a refusal.
-bool ChargeOrTrim(uint32_t device, uint64_t bytes);
+// (`prorata run --on-full wait`), it waits, where MayWait(). The caller holds no lock of ours.
+// Where the caller will try again it neither waits nor counts a refusal.
+enum class IfRefused { kCount, kTryAgain };
+bool ChargeOrTrim(uint32_t device, uint64_t bytes, IfRefused refused = IfRefused::kCount);
+
+// Whether a call may wait for memory: not while a stream capture is open in this process, nor where
+// the driver refuses calls, as it may in a host function or callback.
+bool MayWait();
 
 void Uncharge(uint32_t device, uint64_t bytes);
 

@@ -9,6 +9,8 @@
 
 #include <cstring>
 
+extern "C" __attribute__((weak)) const char* gnu_get_libc_version();
+
 namespace prorata::client {
 namespace {
 
@@ -33,6 +35,13 @@ int64_t ClockNs(clockid_t clock) {
 }
 
 }  // namespace
+
+const char* WhyNoDriverLoads() {
+  return &gnu_get_libc_version != nullptr
+             ? ""
+             : "; this program's C library is not glibc, which the driver needs, so it has no GPU: "
+               "it runs with no limits and is not counted";
+}
 
 int64_t NowNs() { return ClockNs(CLOCK_MONOTONIC); }
 

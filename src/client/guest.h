@@ -69,6 +69,10 @@ class Holding {
   Lock& lock_;
 };
 
+// What explains, after the loader's complaint, why a driver that is there cannot be loaded: a
+// program whose C library is musl cannot load the driver, which needs glibc. Else empty.
+const char* WhyNoDriverLoads();
+
 // One line on stderr, built in place: Line("cannot map ").Text(path).Errno(e).Say(). Cut when long.
 class Line {
  public:

@@ -11,7 +11,9 @@
 #include "client/helper.h"
 #include "client/share.h"
 
-extern "C" int __register_atfork(void (*)(), void (*)(), void (*)(), void*);
+// Weak: musl has none, and its loader ends a program whose preloaded library wants one. Such a
+// program cannot load the driver, which needs glibc, so there is nothing to mend after a fork.
+extern "C" __attribute__((weak)) int __register_atfork(void (*)(), void (*)(), void (*)(), void*);
 // What names a shared object to the C library; the compiler's start files would define it, but we
 // are linked without them (but in a test program, PRORATA_HOSTED).
 extern "C" __attribute__((visibility("hidden"))) void* __dso_handle;
@@ -104,6 +106,8 @@ const char* ReasonText(protocol::RefusedReason reason) {
       return "the share has as many processes as it can";
     case protocol::RefusedReason::kNotAllowed:
       return "this process may not use it";
+    case protocol::RefusedReason::kOtherContainer:
+      return "another container has it, until no process of that is left; `prorata ps` names it";
     default:
       return "the agent refused the request";
   }
@@ -290,7 +294,9 @@ CUresult Initialize(unsigned int flags) {
 void WatchForks() {
   if (g_watches_forks.load(std::memory_order_acquire)) return;
   // Twice, where two threads are at it, does no harm; too late would.
-  __register_atfork(nullptr, nullptr, AfterForkInChild, __dso_handle);
+  if (&__register_atfork != nullptr) {
+    __register_atfork(nullptr, nullptr, AfterForkInChild, __dso_handle);
+  }
   g_watches_forks.store(true, std::memory_order_release);
 }
 

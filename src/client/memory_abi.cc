@@ -48,24 +48,60 @@ uint64_t WorstPitchedBytes(uint64_t width, uint64_t height) {
   return __builtin_mul_overflow(RoundUp(width, 512), height, &bytes) ? ~uint64_t{0} : bytes;
 }
 
-CUresult AllocateFromPool(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, uint32_t number,
-                          CUresult (*call)(CUdeviceptr*, size_t, CUmemoryPool, CUstream),
-                          CUstream stream) {
-  const auto real = [&] { return call(out, bytes, pool, stream); };
+// For how long an allocation waits for memory that was freed behind work. A stream may wait for
+// what this thread is yet to do, so it must have an end.
+constexpr int64_t kFreesNs = 10'000'000'000;
+constexpr int64_t kLookNs = 100'000;
+
+struct PoolRequest {
+  CUdeviceptr* out;
+  size_t bytes;
+  CUmemoryPool pool;
+  uint32_t number;
+  CUstream stream;
+  bool per_thread;
+};
+
+// False: the share has no room, and nothing was asked of the driver.
+bool TryFromPool(const PoolRequest& request, IfRefused refused, CUresult* result) {
   const Moving moving;
   uint64_t pending = 0;
-  if (number == kNoPool || !ReservePool(number, bytes, &pending)) {
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  const CUresult result = Within(real);
-  if (result == CUDA_SUCCESS) {
+  if (!ReservePool(request.number, request.bytes, &pending, refused)) return false;
+  const auto call = request.per_thread ? PRORATA_REAL(cuMemAllocFromPoolAsync_ptsz)
+                                       : PRORATA_REAL(cuMemAllocFromPoolAsync);
+  *result = Within([&] { return call(request.out, request.bytes, request.pool, request.stream); });
+  if (*result == CUDA_SUCCESS) {
     Allocation allocation;
     allocation.kind = Kind::kPool;
-    allocation.pool = number;
-    AccountWhole(KeyOf(Space::kPointer, *out), allocation);
+    allocation.pool = request.number;
+    AccountWhole(KeyOf(Space::kPointer, *request.out), allocation);
   }
-  SettlePool(number, pending);
-  return result;
+  SettlePool(request.number, pending);
+  return true;
+}
+
+bool HasWork(CUstream stream, bool per_thread) {
+  const OwnCalls own;
+  const auto query = per_thread ? PRORATA_REAL(cuStreamQuery_ptsz) : PRORATA_REAL(cuStreamQuery);
+  return query(stream) == CUDA_ERROR_NOT_READY;
+}
+
+// The growth of the pool is reserved before the driver is asked, whether it will grow or not:
+// nobody can say. In a full share that needs what the pool keeps unused, and what is freed behind
+// work of the stream is no such memory before that work is done. The driver would hand it out again
+// at once, in the order of the stream, so here the work is waited for instead of refusing what
+// there is.
+CUresult AllocateFromPool(const PoolRequest& request) {
+  if (request.number == kNoPool) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result;
+  if (TryFromPool(request, IfRefused::kTryAgain, &result)) return result;
+  const int64_t until_ns = NowNs() + kFreesNs;
+  while (MayWait() && HasFreed(request.number, request.bytes) && NowNs() < until_ns &&
+         HasWork(request.stream, request.per_thread)) {
+    AwaitReadable(-1, kLookNs);
+    if (TryFromPool(request, IfRefused::kTryAgain, &result)) return result;
+  }
+  return TryFromPool(request, IfRefused::kCount, &result) ? result : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 // cuMemAllocAsync takes from the current pool of the stream's device.
@@ -90,9 +126,7 @@ CUresult AllocateAsync(CUdeviceptr* out, size_t bytes, CUstream stream, bool per
   }
   if (pool == nullptr) return Within(pass);  // a driver without pools refuses the call itself
   // Asking for this very pool keeps the charge right if another thread sets a new current pool.
-  const auto call = per_thread ? PRORATA_REAL(cuMemAllocFromPoolAsync_ptsz)
-                               : PRORATA_REAL(cuMemAllocFromPoolAsync);
-  return AllocateFromPool(out, bytes, pool, PoolNumber(pool, device), call, stream);
+  return AllocateFromPool({out, bytes, pool, PoolNumber(pool, device), stream, per_thread});
 }
 
 CUresult AllocateFrom(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream,
@@ -108,7 +142,7 @@ CUresult AllocateFrom(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstrea
   const Place place = CurrentPlace();
   if (place.context == nullptr || pool == nullptr) return Within(pass);
   if (place.device == kNoDevice) return CUDA_ERROR_OUT_OF_MEMORY;
-  return AllocateFromPool(out, bytes, pool, PoolNumberOf(pool, place.device), call, stream);
+  return AllocateFromPool({out, bytes, pool, PoolNumberOf(pool, place.device), stream, per_thread});
 }
 
 CUresult FreeAsync(CUdeviceptr address, CUstream stream, bool per_thread) {

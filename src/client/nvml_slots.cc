@@ -49,7 +49,10 @@ void* Handle() {
   handle = driver::OpenDriver(&g_search);
   g_handle.store(handle, std::memory_order_release);
   if (handle == nullptr) {
-    Line("cannot find the NVIDIA driver's libnvidia-ml.so.1: ").Text(g_search.tried).Say();
+    Line("cannot find the NVIDIA driver's libnvidia-ml.so.1: ")
+        .Text(g_search.tried)
+        .Text(WhyNoDriverLoads())
+        .Say();
   }
   return handle;
 }

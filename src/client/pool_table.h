@@ -12,30 +12,50 @@
 #include <cstdint>
 
 #include "client/guest.h"
+#include "client/pool_charge.h"
 #include "client/pools.h"
 #include "client/table.h"
 
 namespace prorata::client {
 
+// Whether something was freed that nobody has looked for since. Frees count in steps: one is
+// counted when none was since somebody last began to look, so that threads that free all the time
+// only read.
+class FreeCount {
+ public:
+  // After the driver freed.
+  void CountFree() {
+    if (count_.load() == looked_.load()) count_.fetch_add(1);
+  }
+  // Whether all were looked for, and nothing was left to wait for.
+  bool AllDone() const { return count_.load() == done_.load(); }
+  // The count, before its maker asks the driver: what is freed from here on counts anew.
+  uint64_t BeginLook() {
+    const uint64_t counted = count_.load();
+    uint64_t before = looked_.load();
+    while (before < counted && !looked_.compare_exchange_weak(before, counted)) {
+    }
+    return counted;
+  }
+  void Done(uint64_t counted) { done_.store(counted); }
+
+ private:
+  std::atomic<uint64_t> count_;
+  std::atomic<uint64_t> looked_;
+  std::atomic<uint64_t> done_;
+};
+
 struct Pool {
-  Lock lock;
   std::atomic<CUmemoryPool> handle;  // null: free; kDestroyed: by the program
   std::atomic<CUmemoryPool> doomed;  // what the driver still has of it, unless somebody looks at it
   std::atomic<uint32_t> device;
-  uint64_t settled;  // this and `pending` by who holds the lock
-  uint64_t pending;
-  std::atomic<uint64_t> generation;
-  // How often something of it was freed, and up to which of these frees it is known to have given
-  // back all that the program's synchronisations may make it give back.
-  std::atomic<uint64_t> frees;
-  std::atomic<uint64_t> frees_done;
-
-  // What is charged for it. Nothing: the driver has nothing to give back.
-  uint64_t Charged() {
-    const Holding holding(lock);
-    return settled + pending;
-  }
+  Lock lock;  // of who settles, and is alone with `settled`
+  // On lines of their own: each allocation writes the one, and frees read the other.
+  alignas(128) PoolCharge charge;
+  alignas(128) FreeCount frees;
 };
+
+inline __thread uint32_t t_last_pool __attribute__((tls_model("initial-exec"))) = 0;
 
 class PoolTable {
  public:
@@ -46,12 +66,17 @@ class PoolTable {
         std::memory_order_acquire)[number % kSegmentPools];
   }
 
+  // A thread mostly asks for the pool that it asked for before.
   uint32_t Find(CUmemoryPool handle) {
+    const bool is_one = reinterpret_cast<uintptr_t>(handle) > 1;  // neither null nor kDestroyed
+    if (is_one && t_last_pool < count() && (*this)[t_last_pool].handle.load() == handle)
+      return t_last_pool;
     uint32_t number = kNoPool;
     handles_.Find(reinterpret_cast<uint64_t>(handle), [&](uint32_t found) {
       number = found;
       return true;
     });
+    if (number != kNoPool) t_last_pool = number;
     return number;
   }
 

@@ -10,13 +10,13 @@
 
 namespace prorata::client {
 
-std::atomic<uint64_t> g_pool_frees;
+std::atomic<bool> g_pool_freed;
 
 namespace {
 
 constinit PoolTable g_pools;
 std::atomic<uint32_t> g_changed;
-std::atomic<uint64_t> g_frees_done;  // as of one pool, of all
+constinit FreeCount g_frees{};       // of all pools
 constinit Table<bool> g_host_pools;  // by handle
 std::atomic<uint32_t> g_host_pool_count;
 const CUmemoryPool kDestroyed = reinterpret_cast<CUmemoryPool>(1);
@@ -40,19 +40,21 @@ bool Reserved(const Pool& pool, CUmemoryPool handle, uint64_t* bytes) {
   return true;
 }
 
-// S3 and S4 of pools.h.
-void SettleBy(Pool& pool, uint64_t reserved, uint64_t mine) {  // pool.lock is held
-  const uint64_t old_total = pool.settled + pool.pending;
-  pool.pending -= mine;
-  const uint64_t total = Max(reserved, Min(old_total, reserved + pool.pending));
-  pool.settled = total > pool.pending ? total - pool.pending : 0;
-  const uint64_t new_total = pool.settled + pool.pending;
-  pool.generation.fetch_add(1);
-  if (new_total > old_total) {
-    ChargeTaken(pool.device, new_total - old_total);
-  } else {
-    Uncharge(pool.device, old_total - new_total);
-  }
+// S4 of pools.h, by who holds the pool's lock and began to settle.
+void SettleBy(Pool& pool, uint64_t reserved, uint64_t mine) {
+  const uint64_t settled = pool.charge.settled();
+  uint64_t more = 0, less = 0;
+  pool.charge.Settle(mine, [&](uint64_t pending) {
+    const uint64_t old_total = settled + pending;
+    pending -= mine;
+    const uint64_t total = PoolCharge::TotalOf(reserved, old_total, pending);
+    const uint64_t now = total > pending ? total - pending : 0;
+    more = Max(now + pending, old_total) - old_total;
+    less = old_total - Min(now + pending, old_total);
+    return now;
+  });
+  ChargeTaken(pool.device, more);
+  Uncharge(pool.device, less);
 }
 
 // If the pool is doomed, settles it; if nothing is left of it, destroys it and frees its number.
@@ -71,6 +73,7 @@ void LookAtDoomed(Pool& pool) {
     PRORATA_REAL(cuMemPoolDestroy)(handle);
   }
   const Holding holding(pool.lock);
+  pool.charge.BeginSettling();
   SettleBy(pool, reserved, 0);
   if (left) {
     pool.doomed.store(handle);
@@ -81,7 +84,7 @@ void LookAtDoomed(Pool& pool) {
 
 // Whether a later synchronisation may make the pool give back more: it has more than it keeps.
 bool MayShrink(Pool& pool) {
-  const uint64_t charged = pool.Charged();
+  const uint64_t charged = pool.charge.Charged();
   const CUmemoryPool handle = pool.handle.load();
   if (charged == 0 || !Alive(handle)) return charged != 0;
   cuuint64_t kept = 0;
@@ -127,30 +130,48 @@ uint32_t PoolNumberOf(CUmemoryPool pool, uint32_t device) {
   return PoolNumber(pool, device);
 }
 
-bool ReservePool(uint32_t number, uint64_t bytes, uint64_t* pending_bytes) {
+bool ReservePool(uint32_t number, uint64_t bytes, uint64_t* pending_bytes, IfRefused refused) {
   if (bytes > ~uint64_t{0} - kPoolChunkBytes) return false;
-  return ReservePoolBytes(number, RoundUp(bytes, kPoolChunkBytes), pending_bytes);
+  return ReservePoolBytes(number, RoundUp(bytes, kPoolChunkBytes), pending_bytes, refused);
 }
 
-bool ReservePoolBytes(uint32_t number, uint64_t bytes, uint64_t* pending_bytes) {
+bool HasFreed(uint32_t number, uint64_t bytes) {
+  const Pool& pool = g_pools[number];
+  const CUmemoryPool handle = pool.handle.load();
+  uint64_t reserved = 0;
+  if (!Alive(handle) || !Reserved(pool, handle, &reserved)) return false;
+  cuuint64_t used = 0;
+  const OwnCalls own;
+  return PRORATA_REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) ==
+             CUDA_SUCCESS &&
+         used < reserved && reserved - used >= bytes;
+}
+
+bool ReservePoolBytes(uint32_t number, uint64_t bytes, uint64_t* pending_bytes, IfRefused refused) {
   Pool& pool = g_pools[number];
-  if (!ChargeOrTrim(pool.device, bytes)) return false;
+  if (bytes > ~uint64_t{0} - PoolCharge::kUnitBytes) return false;
+  bytes = RoundUp(bytes, PoolCharge::kUnitBytes);
+  if (!ChargeOrTrim(pool.device, bytes, refused)) return false;
   *pending_bytes = bytes;
-  const Holding holding(pool.lock);
-  pool.pending += bytes;
+  pool.charge.AddPending(bytes);
   return true;
 }
 
 void SettlePool(uint32_t number, uint64_t pending_bytes) {
   Pool& pool = g_pools[number];
   for (;;) {
-    const uint64_t generation = pool.generation.load();
+    const uint64_t noted = pool.charge.word();
+    const uint64_t settled = pool.charge.settled();
     const CUmemoryPool handle = pool.handle.load();
     uint64_t reserved = 0;
     const bool known = Alive(handle) && Reserved(pool, handle, &reserved);
+    if (known && reserved == settled && pool.charge.TakePending(noted, pending_bytes)) {
+      Uncharge(pool.device, pending_bytes);  // the pool did not grow
+      return;
+    }
     const Holding holding(pool.lock);
-    if (pool.generation.load() != generation) continue;
-    if (!known && handle != nullptr) reserved = pool.settled + pool.pending;  // keep all charged
+    if (!pool.charge.BeginSettling(noted)) continue;
+    if (!known && handle != nullptr) reserved = pool.charge.Charged();  // keep all charged
     SettleBy(pool, reserved, pending_bytes);
     return;
   }
@@ -162,32 +183,34 @@ void SettlePoolHandle(CUmemoryPool pool) {
 }
 
 void PoolAllocationGone(uint32_t number) {
-  g_pools[number].frees.fetch_add(1);
-  g_pool_frees.fetch_add(1);
-  g_changed.store(1, std::memory_order_relaxed);
+  g_pools[number].frees.CountFree();
+  g_frees.CountFree();
+  // Read before they are written: all threads would carry them from core to core.
+  if (!g_pool_freed.load()) g_pool_freed.store(true);
+  if (g_changed.load() == 0) g_changed.store(1);
 }
 
 // Every thread looks for itself: one that began earlier may have asked before this one's
 // synchronisation took effect. So a pool is done with only up to the frees that were counted before
 // it was asked.
 void SettleSynchronized() {
-  const uint64_t frees = g_pool_frees.load();
-  if (frees == g_frees_done.load()) return;
+  if (g_frees.AllDone()) return;
+  const uint64_t frees = g_frees.BeginLook();
   bool done = true;
   const uint32_t count = g_pools.count();
   for (uint32_t i = 0; i < count; ++i) {
     Pool& pool = g_pools[i];
-    const uint64_t own_frees = pool.frees.load();
-    if (own_frees == pool.frees_done.load()) continue;
+    if (pool.frees.AllDone()) continue;
+    const uint64_t own_frees = pool.frees.BeginLook();
     LookAtDoomed(pool);
     if (Alive(pool.handle.load())) SettlePool(i, 0);
     if (MayShrink(pool)) {
       done = false;
     } else {
-      pool.frees_done.store(own_frees);
+      pool.frees.Done(own_frees);
     }
   }
-  if (done) g_frees_done.store(frees);
+  if (done) g_frees.Done(frees);
 }
 
 void HostPoolMade(CUmemoryPool pool) {
@@ -230,7 +253,7 @@ void SettleChangedPools() {
   bool more = false;
   for (uint32_t i = 0; i < count; ++i) {
     LookAtDoomed(g_pools[i]);
-    if (g_pools[i].Charged() == 0) continue;
+    if (g_pools[i].charge.Charged() == 0) continue;
     more = true;
     if (Alive(g_pools[i].handle.load())) SettlePool(i, 0);
   }
@@ -250,7 +273,7 @@ bool TrimPools(uint32_t device) {
       any = true;
       continue;
     }
-    if (!Alive(handle) || g_pools[i].Charged() == 0) continue;
+    if (!Alive(handle) || g_pools[i].charge.Charged() == 0) continue;
     const bool of_graphs = IsOfGraphs(g_pools[i], handle);
     if (of_graphs && !MayTrimGraphs(device)) continue;
     {

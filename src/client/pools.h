@@ -6,11 +6,14 @@
 // driver has reserved. An allocation reserves the most by which the pool can grow (its size rounded
 // up to the driver's chunk) as pending, calls the driver, then settles:
 //
-//   S1  note the pool's generation; ask the driver for RESERVED_MEM_CURRENT: r (no lock held)
-//   S2  lock; if the generation moved, unlock and again from S1 (r may be older than what another
-//       thread settled by)
-//   S3  pending -= mine; total = clamp(r + pending, at least r, at most the old total);
-//   generation++ S4  unlock; give back the difference
+//   S1  note how often the pool was settled and taken from; ask the driver for
+//       RESERVED_MEM_CURRENT: r
+//   S2  if r is what is settled and nobody has settled since, take mine out of pending, count that,
+//       and give back its charge: the pool did not grow. Done.
+//   S3  lock; if anybody has settled or taken, unlock and again from S1: r may be older than the
+//       growth that another thread has ended with
+//   S4  pending -= mine; total = clamp(r + pending, at least r, at most the old total); count it;
+//       unlock; give back the difference
 //
 // Why r + pending is enough: r was read after my own call returned, so it contains my growth.
 // Growth by others who had not settled when r was read is inside their pending, which is still
@@ -25,6 +28,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "client/charge.h"
 #include "client/real.h"
 #include "client/share.h"
 
@@ -50,9 +54,13 @@ uint32_t PoolNumberOf(CUmemoryPool pool, uint32_t device);
 
 // Before and after an allocation of `bytes` from pool `number`. ReservePool false: refused.
 // SettlePool is called whether the driver succeeded or not.
-bool ReservePool(uint32_t number, uint64_t bytes, uint64_t* pending_bytes);
+bool ReservePool(uint32_t number, uint64_t bytes, uint64_t* pending_bytes,
+                 IfRefused refused = IfRefused::kCount);
+// Whether the pool holds so many bytes that are freed, be it behind work that is not done.
+bool HasFreed(uint32_t number, uint64_t bytes);
 // The same for so many bytes, as they are.
-bool ReservePoolBytes(uint32_t number, uint64_t bytes, uint64_t* pending_bytes);
+bool ReservePoolBytes(uint32_t number, uint64_t bytes, uint64_t* pending_bytes,
+                      IfRefused refused = IfRefused::kCount);
 void SettlePool(uint32_t number, uint64_t pending_bytes);
 
 // After something that may have made the pool smaller: settles it when it is known.
@@ -63,13 +71,13 @@ void SettlePoolHandle(CUmemoryPool pool);
 // refused what is free already; whatever it misses the helper settles soon.
 void PoolAllocationGone(uint32_t number);
 
-extern std::atomic<uint64_t> g_pool_frees;
+extern std::atomic<bool> g_pool_freed;
 void SettleSynchronized();
 
 // After the program's synchronising call; answers its result. One load in a process that never
 // freed to a pool.
 inline CUresult Synchronized(CUresult result) {
-  if (g_pool_frees.load(std::memory_order_relaxed) != 0 && result == CUDA_SUCCESS && Governed()) {
+  if (g_pool_freed.load(std::memory_order_relaxed) && result == CUDA_SUCCESS && Governed()) {
     SettleSynchronized();
   }
   return result;

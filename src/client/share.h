@@ -89,9 +89,9 @@ void WatchForks();
 // Counts for the share, which was joined just now, what was looked up before (proc_address_abi.cc).
 void TellEarlyLookups();
 
-// The folder of this process's share: PRORATA_SHARE, else /run/prorata/share, where a container has
-// it. kNone: neither is there. kTooLong: PRORATA_SHARE names one that cannot be used; to go on
-// without a share then would be to go on without limits.
+// The folder of this process's share: /run/prorata/share, where a container has it, else
+// PRORATA_SHARE. kNone: neither is there. kTooLong: PRORATA_SHARE names one that cannot be used; to
+// go on without a share then would be to go on without limits.
 enum class ShareFolder { kNone, kFound, kTooLong };
 ShareFolder FindShareFolder(char* folder, size_t capacity);
 

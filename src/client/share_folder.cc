@@ -11,15 +11,19 @@
 namespace prorata::client {
 
 ShareFolder FindShareFolder(char* folder, size_t capacity) {
+  // First, and whatever the environment says: a container's share is what was mounted there.
   constexpr char kInContainer[] = "/run/prorata/share";
+  if (access(kInContainer, F_OK) == 0) {
+    std::strcpy(folder, kInContainer);
+    return ShareFolder::kFound;
+  }
   const char* named = getenv("PRORATA_SHARE");
   if (named != nullptr && named[0] != 0) {
     if (std::strlen(named) >= capacity) return ShareFolder::kTooLong;
     std::strcpy(folder, named);
     return ShareFolder::kFound;
   }
-  std::strcpy(folder, kInContainer);
-  return access(kInContainer, F_OK) == 0 ? ShareFolder::kFound : ShareFolder::kNone;
+  return ShareFolder::kNone;
 }
 
 const protocol::LimitsFile* MapLimits(const char* folder, const char** why) {

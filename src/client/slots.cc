@@ -52,6 +52,7 @@ uint32_t Load() {
         Line("cannot find the NVIDIA driver's libcuda.so.1: ")
             .Text(g_search.tried)
             .Text("; install the driver, or set PRORATA_DRIVER_DIR to its folder")
+            .Text(WhyNoDriverLoads())
             .Say();
       }
       return state;

@@ -48,6 +48,23 @@ bool TryFile(const char* path, void* context) {
   return true;
 }
 
+// "libcuda.so.real" for libcuda.so.1. False: there is no such file.
+bool TryMounted(Opening* opening) {
+  const Search& search = *opening->search;
+  const size_t stem = std::strlen(search.name) - 2;  // ".1"
+  char path[kMaxPathBytes];
+  constexpr char kEnd[] = ".real";
+  const size_t folder_bytes = std::strlen(search.mounted_folder);
+  if (folder_bytes + 1 + stem + sizeof kEnd > sizeof path) return false;
+  std::memcpy(path, search.mounted_folder, folder_bytes);
+  path[folder_bytes] = '/';
+  std::memcpy(path + folder_bytes + 1, search.name, stem);
+  std::memcpy(path + folder_bytes + 1 + stem, kEnd, sizeof kEnd);
+  if (!Identify(path).known) return false;
+  TryFile(path, opening);
+  return true;
+}
+
 bool TryFolder(const char* folder, size_t folder_bytes, Opening* opening) {
   const char* name = opening->search->name;
   const size_t name_bytes = std::strlen(name);
@@ -112,6 +129,7 @@ void* OpenDriver(Search* search) {
   search->path[0] = 0;
   search->tried[0] = 0;
   Opening opening{search};
+  if (TryMounted(&opening)) return opening.handle;
   if (search->driver_dir != nullptr) {
     if (TryFolder(search->driver_dir, std::strlen(search->driver_dir), &opening)) {
       return opening.handle;

@@ -7,6 +7,8 @@
 // the agent for NVML. Thread-safe; every call looks again.
 //
 // Where it looks, first hit wins:
+//   0. /run/prorata/driver/NAME.real (libcuda.so.real, …), where a container has it, whatever its
+//      environment says; where that is there, nowhere else
 //   A. the folder that PRORATA_DRIVER_DIR names, and then nowhere else
 //   B. each entry of LD_LIBRARY_PATH
 //   C. /etc/ld.so.cache (glibc's "glibc-ld.so.cache1.1", x86-64 entries)
@@ -41,6 +43,9 @@ struct Search {
   const char* driver_dir;    // PRORATA_DRIVER_DIR, or nullptr: as the loader would
   const char* library_path;  // LD_LIBRARY_PATH, or nullptr
   const char* cache_path = "/etc/ld.so.cache";
+  // What a container's CDI specification mounts (agent/containers/cdi.h). Under names that nobody
+  // asks the loader for, so that this folder in LD_LIBRARY_PATH is no way past us.
+  const char* mounted_folder = "/run/prorata/driver";
 
   char path[kMaxPathBytes];  // out: the library that was loaded, or ""
   char tried[1024];          // out: what was looked at, and dlopen's complaint, for a person

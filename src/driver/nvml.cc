@@ -1,15 +1,13 @@
 #include "driver/nvml.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <utility>
 
 #include "driver/find_driver.h"
 #include "driver/nvml_links.h"
+#include "driver/sim_machine.h"
 #include "generated/nvml_abi.h"
 
 namespace prorata::driver {
@@ -46,6 +44,7 @@ class RealNvml final : public Nvml {
 
   const std::vector<NvmlDevice>& Devices() const override { return devices_; }
   std::optional<std::string> Machine() const override { return machine_; }
+  std::string LibraryPath() const override { return path_; }
   Result<NvmlMemory> Memory(size_t device) override;
   Result<std::vector<NvmlProcess>> Processes(size_t device) override;
   Result<std::vector<NvmlTimeSample>> TimeSamples(size_t device, uint64_t since_us) override;
@@ -63,21 +62,8 @@ class RealNvml final : public Nvml {
   std::vector<nvmlDevice_t> handles_;
   std::vector<NvmlDevice> devices_;
   std::string machine_;
+  std::string path_;
 };
-
-// The state folder of the simulated machine (docs/SIMULATED_GPU.md), if the library is its NVML: it
-// has a machine.toml beside it. "" for a driver of real devices.
-std::string MachineOf(const char* library_path) {
-  const std::filesystem::path beside = std::filesystem::path(library_path).parent_path();
-  std::error_code none;
-  if (!std::filesystem::exists(beside / "machine.toml", none)) return "";
-  const char* named = std::getenv("PRORATA_SIM_STATE");
-  const std::filesystem::path folder = named != nullptr && *named != '\0'
-                                           ? std::string(named)
-                                           : "/dev/shm/prorata-sim-" + std::to_string(::getuid());
-  const std::filesystem::path real = std::filesystem::canonical(folder, none);
-  return none ? folder.string() : real.string();
-}
 
 Result<std::unique_ptr<Nvml>> RealNvml::Open() {
   auto search = std::make_unique<Search>();
@@ -91,7 +77,8 @@ Result<std::unique_ptr<Nvml>> RealNvml::Open() {
                     "(the simulated GPU's is build/sim)");
   }
   auto nvml = std::make_unique<RealNvml>();
-  nvml->machine_ = MachineOf(search->path);
+  nvml->path_ = search->path;
+  nvml->machine_ = SimMachineFile(nvml->path_).empty() ? "" : SimStateFolder();
   Functions& f = nvml->f_;
   const bool all =
       Look(library, "nvmlInit_v2", f.init) && Look(library, "nvmlDeviceGetCount_v2", f.count) &&

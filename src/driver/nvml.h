@@ -59,6 +59,9 @@ class Nvml {
   // that this process runs on, others are simulated ones. Absent: one that nobody else can see.
   virtual std::optional<std::string> Machine() const { return std::nullopt; }
 
+  // The library that this is; "": none that a container could have.
+  virtual std::string LibraryPath() const { return ""; }
+
   // Errors: "nvml", with the function and NVML's own words.
   virtual Result<NvmlMemory> Memory(size_t device) = 0;
 

@@ -1,6 +1,7 @@
 #include "policy/audit.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/bytes.h"
 
@@ -71,6 +72,21 @@ ExcessWatch::Verdict ExcessWatch::Look(uint64_t held_bytes, uint64_t limit_bytes
     return Verdict::kEnded;
   }
   return Verdict::kNothing;
+}
+
+ExcessWatch::Verdict ClaimWatch::Look(uint64_t claimed_bytes, uint64_t limit_bytes) {
+  constexpr uint32_t kLast = (uint32_t{1} << kLooks) - 1;
+  const bool far = claimed_bytes > ExcessWatch::FarAbove(limit_bytes);
+  found_ = (found_ << 1 | static_cast<uint32_t>(far)) & kLast;
+  if (!on_ && std::popcount(found_) >= static_cast<int>(kFound)) {
+    on_ = true;
+    return ExcessWatch::Verdict::kBegan;
+  }
+  if (on_ && found_ == 0) {
+    on_ = false;
+    return ExcessWatch::Verdict::kEnded;
+  }
+  return ExcessWatch::Verdict::kNothing;
 }
 
 bool Standstill::Look(uint64_t bytes, int64_t now_ns) {

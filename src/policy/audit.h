@@ -81,6 +81,23 @@ class ExcessWatch {
   bool on_ = false;
 };
 
+// Whether a process claims more than it can have. An honest claim never passes what was granted
+// (usage_file.h, M1 to M3), and what is counted after it was taken stays near the limit: so one
+// look that finds a claim far above it is nearly proof, and three are, whatever was claimed between
+// them. A liar that changes its claim all the time would seldom be caught three times in a row.
+// Begins at the third of such looks among the last ones, ends when none of those was.
+class ClaimWatch {
+ public:
+  static constexpr uint32_t kFound = 3;
+  static constexpr uint32_t kLooks = 20;  // the last ones
+
+  ExcessWatch::Verdict Look(uint64_t claimed_bytes, uint64_t limit_bytes);
+
+ private:
+  uint32_t found_ = 0;  // a bit for each look, the last one lowest
+  bool on_ = false;
+};
+
 // Whether something that may still become less has ceased to: nothing less was seen for a while. It
 // is a while of looks, too, so that one who slept does not take that for patience.
 class Standstill {

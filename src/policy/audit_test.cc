@@ -54,6 +54,50 @@ TEST(OverheadAudit, ALedgerAboveTheDeviceGivesNoCredit) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(audit.Sample(40, 100, 100), 0u);
 }
 
+TEST(ClaimWatch, ThreeLooksOfTheLastTwentyAreEnough) {
+  using Verdict = ExcessWatch::Verdict;
+  ClaimWatch watch;
+  const uint64_t far = ExcessWatch::FarAbove(kGiB) + 1;
+  EXPECT_EQ(watch.Look(far, kGiB), Verdict::kNothing);
+  EXPECT_EQ(watch.Look(0, kGiB), Verdict::kNothing);
+  EXPECT_EQ(watch.Look(~uint64_t{0}, kGiB), Verdict::kNothing);
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(watch.Look(kGiB, kGiB), Verdict::kNothing);
+  EXPECT_EQ(watch.Look(far, kGiB), Verdict::kBegan) << "the third, at the twentieth look";
+  // Once an episode, whatever it says meanwhile; the episode is over after twenty looks without.
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(watch.Look(i % 10 == 0 ? far : 0, kGiB), Verdict::kNothing) << i;
+  }
+  for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(watch.Look(0, kGiB), Verdict::kNothing) << i;
+  EXPECT_EQ(watch.Look(0, kGiB), Verdict::kEnded);
+}
+
+TEST(ClaimWatch, SeldomOrNearTheLimitIsHonest) {
+  ClaimWatch watch;
+  for (int i = 0; i < 1'000; ++i) {
+    // Two of any twenty looks, and the rest at the mark.
+    const bool far = i % 20 == 0 || i % 20 == 7;
+    EXPECT_EQ(watch.Look(far ? ~uint64_t{0} : ExcessWatch::FarAbove(kGiB), kGiB),
+              ExcessWatch::Verdict::kNothing)
+        << i;
+  }
+}
+
+// Ten looks a second: the claim of a liar that writes anything at all, far above in two of five.
+TEST(ClaimWatch, ALiarAtRandomIsFoundWithinThreeSeconds) {
+  uint32_t missed = 0;
+  for (uint32_t seed = 1; seed <= 1'000; ++seed) {
+    std::mt19937 random(seed);
+    ClaimWatch watch;
+    bool found = false;
+    for (int look = 0; look < 29 && !found; ++look) {
+      const uint64_t claimed = random() % 5 < 2 ? ~uint64_t{0} : random() % kGiB;
+      found = watch.Look(claimed, kGiB) == ExcessWatch::Verdict::kBegan;
+    }
+    missed += !found;
+  }
+  EXPECT_LE(missed, 1u);
+}
+
 TEST(Standstill, IsTimeAndLooksWithoutALesserFigure) {
   constexpr int64_t kStepNs = 10 * kNsPerMs;
   Standstill left;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "policy/placement.h"
+#include "policy/placement/linked_devices.h"
 #include "protocol/limits_file.h"
 
 namespace prorata::protocol {

@@ -19,6 +19,8 @@ constexpr std::pair<std::string_view, ControlOp> kOps[] = {
     {"shutdown", ControlOp::kShutdown},
     {"update_share", ControlOp::kUpdateShare},
     {"events", ControlOp::kEvents},
+    {"trace", ControlOp::kTrace},
+    {"inspect_share", ControlOp::kInspectShare},
 };
 
 // Long enough for any name or UUID, and for an error to repeat what it got.
@@ -189,7 +191,7 @@ Status ReadSpec(const json& object, ShareSpec& spec) {
   Status ok = OnlyFields(object, "'share'",
                          {"name", "gpu", "gpus", "memory_bytes", "compute_request", "compute_limit",
                           "weight", "priority", "yield_within_ns", "on", "on_full", "gang",
-                          "guaranteed", "share_memory_with", "allow_users"});
+                          "guaranteed", "share_memory_with", "allow_users", "token", "containers"});
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, spec);
     if (ok && key == "share_memory_with") ok = ReadSharedWith(value, spec.share_memory_with);
@@ -200,12 +202,22 @@ Status ReadSpec(const json& object, ShareSpec& spec) {
       spec.guaranteed = value.get<bool>();
     }
     if (ok && key == "on") ok = ReadOn(value, spec.on);
+    if (ok && key == "containers") {
+      if (value != "one" && value != "any") return Malformed("'containers' is neither one nor any");
+      spec.any_container = value == "any";
+    }
   }
   if (!ok) return ok;
   if (object.contains("name")) {
     auto name = TextField(object["name"], "name");
     if (!name) return std::unexpected(name.error());
     spec.name = *name;
+  }
+  if (object.contains("token")) {
+    auto token = TextField(object["token"], "token");
+    if (!token) return std::unexpected(token.error());
+    if (token->empty() || !spec.name) return Malformed("a 'token' is a text, beside a 'name'");
+    spec.token = *token;
   }
   if (object.contains("gpus")) {
     auto count = CountField(object["gpus"], "gpus", 1, kMaxGpusNamed);
@@ -219,10 +231,11 @@ Status ReadChange(const json& object, ShareChange& change) {
   if (!object.is_object()) return Malformed("'change' is not an object");
   Status ok = OnlyFields(object, "'change'",
                          {"memory_bytes", "compute_request", "compute_limit", "weight", "priority",
-                          "yield_within_ns", "on", "on_full", "gang"});
+                          "yield_within_ns", "on", "on_full", "gang", "allow_users"});
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, change);
     if (ok && key == "on") ok = ReadOn(value, change.on);
+    if (ok && key == "allow_users") ok = ReadAllowedUsers(value, change.allow_users.emplace());
   }
   if (ok && change.Empty()) return Malformed("'change' says nothing to change");
   return ok;
@@ -250,6 +263,26 @@ Status ReadEvents(const json& object, EventsRequest& events) {
     auto name = TextField(*share, "share");
     if (!name) return std::unexpected(name.error());
     events.share = *name;
+  }
+  return {};
+}
+
+Status ReadTrace(const json& object, TraceRequest& trace) {
+  if (!object.contains("gpu")) return Malformed("'gpu' is missing");
+  auto gpu = TextField(object["gpu"], "gpu");
+  if (!gpu) return std::unexpected(gpu.error());
+  trace.gpu = *gpu;
+  if (const auto seconds = object.find("seconds"); seconds != object.end()) {
+    if (!seconds->is_number()) return Malformed("'seconds' is not a number");
+    trace.seconds = seconds->get<double>();
+    if (!(trace.seconds > 0 && trace.seconds <= kMaxTraceSeconds)) {
+      return Malformed("'seconds' is not above 0 and at most 3600");
+    }
+  }
+  if (const auto after = object.find("after"); after != object.end()) {
+    auto sequence = CountField(*after, "after", 0, uint64_t{1} << 62);
+    if (!sequence) return std::unexpected(sequence.error());
+    trace.after = *sequence;
   }
   return {};
 }
@@ -312,6 +345,7 @@ Result<ControlRequest> DecodeRequest(std::string_view text) {
       ok = OnlyFields(object, "the request", {"op", "share"});
       if (ok && object.contains("share")) ok = ReadSpec(object["share"], request.share);
       break;
+    case ControlOp::kInspectShare:
     case ControlOp::kRemoveShare:
       ok = OnlyFields(object, "the request", {"op", "name"});
       if (ok) ok = ReadName(object, request);
@@ -326,6 +360,10 @@ Result<ControlRequest> DecodeRequest(std::string_view text) {
       ok = OnlyFields(object, "the request", {"op", "since", "follow", "share"});
       if (ok) ok = ReadEvents(object, request.events);
       break;
+    case ControlOp::kTrace:
+      ok = OnlyFields(object, "the request", {"op", "gpu", "seconds", "after"});
+      if (ok) ok = ReadTrace(object, request.trace);
+      break;
     default:
       ok = OnlyFields(object, "the request", {"op"});
   }
@@ -338,7 +376,8 @@ std::string EncodeRequest(const ControlRequest& request) {
   for (const auto& [name, op] : kOps) {
     if (op == request.op) object["op"] = name;
   }
-  if (request.op == ControlOp::kRemoveShare || request.op == ControlOp::kUpdateShare) {
+  if (request.op == ControlOp::kRemoveShare || request.op == ControlOp::kUpdateShare ||
+      request.op == ControlOp::kInspectShare) {
     object["name"] = request.name;
   }
   if (request.op == ControlOp::kUpdateShare) {
@@ -347,16 +386,24 @@ std::string EncodeRequest(const ControlRequest& request) {
     if (!from.on.empty()) change["on"] = WriteOn(from.on);
     if (from.on_full) change["on_full"] = FormatOnFull(*from.on_full);
     if (from.gang) change["gang"] = FormatGang(*from.gang);
+    if (from.allow_users) change["allow_users"] = FormatAllowedUsers(*from.allow_users);
   }
   if (request.op == ControlOp::kEvents) {
     if (request.events.since) object["since"] = *request.events.since;
     if (request.events.follow) object["follow"] = true;
     if (!request.events.share.empty()) object["share"] = request.events.share;
   }
+  if (request.op == ControlOp::kTrace) {
+    object["gpu"] = request.trace.gpu;
+    object["seconds"] = request.trace.seconds;
+    if (request.trace.after) object["after"] = *request.trace.after;
+  }
   if (request.op == ControlOp::kCreateShare) {
     const ShareSpec& spec = request.share;
     json& share = object["share"] = json::object();
     if (spec.name) share["name"] = *spec.name;
+    if (spec.token) share["token"] = *spec.token;
+    if (spec.any_container) share["containers"] = "any";
     if (spec.gpus.size() == 1) share["gpu"] = spec.gpus.front();
     if (spec.gpus.size() > 1) share["gpu"] = spec.gpus;
     if (spec.gpu_count) share["gpus"] = *spec.gpu_count;

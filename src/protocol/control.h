@@ -8,11 +8,14 @@
 //             {"op": "create_share", "share": {"name"?, "gpu"?, "gpus"?, TERMS, "on"?,
 //                                              "on_full"?, "gang"?, "guaranteed"?: BOOL,
 //                                              "share_memory_with"?: [NAME, ...],
-//                                              "allow_users"?: TEXT}}
+//                                              "allow_users"?: TEXT, "token"?: TEXT,
+//                                              "containers"?: "one"|"any"}}
 //             {"op": "list_shares"}   {"op": "list_devices"}
 //             {"op": "remove_share", "name": NAME}   {"op": "shutdown"}
+//             {"op": "inspect_share", "name": NAME}
 //             {"op": "update_share", "name": NAME, "change": {TERMS, "on"?, "on_full"?, "gang"?}}
 //             {"op": "events", "since"?: SEQUENCE, "follow"?: BOOL, "share"?: NAME}
+//             {"op": "trace", "gpu": GPU, "seconds"?: NUMBER, "after"?: SEQUENCE}
 //   TERMS     "memory_bytes"?, "compute_request"?, "compute_limit"?, "weight"?, "priority"?,
 //             "yield_within_ns"?: of each of the share's GPUs, less what "on": [{"gpu": GPU,
 //             TERMS}, ...] says of single ones
@@ -23,9 +26,14 @@
 // Fractions are numbers from 0 to 1, sizes are bytes, times nanoseconds, "on_full" a text of
 // on_full.h, "gang" one of gang.h,
 // "allow_users" one of allowed_users.h. A request with a field that is not known is refused: a
-// misspelt limit must not be a share without one. Replies may grow fields. The owner of a share is
-// the process that asked for it, and that process's user, as the kernel names them. Who is neither
+// misspelt limit must not be a share without one. Replies may grow fields. A share belongs to the
+// user of the process that asked for it, as the kernel names them, and is kept until that process
+// ends; with a "token", which needs a "name", until it is removed. Asked for again with the same
+// token (the answer may have been lost) it is the share that is there. Who is neither
 // of root nor of the agent's user sees no command of a program but of shares that it may use.
+//
+// "inspect_share" is answered by {"share": {...}, "cdi": {...}}: as in "list_shares", and the
+// specification by which container engines know it (absent: they do not).
 //
 // "events" is answered by {"events": [...], "lost": N, "next": SEQUENCE, "last": SEQUENCE}: at most
 // 256 events (event.h) after "since" (absent: none of those there are), how many the agent had
@@ -33,6 +41,9 @@
 // "follow" more such objects come as events happen, each of at least one event or a loss, until
 // either side closes; nothing more can be asked on that connection. Who reads too slowly loses
 // events, and is told how many; the agent waits for nobody.
+//
+// "trace" is answered by {"trace": {...}} (trace.h): what a device did in the last "seconds"
+// (absent: 10), at most 128 entries of it, and what to give as "after" to go on.
 //
 // Decoders take any bytes and answer an Error whose message is for a person. Nothing here does I/O;
 // all functions are thread-safe.
@@ -51,8 +62,10 @@
 #include "protocol/allowed_users.h"
 #include "protocol/event.h"
 #include "protocol/gang.h"
+#include "protocol/kept_by.h"
 #include "protocol/link_class.h"
 #include "protocol/on_full.h"
+#include "protocol/trace.h"
 
 namespace prorata::protocol {
 
@@ -77,6 +90,8 @@ enum class ControlOp {
   kShutdown,
   kUpdateShare,
   kEvents,
+  kTrace,
+  kInspectShare,
 };
 
 // What is asked of a single GPU of a share; what is absent is as on the others.
@@ -115,7 +130,9 @@ struct ShareSpec {
   bool guaranteed = false;
   // Names of shares whose programs may open memory that this one's export.
   std::vector<std::string> share_memory_with = {};
-  AllowedUsers allow_users = {};  // whose programs may join, beside the owner's
+  AllowedUsers allow_users = {};          // whose programs may join, beside the owner's
+  bool any_container = false;             // of several containers at once
+  std::optional<std::string> token = {};  // kept until it is removed; absent: while its maker lives
 };
 inline constexpr size_t kMaxSharedWith = 16;
 
@@ -130,10 +147,11 @@ struct ShareChange {
   std::vector<TermsOnGpu> on = {};
   std::optional<OnFull> on_full = {};
   std::optional<Gang> gang = {};
+  std::optional<AllowedUsers> allow_users = {};  // in place of those of before
 
   bool Empty() const {
     return !memory_bytes && !compute_request && !compute_limit && !weight && !priority &&
-           !yield_within_ns && on.empty() && !on_full && !gang;
+           !yield_within_ns && on.empty() && !on_full && !gang && !allow_users;
   }
 };
 
@@ -155,9 +173,10 @@ inline constexpr size_t kMostEventsInReply = 256;
 struct ControlRequest {
   ControlOp op = ControlOp::kHello;
   ShareSpec share = {};       // kCreateShare
-  std::string name = {};      // kRemoveShare, kUpdateShare
+  std::string name = {};      // kRemoveShare, kUpdateShare, kInspectShare
   ShareChange change = {};    // kUpdateShare
   EventsRequest events = {};  // kEvents
+  TraceRequest trace = {};    // kTrace
 };
 
 struct HelloReply {
@@ -213,20 +232,27 @@ struct MemberStatus {
   uint64_t device_time_ns = 0;
 };
 
+// The container that a share belongs to.
+struct ContainerStatus {
+  std::string engine;  // podman, docker, containerd, cri-o
+  std::string id;
+  std::string name;
+};
+
 struct ShareStatus {
   std::string name;
   std::string directory;  // what a member finds its share by (PRORATA_SHARE)
   uint32_t owner_uid = 0;
-  int64_t owner_pid = 0;
+  KeptBy kept_by;
   int64_t created_unix_s = 0;
   AllowedUsers allow_users;
   OnFull on_full;
   Gang gang = Gang::kAuto;
   bool runs_as_gang = false;  // now: asked for, or its kernels were seen to wait for each other
   bool guaranteed = false;
-  bool ended = false;  // removed, and kept until its members are gone
-  // The resource-config.txt that asks for it; "": a process did.
-  std::string resource_config;
+  bool ended = false;                             // removed, and kept until its members are gone
+  std::optional<ContainerStatus> container = {};  // whose processes it is kept for, now
+  bool any_container = false;
   std::vector<ShareDevice> devices;
   std::vector<MemberStatus> members;
 };

@@ -111,6 +111,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CheckReply(reply, ShareFromJson);
   CheckReply(reply, DeviceFromJson);
   CheckReply(reply, HelloFromJson);
+  CheckReply(reply, TraceFromJson);
   [[maybe_unused]] const auto events = EventsFromJson(reply);
   (void)ErrorOfReply(reply);
   return 0;

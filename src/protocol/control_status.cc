@@ -178,20 +178,26 @@ json ToJson(const ShareStatus& share) {
                        {"used_bytes", member.used_bytes},
                        {"device_time_ns", member.device_time_ns}});
   }
-  return {{"name", share.name},
-          {"directory", share.directory},
-          {"owner_uid", share.owner_uid},
-          {"owner_pid", share.owner_pid},
-          {"created_unix_s", share.created_unix_s},
-          {"allow_users", FormatAllowedUsers(share.allow_users)},
-          {"on_full", FormatOnFull(share.on_full)},
-          {"gang", FormatGang(share.gang)},
-          {"runs_as_gang", share.runs_as_gang},
-          {"guaranteed", share.guaranteed},
-          {"ended", share.ended},
-          {"resource_config", share.resource_config},
-          {"devices", std::move(devices)},
-          {"members", std::move(members)}};
+  json object = {{"name", share.name},
+                 {"directory", share.directory},
+                 {"owner_uid", share.owner_uid},
+                 {"kept_by", ToJson(share.kept_by)},
+                 {"created_unix_s", share.created_unix_s},
+                 {"allow_users", FormatAllowedUsers(share.allow_users)},
+                 {"on_full", FormatOnFull(share.on_full)},
+                 {"gang", FormatGang(share.gang)},
+                 {"runs_as_gang", share.runs_as_gang},
+                 {"guaranteed", share.guaranteed},
+                 {"ended", share.ended},
+                 {"devices", std::move(devices)},
+                 {"members", std::move(members)}};
+  if (share.container) {
+    const ContainerStatus& container = *share.container;
+    object["container"] = {
+        {"engine", container.engine}, {"id", container.id}, {"name", container.name}};
+  }
+  if (share.any_container) object["containers"] = "any";
+  return object;
 }
 
 json ToJson(const DeviceStatus& device) {
@@ -243,7 +249,7 @@ Result<ShareStatus> ShareFromJson(const json& object) {
     object.at("name").get_to(share.name);
     object.at("directory").get_to(share.directory);
     object.at("owner_uid").get_to(share.owner_uid);
-    object.at("owner_pid").get_to(share.owner_pid);
+    share.kept_by = KeptByFromJson(object.at("kept_by"));
     object.at("created_unix_s").get_to(share.created_unix_s);
     if (auto on_full = ParseOnFull(object.at("on_full").get<std::string>()))
       share.on_full = *on_full;
@@ -255,7 +261,12 @@ Result<ShareStatus> ShareFromJson(const json& object) {
     share.runs_as_gang = object.value("runs_as_gang", false);
     object.at("guaranteed").get_to(share.guaranteed);
     object.at("ended").get_to(share.ended);
-    object.at("resource_config").get_to(share.resource_config);
+    share.any_container = object.value("containers", "one") == "any";
+    if (const auto found = object.find("container"); found != object.end()) {
+      share.container = {{found->at("engine").get<std::string>(),
+                          found->at("id").get<std::string>(),
+                          found->at("name").get<std::string>()}};
+    }
     for (const json& device : object.at("devices")) share.devices.push_back(ShareDeviceOf(device));
     for (const json& member : object.at("members")) {
       MemberStatus& status = share.members.emplace_back();

@@ -240,8 +240,17 @@ TEST(DecodeRequest, ReadsAChange) {
   EXPECT_EQ(back->change.memory_bytes, kGiB);
   EXPECT_EQ(back->change.compute_limit, Fraction{250'000});
   EXPECT_FALSE(back->change.compute_request || back->change.weight);
+  EXPECT_FALSE(back->change.allow_users);
+  // Nobody is an answer, and other than saying nothing.
+  for (const AllowedUsers& users : {AllowedUsers{}, AllowedUsers{.users = {5, 7}}}) {
+    request.change = {.allow_users = users};
+    const auto read = DecodeRequest(EncodeRequest(request));
+    ASSERT_TRUE(read.has_value()) << read.error().message;
+    EXPECT_EQ(read->change.allow_users, users);
+  }
   for (const char* bad :
-       {R"({"op":"update_share","name":"a"})", R"({"op":"update_share","change":{"weight":1}})",
+       {R"({"op":"update_share","name":"a","change":{"allow_users":"bob"}})",
+        R"({"op":"update_share","name":"a"})", R"({"op":"update_share","change":{"weight":1}})",
         R"({"op":"update_share","name":"a","change":{}})",
         R"({"op":"update_share","name":"a","change":{"gpu":"0"}})",
         R"({"op":"update_share","name":"a","change":{"weight":-1}})",

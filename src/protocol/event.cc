@@ -36,6 +36,8 @@ constexpr std::pair<EventKind, std::string_view> kNames[] = {
     {EventKind::kGangOver, "gang_over"},
     {EventKind::kDriverSlow, "driver_slow"},
     {EventKind::kDriverSlowOver, "driver_slow_over"},
+    {EventKind::kContainerJoined, "container_joined"},
+    {EventKind::kContainerGone, "container_gone"},
 };
 
 // For people; what is not in the table (of a newer agent) is said as it came.
@@ -46,6 +48,7 @@ constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
     {"too_many_members", "the share has as many processes as it can have"},
     {"not_allowed", "it is a member of another share, or the kernel does not say who it is"},
     {"other_user", "it belongs to another user, whom the share's owner has not allowed"},
+    {"other_container", "the share is another container's until that ends"},
     {"granted", "it got what it asked for"},
     {"timed_out", "it waited as long as it may, and was told that memory is out"},
     {"process_ended", "its process ended"},
@@ -130,6 +133,13 @@ std::string NameOf(EventKind kind) {
   return "unknown";
 }
 
+std::optional<EventKind> EventKindOf(std::string_view name) {
+  for (const auto& [kind, known] : kNames) {
+    if (known == name) return kind;
+  }
+  return std::nullopt;
+}
+
 json ToJson(const Event& event) {
   json object = {{"sequence", event.sequence},
                  {"time_unix_ms", event.time_unix_ms},
@@ -165,14 +175,9 @@ Result<Event> EventFromJson(const json& object) {
   if (!object.is_object()) return unreadable("not an object");
   try {
     Event event;
-    const std::string name = object.at("event").get<std::string>();
-    bool known = false;
-    for (const auto& [kind, text] : kNames) {
-      if (text != name) continue;
-      event.kind = kind;
-      known = true;
-    }
-    if (!known) return unreadable("a kind that is not known");
+    const auto kind = EventKindOf(object.at("event").get<std::string>());
+    if (!kind) return unreadable("a kind that is not known");
+    event.kind = *kind;
     object.at("sequence").get_to(event.sequence);
     object.at("time_unix_ms").get_to(event.time_unix_ms);
     auto read = [&object](const char* field, auto& value) {
@@ -220,6 +225,10 @@ std::string Words(const Event& event) {
       return Process(event) + " joined";
     case EventKind::kMemberGone:
       return Process(event) + " is gone";
+    case EventKind::kContainerJoined:
+      return "container " + event.detail + " has the share";
+    case EventKind::kContainerGone:
+      return "container " + event.detail + " ended; the share waits for another";
     case EventKind::kMemberRefused:
       return Process(event) + " was turned away" +
              (event.count > 1 ? " " + std::to_string(event.count) + " times" : "") + ": " +

@@ -18,7 +18,8 @@
 //   share_created, share_adopted (from the agent before), share_changed, share_ended
 //   member_joined, member_gone
 //   member_refused         malformed, version, share_ended, too_many_members, not_allowed,
-//                          other_user
+//                          other_user, other_container
+//   container_joined, container_gone   the share's container; "detail" names it
 //   refusal                own_limit, device_full      an allocation was refused
 //   wait_begun, wait_ended granted, timed_out, process_ended, share_ended, refused, agent_gone
 //   bypass_suspected, bypass_over      the device shows more than the share's ledger, by far
@@ -40,6 +41,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 
@@ -70,8 +72,10 @@ enum class EventKind : uint8_t {
   kGangOver,
   kDriverSlow,
   kDriverSlowOver,
+  kContainerJoined,
+  kContainerGone,
 };
-inline constexpr size_t kEventKinds = static_cast<size_t>(EventKind::kDriverSlowOver) + 1;
+inline constexpr size_t kEventKinds = static_cast<size_t>(EventKind::kContainerGone) + 1;
 // By kind: how often it happened, each event with its count.
 using EventCounts = std::array<uint64_t, kEventKinds>;
 
@@ -97,6 +101,7 @@ struct Event {
 
 // The name of a kind in JSON, e.g. "share_created".
 std::string NameOf(EventKind kind);
+std::optional<EventKind> EventKindOf(std::string_view name);
 
 nlohmann::json ToJson(const Event& event);
 // "agent_reply" if it is not an event as above. Fields that are not known are passed over.

@@ -186,8 +186,9 @@ enum class RefusedReason : uint32_t {
   kVersion = 2,
   kShareEnded = 3,
   kTooManyMembers = 4,
-  kNotAllowed = 5,  // the kernel does not say who it is, or it is a member of another share
-  kOtherUser = 6,   // of a user that the share's owner has not allowed
+  kNotAllowed = 5,      // the kernel does not say who it is, or it is a member of another share
+  kOtherUser = 6,       // of a user that the share's owner has not allowed
+  kOtherContainer = 7,  // the share is another container's until that ends
 };
 
 }  // namespace prorata::protocol

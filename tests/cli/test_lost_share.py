@@ -1,4 +1,7 @@
-"""A program with the client library that finds no share says so: once, in one line, whatever it calls."""
+"""A program with the client library that finds no share says so: once, in one line, whatever it calls. So does
+one whose C library is musl, which finds no driver that it could load."""
+import shutil
+import subprocess
 import unittest
 
 import harness
@@ -18,6 +21,20 @@ for _ in range(3):
     nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
     print(nvml.nvmlDeviceGetMemoryInfo(device, memory))
 """
+# Opens a library, and calls one of its functions as often as it is told.
+MUSL = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char** argv) {
+  void* library = argc > 1 ? dlopen(argv[1], RTLD_NOW) : 0;
+  int (*function)(unsigned) = library ? (int (*)(unsigned))dlsym(library, argv[2]) : 0;
+  for (int i = 0; function && i < atoi(argv[3]); ++i) printf("%d\\n", function(0));
+  puts(argc > 1 && !library ? dlerror() : "ended");
+  return 0;
+}
+"""
+NO_DEVICE, LIBRARY_NOT_FOUND = 100, 12  # of CUDA, and of NVML
 
 
 class LostShare(harness.MachineTestCase):
@@ -68,6 +85,30 @@ class LostShare(harness.MachineTestCase):
         status, out, err = self.machine.call(
             ["echo", "x"], environment={"LD_PRELOAD": str(harness.LIB_DIR / "libcuda.so.1")})
         self.assertEqual((status, out, err), (0, "x\n", ""))
+
+    def run_musl(self, *arguments, shell=False):
+        compiler = shutil.which("musl-gcc")
+        if compiler is None:
+            self.skipTest("no musl-gcc (scripts/setup.sh build)")
+        program = self.machine.folder / "program"
+        subprocess.run([compiler, "-x", "c", "-o", program, "-"], input=MUSL, text=True, check=True)
+        command = ["sh", "-c", "\"$0\" \"$@\"; exit $?", program] if shell else [program]
+        status, out, err = self.machine.call(
+            self.machine.command(["--name", "musl", "--memory", "1GiB"], [*command, *arguments]))
+        self.assertEqual(status, 0, err)
+        return out.split(), err
+
+    def test_a_program_of_musl_starts(self):
+        for shell in (False, True):
+            self.assertEqual(self.run_musl(shell=shell), (["ended"], ""))
+
+    def test_a_program_of_musl_that_wants_the_gpu_is_reported(self):
+        for library, function, answer in (("libcuda.so.1", "cuInit", NO_DEVICE),
+                                          ("libnvidia-ml.so.1", "nvmlInit_v2", LIBRARY_NOT_FOUND)):
+            with self.subTest(library=library):
+                answers, err = self.run_musl(library, function, 3)
+                self.assertEqual(answers, [str(answer)] * 3 + ["ended"])
+                self.said(err, library, "not glibc", "no limits", "not counted")
 
 
 if __name__ == "__main__":

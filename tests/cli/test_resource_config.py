@@ -85,7 +85,7 @@ class Following(ResourceConfigCase):
         self.assertEqual(self.ask(second, f"alloc {GIB}")["result"], OUT_OF_MEMORY)
         share = self.machine.share("default/trainer")
         self.assertEqual({member["pid"] for member in share["members"]}, {first.pid, second.pid})
-        self.assertEqual(share["resource_config"], str(self.file))
+        self.assertEqual(share["kept_by"], {"kind": "file", "file": str(self.file)})
 
         self.write(f"default/trainer 0.25 0.75 {4 * GIB}", f"b 0 0.5 {GIB}")
         harness.wait_until(lambda: self.ask(second, "total")["bytes"] == 4 * GIB, what="4 GiB")
@@ -254,7 +254,8 @@ class Bad(ResourceConfigCase):
             self.machine.command(["--name", "a", "--memory", "2GiB"], ["true"]))
         self.assertEqual((status, err.count("\n")), (1, 1))
         self.assertIn("has its terms from", err)
-        for option in (["--memory", "2GiB"], ["--compute", "0.1"], ["--compute-limit", "0=0.5"]):
+        for option in (["--memory", "2GiB"], ["--compute", "0.1"], ["--compute-limit", "0=0.5"],
+                       ["--allow-users", "all"]):
             status, _, err = self.machine.call([harness.PRORATA, "update", "a", *option])
             self.assertEqual((status, err.count("\n")), (1, 1))
             self.assertIn(f"are those of its line in '{self.file}'", err)

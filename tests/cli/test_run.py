@@ -56,6 +56,11 @@ class Status(harness.MachineTestCase):
         process.kill()
         harness.wait_until(lambda: self.machine.ps() == [], what="an empty ps")
 
+    def test_its_name_can_be_taken_again_at_once(self):
+        # Its memory may be on the device for a moment longer; the next run waits for that.
+        for _ in range(20):
+            self.machine.run_json(["--name", "again", "--memory", "1GiB"], ["--allocate", "64MiB"])
+
     def test_run_becomes_the_program(self):
         # No process stands between: what is sent to prorata is sent to the program.
         process = self.machine.start([harness.PRORATA, "run", "--", "sh", "-c", "echo $$"])

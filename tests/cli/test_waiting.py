@@ -4,6 +4,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import harness
 
@@ -97,6 +98,37 @@ class TheDeadlockOfTheLiterature(WaitingCase):
         self.assertEqual(self.hear(two)["result"], 0)
         self.take(two, MORE)
         self.end(two)
+
+
+class WhatOtherProgramsHeld(WaitingCase):
+    """A program outside of prorata held memory a moment ago: nobody is refused for it now."""
+
+    def bare(self):
+        program = self.machine.start([sys.executable, PROGRAM], self.machine.bare_environment(),
+                                     stdin=subprocess.PIPE)
+        self.assertEqual(self.hear(program), {"result": 0})
+        return program
+
+    def hold_a_while(self):
+        """Until the agent has seen the other program's memory in each of many looks."""
+        other = self.bare()
+        self.take(other, 4 * GIB)
+        # A time, for the agent's looks (ten a second) can be seen by nobody. With less of it the
+        # test finds less; it does not fail.
+        time.sleep(1.5)
+        self.assertGreaterEqual(self.machine.gpus()[0]["foreign_bytes"], 4 * GIB)
+        return other
+
+    def test_it_is_free_at_once(self):
+        one = self.start("one", "--on-full", "fail")
+        other = self.hold_a_while()
+        self.take(one, FIRST, OUT_OF_MEMORY)
+        self.end(other)
+        self.take(one, FIRST)
+
+    def test_a_share_that_comes_after_it_has_its_place(self):
+        self.end(self.hold_a_while())
+        self.take(self.start("one", "--on-full", "fail"), FIRST)
 
 
 class TheExample(harness.unittest.TestCase):

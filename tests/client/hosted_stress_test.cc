@@ -1,11 +1,13 @@
 // 64 threads that do what programs do to a driver, all at once, for a sanitizer to look at. What is
-// right is that nothing is left: no charge, no work, no child that waits.
+// right is that nothing is left: no charge, no work, no child that waits. PRORATA_TEST_SEED and
+// PRORATA_STRESS_SECONDS choose another run, and a longer one.
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <random>
 #include <thread>
 #include <vector>
@@ -19,8 +21,12 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr int kThreads = 64;
-constexpr auto kFor = std::chrono::seconds(6);
 constexpr size_t kBytes = 4 << 20;
+
+unsigned Setting(const char* name, unsigned otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? static_cast<unsigned>(std::strtoul(text, nullptr, 10)) : otherwise;
+}
 
 // Streams of the primary context that all threads use, and an event of each.
 struct Common {
@@ -208,12 +214,14 @@ TEST_F(HostedShare, SixtyFourThreadsAtOnceLeaveNothingBehind) {
     ASSERT_EQ(cuStreamCreate(&all.streams[i], i % 2), CUDA_SUCCESS);
     ASSERT_EQ(cuEventCreate(&all.events[i], CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
   }
+  const unsigned first = Setting("PRORATA_TEST_SEED", 1);
+  const unsigned seconds = Setting("PRORATA_STRESS_SECONDS", 6);
   std::vector<std::thread> threads;
   for (unsigned i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&all, i] { Worker(all, i + 1).Run(); });
+    threads.emplace_back([&all, seed = first + i] { Worker(all, seed).Run(); });
   }
   std::thread agent([&] { Revoke(share_->limits().devices[0], all.over); });
-  std::this_thread::sleep_for(kFor);
+  std::this_thread::sleep_for(std::chrono::seconds(seconds));
   all.over = true;
   agent.join();
   share_->limits().devices[0].lease.store(protocol::kLeaseOpen);

@@ -99,6 +99,26 @@ RULE_TEST(ErrorTest, UnknownExportTablesAreRefused,
   EXPECT_NE(CUDA(cuGetExportTable)(&table, &uuid), CUDA_SUCCESS);
 }
 
+RULE_TEST(
+    ErrorTest, CuptiHasItsExportTable,
+    "cuGetExportTable gives, before cuInit too, the table that CUPTI asks for at its first call; "
+    "the table's size is its first word",
+    "libcupti 13.2 (nvidia-cuda-cupti 13.2.86) calls itself until its stack ends where it is "
+    "refused") {
+  const CUuuid cupti = {{0x7c, static_cast<char>(0xb6), 0x3f, static_cast<char>(0x9b),
+                         static_cast<char>(0x9c), static_cast<char>(0xa4), static_cast<char>(0x8e),
+                         0x42, static_cast<char>(0xa4), static_cast<char>(0x84),
+                         static_cast<char>(0xbe), static_cast<char>(0xb6), 0x6e, 0x6a,
+                         static_cast<char>(0xed), 0x7f}};
+  if (!InFreshProcess()) return;
+  const void* table = nullptr;
+  CUDA_OK(cuGetExportTable, &table, &cupti);
+  ASSERT_NE(table, nullptr);
+  const size_t bytes = *static_cast<const size_t*>(table);
+  EXPECT_GE(bytes, sizeof(size_t));
+  EXPECT_LE(bytes, 65536u);
+}
+
 RULE_TEST(ErrorTest, WhatIsNotModelledIsNotSupported,
           "a function that the simulated driver does not implement is CUDA_ERROR_NOT_SUPPORTED",
           "docs/SIMULATED_GPU.md, What it does not") {

@@ -1,5 +1,8 @@
 // Stream-ordered memory: what the pools reserve on the device.
 
+#include <atomic>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "../conformance/other_process.h"
@@ -100,6 +103,52 @@ TEST_F(PoolLimits, MemAllocFromPoolAsyncTrimsBeforeItIsRefused) {
   Free(address);
   CUDA_OK(cuMemAlloc_v2, &address, kBytes / 2);
   CUDA_OK(cuMemFree_v2, address);
+}
+
+// The driver hands such memory out again in the order of the stream; a share that is full refused
+// it.
+TEST_F(PoolLimits, MemAllocAsyncGetsWhatIsFreedBehindWork) {
+  LeaveRoom(kBytes + 32 * kMib);
+  CUstream stream = nullptr;
+  CUDA_OK(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+  const auto work = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
+  CUdeviceptr address = 0;
+  CUDA_OK(cuMemAllocAsync, &address, kBytes, stream);
+  for (int i = 0; i < 5; ++i) {
+    CUDA_OK(cuLaunchHostFunc, stream, work, nullptr);
+    CUDA_OK(cuMemFreeAsync, address, stream);
+    CUDA_OK(cuMemAllocAsync, &address, kBytes, stream) << i;
+  }
+  CUDA_OK(cuMemFreeAsync, address, stream);
+  CUDA_OK(cuStreamSynchronize, stream);
+  CUDA_OK(cuStreamDestroy_v2, stream);
+}
+
+// As for a full device: nothing is waited for while a capture is open in the process.
+TEST_F(PoolLimits, NothingFreedBehindWorkIsWaitedForDuringACapture) {
+  LeaveRoom(kBytes + 32 * kMib);
+  CUstream stream = nullptr, captured = nullptr;
+  CUDA_OK(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+  CUDA_OK(cuStreamCreate, &captured, CU_STREAM_NON_BLOCKING);
+  static std::atomic<bool> ends;
+  ends = false;
+  const auto work = [](void*) { ends.wait(false); };
+  CUdeviceptr address = 0, refused = 0;
+  CUDA_OK(cuMemAllocAsync, &address, kBytes, stream);
+  CUDA_OK(cuLaunchHostFunc, stream, work, nullptr);
+  CUDA_OK(cuMemFreeAsync, address, stream);
+  CUDA_OK(cuStreamBeginCapture_v2, captured, CU_STREAM_CAPTURE_MODE_RELAXED);
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_EQ(CUDA(cuMemAllocAsync)(&refused, kBytes, stream), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
+  CUgraph graph = nullptr;
+  CUDA_OK(cuStreamEndCapture, captured, &graph);
+  CUDA_OK(cuGraphDestroy, graph);
+  ends = true;
+  ends.notify_all();
+  CUDA_OK(cuStreamSynchronize, stream);
+  CUDA_OK(cuStreamDestroy_v2, stream);
+  CUDA_OK(cuStreamDestroy_v2, captured);
 }
 
 TEST_F(PoolLimits, ManyPoolsAreCharged) {

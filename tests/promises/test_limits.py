@@ -51,7 +51,6 @@ class Limits(promises.PromiseCase):
         self.check(busy("data", ("--compute-limit", "0.3"), streams=8, per_sync=64, blocks=33,
                         kernel_us=20, kernel_max_us=20000, rare=10), 0.3)
 
-    @unittest.skipUnless(LONG, "0.24 to 0.29 of 0.3 from run to run, its bar is 0.27: PRORATA_TEST_LONG=1")
     def test_one_stream_with_data_dependent_kernels(self):
         self.check(busy("data", ("--compute-limit", "0.3"), per_sync=8, kernel_us=20,
                         kernel_max_us=8000), 0.3)

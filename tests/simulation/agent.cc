@@ -15,20 +15,21 @@ using protocol::MessageType;
 
 // What an agent has only in its own memory.
 struct Agent::Life {
-  Life(const std::string& policy, Fraction elastic_ceiling, size_t count) {
-    for (size_t i = 0; i < count; ++i) devices.emplace_back(MakePolicy(policy, elastic_ceiling));
-    std::vector<DeviceLeases*> all;
-    for (Device& device : devices) all.push_back(&device.leases);
-    gangs = agent::GangLeases(all);
+  Life(Agent& agent, const Scenario& scenario, const std::string& policy)
+      : times(scenario.machine.devices.size()), scheduler(agent, Policies(scenario, policy)) {}
+  static std::vector<std::unique_ptr<policy::LeasePolicy>> Policies(const Scenario& scenario,
+                                                                    const std::string& name) {
+    std::vector<std::unique_ptr<policy::LeasePolicy>> policies;
+    for (size_t i = 0; i < scenario.machine.devices.size(); ++i) {
+      policies.push_back(MakePolicy(name, scenario.elastic_ceiling));
+    }
+    return policies;
   }
-  struct Device {
-    explicit Device(std::unique_ptr<policy::LeasePolicy> policy) : leases(std::move(policy)) {}
-    DeviceLeases leases;
-    std::map<uint64_t, std::unique_ptr<ShareTime>> times;  // by share
-  };
-  std::deque<Device> devices;
-  agent::GangLeases gangs{{}};
+  std::vector<std::map<uint64_t, std::unique_ptr<ShareTime>>> times;  // by device, by share
+  agent::LeaseScheduler scheduler;
 };
+
+int64_t Agent::NowNs() const { return world_.now_ns(); }
 
 Agent::Agent(World& world) : Thread(world.loop()), world_(world), random_(world.random().Next()) {
   for (const ShareSpec& spec : world.scenario().shares) {
@@ -61,8 +62,10 @@ void Agent::Begin() {
   restart_ns_ = Thread::kNever;
   troubled_until_ns_ = now_ns + 200'000'000;  // until members have joined again
   const size_t devices = world_.scenario().machine.devices.size();
-  life_ = std::make_unique<Life>(world_.policy(), world_.scenario().elastic_ceiling, devices);
+  outages_ = 0;
+  life_ = std::make_unique<Life>(*this, world_.scenario(), world_.policy());
   deadline_ns_.assign(devices, Thread::kNever);
+  gangs_deadline_ns_ = Thread::kNever;
   world_.Trace("agent", 0);
   for (const auto& share : shares_) {
     if (share->begun) BeginShare(*share);
@@ -80,6 +83,7 @@ void Agent::Kill(int64_t restart_ns) {
   life_.reset();
   inbox_.clear();
   deadline_ns_.assign(deadline_ns_.size(), Thread::kNever);
+  gangs_deadline_ns_ = Thread::kNever;
   restart_ns_ = restart_ns;
   for (const auto& process : world_.processes()) process->ConnectionClosed();
   WakeAt(restart_ns);
@@ -87,10 +91,11 @@ void Agent::Kill(int64_t restart_ns) {
 
 void Agent::BeginShare(SimulatedShare& share) {
   share.begun = true;
+  std::vector<agent::LeaseScheduler::OnDevice> devices;
   for (const int number : share.spec.devices) {
-    Life::Device& device = life_->devices[static_cast<size_t>(number)];
-    auto& time = device.times[share.key];
-    time = std::make_unique<ShareTime>(share.limits[static_cast<size_t>(number)].get());
+    const auto device = static_cast<size_t>(number);
+    auto& time = life_->times[device][share.key];
+    time = std::make_unique<ShareTime>(share.limits[device].get());
     for (Process* member : share.members) {
       if (member->device() != number) continue;
       time->Admit(member->id());
@@ -99,17 +104,14 @@ void Agent::BeginShare(SimulatedShare& share) {
         PostDeath(*member);  // its memory is looked for again
       }
     }
-    CarryOut(number, device.leases.Add(share.key, *time, share.spec.compute, world_.now_ns()));
+    devices.push_back({device, time.get(), share.spec.compute});
   }
-  const bool plain = share.spec.gang == ShareSpec::Gang::kNever;
-  if (plain || share.spec.devices.size() < 2) return;
-  life_->gangs.Add(share.key, {share.spec.devices.begin(), share.spec.devices.end()},
-                   share.spec.gang == ShareSpec::Gang::kAlways);
+  life_->scheduler.Add(share.key, share.spec.name, devices, share.spec.gang);
 }
 
 // The share of a member on the member's own device; null: it is not there any more, or not yet.
 ShareTime* Agent::TimeOf(const Process& member) {
-  auto& times = life_->devices[static_cast<size_t>(member.device())].times;
+  auto& times = life_->times[static_cast<size_t>(member.device())];
   const auto time = times.find(member.share()->key);
   return time == times.end() ? nullptr : time->second.get();
 }
@@ -128,7 +130,10 @@ void Agent::Run() {
     const bool silent =
         now_ns - last_beat_ns_ >= static_cast<int64_t>(protocol::kAgentSilentAfterNs);
     last_beat_ns_ = now_ns;
-    if (silent) ResetAfterOutage();
+    if (silent) {
+      ++outages_;
+      for (size_t i = 0; i < deadline_ns_.size(); ++i) Touch(static_cast<int>(i));
+    }
     for (const auto& share : shares_) share->header.heartbeat.fetch_add(1);
     next_beat_ns_ = now_ns + static_cast<int64_t>(protocol::kHeartbeatPeriodNs);
   }
@@ -140,11 +145,8 @@ void Agent::Run() {
   ForgetDead();
   if (now_ns >= next_tick_ns_) {
     next_tick_ns_ = now_ns + kTickNs;
-    for (size_t i = 0; i < life_->devices.size(); ++i) {
-      life_->devices[i].leases.Sample(now_ns);
-      TraceStates(life_->devices[i].leases);
-      Touch(static_cast<int>(i));
-    }
+    life_->scheduler.Tick();
+    for (size_t i = 0; i < deadline_ns_.size(); ++i) TraceStates(life_->scheduler.device(i));
   }
   if (now_ns >= next_audit_ns_) {
     next_audit_ns_ = now_ns + kAuditNs;
@@ -155,13 +157,14 @@ void Agent::Run() {
     world_.Trace("agent looks", static_cast<uint32_t>(i));
     Touch(static_cast<int>(i));
   }
+  if (now_ns >= gangs_deadline_ns_) life_->scheduler.StepGangs();
   // Not before each device has been looked at: a gang's step brings the accounts of all up to date.
   if (const std::string wrong = CheckLeases(); !wrong.empty()) world_.Fail(wrong);
   Arm();
 }
 
 void Agent::Arm() {
-  int64_t next_ns = std::min(next_beat_ns_, next_tick_ns_);
+  int64_t next_ns = std::min({next_beat_ns_, next_tick_ns_, gangs_deadline_ns_});
   for (const int64_t deadline_ns : deadline_ns_) next_ns = std::min(next_ns, deadline_ns);
   for (const auto& [gone_ns, member] : dying_) next_ns = std::min(next_ns, gone_ns);
   // A timer of the loop is exact (timerfd), but its thread must wake.
@@ -171,15 +174,6 @@ void Agent::Arm() {
         next_ns, std::max(inbox_.front().arrives_ns, world_.now_ns() + world_.delays().handle_ns));
   }
   WakeAt(next_ns);
-}
-
-// It was silent itself: nobody is a gang any more, and no device knows of one (agent/leases.cc).
-void Agent::ResetAfterOutage() {
-  life_->gangs.ResetAfterOutage();
-  for (size_t i = 0; i < life_->devices.size(); ++i) {
-    WriteOut(i, life_->devices[i].leases.ResetAfterOutage(world_.now_ns()));
-  }
-  for (size_t i = 0; i < life_->devices.size(); ++i) Touch(static_cast<int>(i));
 }
 
 // --- Messages -----------------------------------------------------------------------------------
@@ -239,8 +233,7 @@ bool Agent::Update(const UpdateSpec& update) {
   for (const auto& limits : share.limits) agent::WriteComputeLimits(*limits, update.compute);
   for (const int device : share.spec.devices) {
     if (!share.begun) break;
-    agent::DeviceLeases& leases = life_->devices[static_cast<size_t>(device)].leases;
-    CarryOut(device, leases.SetTerms(share.key, update.compute, world_.now_ns()));
+    life_->scheduler.SetTerms(share.key, static_cast<size_t>(device), update.compute);
   }
   if (share.begun) Arm();
   return true;
@@ -265,15 +258,16 @@ void Agent::ForgetDead() {
     if (!share.members.empty() || share.to_start > 0) continue;
     // Its last member is gone, and nobody will come: the share ends.
     share.begun = false;
-    life_->gangs.Remove(share.key);
-    for (const int number : share.spec.devices) {
-      Life::Device& device = life_->devices[static_cast<size_t>(number)];
-      const std::unique_ptr<ShareTime> ended = std::move(device.times.at(share.key));
-      device.times.erase(share.key);
-      CarryOut(number, device.leases.Remove(share.key, now_ns));
+    life_->scheduler.Remove(share.key);
+    for (const int device : share.spec.devices) {
+      life_->times[static_cast<size_t>(device)].erase(share.key);
     }
   }
   std::erase_if(dying_, [now_ns](const auto& entry) { return entry.first <= now_ns; });
+}
+
+const agent::TraceRing* Agent::TraceOf(size_t device) const {
+  return life_ == nullptr ? nullptr : &life_->scheduler.device(device).trace();
 }
 
 void Agent::TraceStates(const DeviceLeases& leases) {
@@ -288,7 +282,7 @@ void Agent::TraceStates(const DeviceLeases& leases) {
 
 // As NVML shows it: for each process a whole percentage of the time since the last reading.
 void Agent::AuditTime(int64_t now_ns) {
-  std::vector<std::map<uint64_t, int64_t>> ran_ns(life_->devices.size());
+  std::vector<std::map<uint64_t, int64_t>> ran_ns(deadline_ns_.size());
   const double percent_ns = static_cast<double>(now_ns - audited_at_ns_) / 100;
   for (const auto& process : world_.processes()) {
     const int64_t busy_ns = process->BusyNs();
@@ -301,35 +295,22 @@ void Agent::AuditTime(int64_t now_ns) {
   }
   audited_at_ns_ = now_ns;
   for (size_t i = 0; i < ran_ns.size(); ++i) {
-    CarryOut(static_cast<int>(i), life_->devices[i].leases.Audit(ran_ns[i], now_ns));
+    life_->scheduler.Audit(i, ran_ns[i]);
   }
 }
 
 // --- Decisions ----------------------------------------------------------------------------------
 
-void Agent::Touch(int device) {
-  CarryOut(device, life_->devices[static_cast<size_t>(device)].leases.Touch(world_.now_ns()));
-}
+void Agent::Touch(int device) { life_->scheduler.Touch(static_cast<size_t>(device)); }
 
-void Agent::CarryOut(int device, const DeviceLeases::Outcome& outcome) {
-  const auto number = static_cast<size_t>(device);
-  WriteOut(number, outcome);
-  const agent::GangLeases::Outcome gangs = life_->gangs.Step(world_.now_ns());
-  for (const auto& [told, decided] : gangs.devices) WriteOut(told, decided);
-  deadline_ns_[number] = std::min(deadline_ns_[number], gangs.next_ns);
-}
-
-void Agent::WriteOut(size_t device, const DeviceLeases::Outcome& outcome) {
-  deadline_ns_[device] = outcome.next_ns;
-  for (const DeviceLeases::Change& change : outcome.changes) {
-    const SimulatedShare& share = *shares_[change.share - 1];
-    world_.Trace("lease", static_cast<uint32_t>(change.share),
-                 share.limits[device]->lease.load(std::memory_order_relaxed));
-    for (Process* member : share.members) {
-      if (static_cast<size_t>(member->device()) != device) continue;
-      if (StateOpen(share, static_cast<int>(device))) member->LeaseWordChanged();
-      if (member->connected()) member->LeaseMessage();
-    }
+void Agent::LeaseChanged(size_t device, uint64_t key, uint32_t) {
+  const SimulatedShare& share = *shares_[key - 1];
+  const uint32_t lease = share.limits[device]->lease.load(std::memory_order_relaxed);
+  world_.Trace("lease", static_cast<uint32_t>(key), lease);
+  for (Process* member : share.members) {
+    if (static_cast<size_t>(member->device()) != device) continue;
+    if ((lease & protocol::kLeaseOpen) != 0) member->LeaseWordChanged();
+    if (member->connected()) member->LeaseMessage();
   }
 }
 
@@ -337,31 +318,27 @@ int64_t Agent::ChargedNs(const std::string& name, int of_device) const {
   int64_t charged_ns = 0;
   for (const auto& share : shares_) {
     if (share->spec.name != name || life_ == nullptr) continue;
-    for (size_t i = 0; i < life_->devices.size(); ++i) {
+    for (size_t i = 0; i < deadline_ns_.size(); ++i) {
       if (of_device != kAllDevices && static_cast<size_t>(of_device) != i) continue;
-      charged_ns += static_cast<int64_t>(life_->devices[i].leases.ChargedNs(share->key));
+      charged_ns += static_cast<int64_t>(life_->scheduler.device(i).ChargedNs(share->key));
     }
   }
   return charged_ns;
 }
 
-bool Agent::StateOpen(const SimulatedShare& share, int device) const {
-  return life_->devices[static_cast<size_t>(device)].leases.State(share.key).phase ==
-         policy::LeasePolicy::Phase::kRunning;
-}
-
 std::string Agent::CheckLeases() const {
   if (life_ == nullptr) return "";
-  for (const Life::Device& device : life_->devices) {
-    for (const auto& [key, time] : device.times) {
+  for (size_t i = 0; i < life_->times.size(); ++i) {
+    const DeviceLeases& leases = life_->scheduler.device(i);
+    for (const auto& [key, time] : life_->times[i]) {
       const bool word = (time->lease() & protocol::kLeaseOpen) != 0;
       // A share that is just being made has a closed word and no state yet.
-      if (word != (device.leases.State(key).phase == policy::LeasePolicy::Phase::kRunning)) {
+      if (word != (leases.State(key).phase == policy::LeasePolicy::Phase::kRunning)) {
         return "the lease word of share " + shares_[key - 1]->spec.name +
                " is not what the policy decided";
       }
     }
-    if (const char* broken = device.leases.CheckInvariants()) return broken;
+    if (const char* broken = leases.CheckInvariants()) return broken;
   }
   return "";
 }

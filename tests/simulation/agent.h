@@ -1,6 +1,6 @@
 #pragma once
 
-// The simulated agent: agent::DeviceLeases with the messages, timers, deaths and silences around
+// The simulated agent: agent::LeaseScheduler with the messages, timers, deaths and outages around
 // it.
 
 #include <deque>
@@ -8,8 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "agent/compute/device_leases.h"
-#include "agent/compute/gang_leases.h"
+#include "agent/compute/lease_scheduler.h"
 #include "simulation/delays.h"
 #include "simulation/event_loop.h"
 #include "simulation/process.h"
@@ -29,7 +28,7 @@ struct SimulatedShare {
   int64_t to_start = 0;  // programs that will still come
 };
 
-class Agent final : public Thread {
+class Agent final : public Thread, private agent::LeaseScheduler::Host {
  public:
   explicit Agent(World& world);
   ~Agent() override;
@@ -52,7 +51,8 @@ class Agent final : public Thread {
   // What a share was charged, on one of its devices or on all together.
   static constexpr int kAllDevices = -1;
   int64_t ChargedNs(const std::string& share, int device = kAllDevices) const;
-  bool StateOpen(const SimulatedShare& share, int device) const;
+  // What happened on a device since this agent began; null: no agent is alive.
+  const agent::TraceRing* TraceOf(size_t device) const;
   // Since when it has been answering as it should; for judging waits.
   int64_t troubled_until_ns() const { return troubled_until_ns_; }
 
@@ -68,7 +68,6 @@ class Agent final : public Thread {
 
   void Run() override;
   void Begin();  // a new agent adopts what the files say
-  void ResetAfterOutage();
   void AuditTime(int64_t now_ns);
   void TraceStates(const agent::DeviceLeases& leases);
   void Handle(const Message& message);
@@ -76,11 +75,16 @@ class Agent final : public Thread {
   void Depart(Process& member);
   void BeginShare(SimulatedShare& share);
   void ForgetDead();
-  void CarryOut(int device, const agent::DeviceLeases::Outcome& outcome);
-  void WriteOut(size_t device, const agent::DeviceLeases::Outcome& outcome);
   agent::ShareTime* TimeOf(const Process& member);
   void Touch(int device);
   void Arm();
+
+  int64_t NowNs() const override;
+  uint64_t Outages() const override { return outages_; }
+  void LeaseChanged(size_t device, uint64_t share, uint32_t sequence) override;
+  void SetDeadline(size_t device, int64_t when_ns) override { deadline_ns_[device] = when_ns; }
+  void SetGangsDeadline(int64_t when_ns) override { gangs_deadline_ns_ = when_ns; }
+  void GangChanged(uint64_t, bool) override {}
 
   static constexpr int64_t kTickNs = 100'000'000;
   static constexpr int64_t kAuditNs = 1'000'000'000;
@@ -95,6 +99,8 @@ class Agent final : public Thread {
   int64_t stopped_until_ns_ = 0;
   int64_t restart_ns_ = Thread::kNever;
   std::vector<int64_t> deadline_ns_;  // by device
+  int64_t gangs_deadline_ns_ = Thread::kNever;
+  uint64_t outages_ = 0;
   int64_t next_tick_ns_ = 0;
   int64_t next_audit_ns_ = 0;
   int64_t audited_at_ns_ = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,12 @@ inline constexpr int64_t kUs = 1'000, kMs = 1'000'000, kS = 1'000'000'000;
 
 // The audit of device time knows percentages of a second, and nothing of what came since.
 inline constexpr double kAuditedNs = 15 * kMs;
+
+// Cases are tried with the seeds from 1 to this: `usual`, or PRORATA_SIMULATION_SEEDS.
+inline uint64_t SeedsToTry(uint64_t usual) {
+  const char* const text = std::getenv("PRORATA_SIMULATION_SEEDS");
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : usual;
+}
 
 // A busy program on a share of its own.
 inline ProgramSpec& AddProgram(Scenario& scenario, double request, double limit = 1) {

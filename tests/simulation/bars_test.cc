@@ -68,7 +68,7 @@ TEST(Bars, EntitlementsAndDeviceUse) {
       for (size_t i = 0; i < scenario.programs.size(); ++i) {
         alone = std::max(alone, UseAlone(scenario, i));
       }
-      for (uint64_t seed = 1; seed <= 3; ++seed) {
+      for (uint64_t seed = 1; seed <= SeedsToTry(3); ++seed) {
         const Windows seen = RunWindows(scenario, seed, 1 * kS, 6);
         double worst_5s = 0, worst_1s = 0;
         for (size_t i = 0; i < terms.entitled.size(); ++i) {
@@ -153,7 +153,7 @@ TEST(Bars, APairWithGapsKeepsUpWithNoProrata) {
     const Scenario scenario = PairWithGaps(switch_ns, 500 * kUs, 12, 4 * kMs);
     Scenario without = scenario;
     without.prorata = false;
-    for (uint64_t seed = 1; seed <= 3; ++seed) {
+    for (uint64_t seed = 1; seed <= SeedsToTry(3); ++seed) {
       const double use = RunWindows(scenario, seed, 1 * kS, 6).Use(1, 6);
       const double throughput = use / RunWindows(without, seed, 1 * kS, 6).Use(1, 6);
       std::printf("a pair with gaps, a switch of %3lld us: %.1f %% in use, %.1f %% of no prorata\n",

@@ -43,7 +43,7 @@ double Worst(const Series& seen, int64_t from_ns, int64_t to_ns, double expected
 void CheckLimitChanges(const Kind& kind, bool beside_another) {
   constexpr int64_t kUp = 3 * kS, kDown = 6 * kS, kEnd = 9 * kS;
   double worst = 0, worst_over_ms = 0;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= SeedsToTry(kSeeds); ++seed) {
     Scenario scenario;
     scenario.duration_ns = kEnd;
     kind.Make(AddProgram(scenario, 0.3, 0.3));
@@ -110,7 +110,7 @@ TEST(Changes, AfterAHolderGoesIdleTheNextRunsWithinAMillisecond) {
     for (const Kind& kind : kKinds) {
       for (const bool calm : {true, false}) {
         std::vector<int64_t> idle_ns;
-        for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+        for (uint64_t seed = 1; seed <= SeedsToTry(kSeeds); ++seed) {
           Scenario scenario;
           scenario.duration_ns = 4 * kS;
           ProgramSpec& sleepy = AddProgram(scenario, 0.5);
@@ -146,7 +146,7 @@ TEST(Changes, AfterAHolderGoesIdleTheNextRunsWithinAMillisecond) {
 double BehindAfterWaking(const Kind& kind, double request, int others) {
   double worst_ms = -INFINITY;
   size_t wakings = 0;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= SeedsToTry(kSeeds); ++seed) {
     Scenario scenario;
     scenario.duration_ns = 5 * kS;
     ProgramSpec& sleepy = AddProgram(scenario, request);

@@ -84,7 +84,7 @@ TEST(Persistent, OthersHaveTheirPartsBesideAKernelThatNeverEnds) {
   Unmet("beside a kernel that never ends parts are off by some points", [] {
     for (const int64_t kernel_ns : {200 * kUs, 1 * kMs, 5 * kMs}) {
       const double given = GivenBeside(kernel_ns);
-      for (uint64_t seed = 1; seed <= 2; ++seed) {
+      for (uint64_t seed = 1; seed <= SeedsToTry(2); ++seed) {
         Scenario scenario = OneKernel(1000 * kS, 40 * kS, {0.5, 0.3});
         for (const size_t i : {1, 2}) scenario.programs[i].kernel = {kernel_ns, kernel_ns, {}};
         const Seen seen = RunOf(scenario, seed);
@@ -114,7 +114,7 @@ TEST(Persistent, OthersHaveTheirPartsBesideAKernelThatNeverEnds) {
 
 // Where nobody was promised anything nothing is owed for it.
 TEST(Persistent, WhenItEndsOnAFreeDeviceItIsNotRepaid) {
-  for (uint64_t seed = 1; seed <= 3; ++seed) {
+  for (uint64_t seed = 1; seed <= SeedsToTry(3); ++seed) {
     Scenario scenario = OneKernel(15 * kS, 100 * kS, {0, 0});
     // A busy member of its share: the debt is its own.
     scenario.shares[0].compute.request = Fraction::Zero();

@@ -53,8 +53,9 @@ std::string CheckLimits(const World& world) {
     sum.busy_ns += process->BusyNs();
     sum.began_ns = std::min(sum.began_ns, process->began_ns());
     sum.ended_ns = std::max(sum.ended_ns, process->began_ns() + process->lived_ns());
-    // Of kernels that take this or that two may be queued for one.
-    const int items = process->spec().kernel.choice_ns.empty() ? 1 : 2;
+    // Of kernels that take this or that two may be queued for one; and each thread launches one.
+    const int items =
+        (process->spec().kernel.choice_ns.empty() ? 1 : 2) * std::max(1, process->spec().threads);
     sum.allowed_ns +=
         kLimitedBacklogNs + items * LongestItemNs(process->spec()) + BehindWaitsNs(process->spec());
     sum.lied = sum.lied || process->lied();

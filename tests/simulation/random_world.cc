@@ -132,6 +132,26 @@ ShareSpec RandomShare(Random& random, const ProgramSpec& program, Terms& terms) 
   return share;
 }
 
+// Another program of the last share, on another of the machine's devices only where its request
+// still has room: an agent refuses what cannot be kept.
+void JoinLastShare(const Scenario& scenario, ProgramSpec& program, Terms& terms) {
+  const ShareSpec& share = scenario.shares.back();
+  program.share = share.name;
+  double& room = terms.room[static_cast<size_t>(program.devices[0])];
+  const double request = std::max(0.005, share.compute.request.value());
+  int its_device = -1;
+  for (const ProgramSpec& other : scenario.programs) {
+    if (other.share != share.name) continue;
+    if (other.devices[0] == program.devices[0] || other.devices.size() > 1) return;
+    its_device = other.devices[0];
+  }
+  if (room >= request) {
+    room -= request;
+  } else {
+    program.devices = {its_device};
+  }
+}
+
 // A process for each device, with collectives perhaps: it runs on all of them at once.
 void MakeGang(Random& random, ProgramSpec& program, int devices, int64_t duration_ns) {
   program.devices.clear();
@@ -189,7 +209,7 @@ Scenario RandomScenario(uint64_t seed) {
     const bool gang = devices > 1 && random.Chance(0.25);
     if (gang) MakeGang(random, program, devices, scenario.duration_ns);
     if (i > 0 && !gang && random.Chance(0.15)) {
-      program.share = scenario.shares.back().name;
+      JoinLastShare(scenario, program, terms);
       scenario.programs.push_back(program);
       continue;
     }

@@ -13,8 +13,8 @@ namespace prorata::simulation {
 namespace {
 
 // PRORATA_TEST_SEED repeats a run; PRORATA_SIMULATION_RUNS: more of them, or fewer. Each that
-// breaks a promise is named. The target is none; seen is one in fifty, so more than one in twenty
-// is new.
+// breaks a promise is named. The target is none; seen is one in forty, so more than one in
+// twenty is new.
 TEST(RandomWorlds, NearlyAllKeepWhatIsPromised) {
   const char* const text = std::getenv("PRORATA_SIMULATION_RUNS");
   const uint64_t runs = text != nullptr ? std::strtoull(text, nullptr, 10) : 300;
@@ -33,9 +33,18 @@ TEST(RandomWorlds, NearlyAllKeepWhatIsPromised) {
   EXPECT_LE(broken, runs / 20);
 }
 
+// Each for a fault of its own: an agent that looked in circles, charges that were paid back, gangs
+// that were none, requests of which what was beyond them was forgiven, gaps beside work behind a
+// wait that were charged to a limit.
+TEST(RandomWorlds, ThoseThatWereMendedStayMended) {
+  for (const uint64_t seed : {100164, 100430, 100869, 101115, 101348, 101395, 101821}) {
+    EXPECT_EQ(CheckRandomWorld(seed), "") << seed;
+  }
+}
+
 TEST(RandomWorlds, AllKeepWhatIsPromised) {
-  Unmet("one random world in fifty breaks a promise (docs/SIMULATION.md); these do", [] {
-    for (const uint64_t seed : {100016, 100020, 100124}) {
+  Unmet("one random world in forty breaks a promise (docs/SIMULATION.md); these do", [] {
+    for (const uint64_t seed : {100016, 100020, 100096}) {
       EXPECT_EQ(CheckRandomWorld(seed), "") << seed;
     }
   });

@@ -128,6 +128,7 @@ Report RunScenario(const Scenario& scenario, const WorldOptions& given) {
   const int64_t device_before = world.DeviceBusyNs();
   const int64_t switching_before = world.DeviceSwitchingNs();
   RunUntil(world, scenario.duration_ns, &report);
+  if (options.at_end) options.at_end(world);
   const std::vector<int64_t> after = BusyNow(world);
   const auto window = static_cast<double>(scenario.duration_ns - scenario.warmup_ns);
   report.device_use = static_cast<double>(world.DeviceBusyNs() - device_before) / window;

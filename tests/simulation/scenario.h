@@ -82,6 +82,7 @@
 
 #include "base/result.h"
 #include "policy/compute/entitlement.h"
+#include "protocol/gang.h"
 #include "simgpu/core/config.h"
 
 namespace prorata::simulation {
@@ -126,7 +127,8 @@ struct ShareSpec {
   uint64_t memory_bytes = 0;
   std::vector<int> devices = {0};  // of its programs, lowest first
   // Not in the file but for `gang = true`; kNever is to compare with.
-  enum class Gang : uint8_t { kNever, kIfItStalls, kAlways } gang = Gang::kIfItStalls;
+  using Gang = protocol::Gang;
+  Gang gang = Gang::kAuto;
 };
 
 // From then on the share has these terms: those it had, and what the update names.

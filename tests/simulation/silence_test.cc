@@ -136,12 +136,11 @@ TEST(SilentAgent, StoppedUnderContention) {
 }
 
 TEST(SilentAgent, KilledUnderContention) {
-  Unmet("a share waits for up to 120 ms, and one has 0.068 of its 0.08, when the agent is killed",
-        [] {
-          for (uint64_t seed = 1; seed <= 10; ++seed) {
-            CheckSilence(seed, [](World& world) { world.agent()->Kill(kEndsNs); });
-          }
-        });
+  Unmet("with 3 of 60 seeds a share waits for up to 145 ms when the agent is killed", [] {
+    for (uint64_t seed = 1; seed <= 60; ++seed) {
+      CheckSilence(seed, [](World& world) { world.agent()->Kill(kEndsNs); });
+    }
+  });
 }
 
 // Service in the first tenth of a second after it is back: nobody pays for what it did by the rules

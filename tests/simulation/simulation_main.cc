@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "simulation/chrome_trace.h"
 #include "simulation/policies.h"
 #include "simulation/random_world.h"
 #include "simulation/report.h"
@@ -136,7 +137,10 @@ int main(int argc, char** argv) {
   app.add_option("--seed,--from", seed, "of the first run");
   app.add_option("--runs", runs, "so many runs, each with the next seed")
       ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--trace", trace_file, "write every event of the last run to this file");
+  app.add_option(
+      "--trace", trace_file,
+      "write every event of the last run to this file; of a scenario, and where the name "
+      "ends in .json, what `prorata debug trace` writes");
   bool table = false;
   app.add_flag("--table", table, "one line for each run");
   app.add_flag("--json", json, "one JSON object for each run");
@@ -176,7 +180,11 @@ int main(int argc, char** argv) {
           std::fprintf(stderr, "simulation: cannot write %s\n", trace_file.c_str());
           return 2;
         }
-        options.trace = &trace;
+        if (trace_file.ends_with(".json")) {
+          options.at_end = [&trace](World& world) { WriteChromeTrace(world, trace); };
+        } else {
+          options.trace = &trace;
+        }
       }
       const Report report = RunScenario(*scenario, options);
       met = met && report.met();

@@ -30,7 +30,7 @@ Scenario BusyPrograms(size_t count) {
 
 TEST(Totals, OneTo64ProgramsAreNoSlowerThanWithoutProrata) {
   for (const size_t count : {1, 2, 4, 8, 16, 32, 64}) {
-    for (uint64_t seed = 1; seed <= 2; ++seed) {
+    for (uint64_t seed = 1; seed <= SeedsToTry(2); ++seed) {
       Scenario scenario = BusyPrograms(count);
       scenario.machine.devices[0].memory_bytes = 64 * kGiB;
       const Report with = RunScenario(scenario, WithSeed(seed));
@@ -78,7 +78,7 @@ stop_ms = 5000
     ASSERT_TRUE(scenario) << scenario.error().message;
     for (const bool waits : {false, true}) {
       scenario->programs[0].per_sync = waits ? 16 : 0;
-      for (uint64_t seed = 1; seed <= 4; ++seed) {
+      for (uint64_t seed = 1; seed <= SeedsToTry(4); ++seed) {
         const Series seen = RunSeries(*scenario, WithSeed(seed), 100 * kMs);
         EXPECT_EQ(seen.failure, "");
         const double alone = seen.Part(0, 5, 20), again = seen.Part(0, 52, 70);
@@ -101,7 +101,7 @@ stop_ms = 5000
 // each has its part again.
 TEST(Totals, OnAFreeDeviceAKernelOf3SecondsIsNotWaitedForAndNotRepaid) {
   for (const bool own_share : {true, false}) {
-    for (uint64_t seed = 1; seed <= 3; ++seed) {
+    for (uint64_t seed = 1; seed <= SeedsToTry(3); ++seed) {
       Scenario scenario;
       scenario.duration_ns = 50 * kS;
       for (int i = 0; i < 3; ++i) AddProgram(scenario, 0);

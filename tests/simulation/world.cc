@@ -8,9 +8,8 @@ namespace {
 // A device that idles although a program waits for its lease, for longer than all of: a wake-up, a
 // drain's grace, an idle report, and the time after which a silent agent is found out.
 constexpr int64_t kLongestIdleNs = 500'000'000;
+constexpr int64_t kStarvedNs = 2'000'000'000;
 constexpr int64_t kWatchNs = 20'000'000;
-// A slice and a backlog bound.
-constexpr int64_t kMostQueuedNs = 33'000'000;
 
 }  // namespace
 
@@ -222,22 +221,6 @@ void World::ForgetWaits(Thread* thread) {
   std::erase_if(waits_, [thread](const Wait& wait) { return wait.thread == thread; });
 }
 
-// How long the members of a share may wait for its limit.
-int64_t World::PayBackNs(const SimulatedShare& share) const {
-  const double limit = share.spec.compute.limit.value();
-  int64_t most_ns = 0;
-  for (const ProgramSpec& program : scenario_.programs) {
-    if (limit >= 1 || program.share != share.spec.name) continue;
-    int64_t item_ns = program.kernel.high_ns;
-    for (const int64_t ns : program.kernel.choice_ns) item_ns = std::max(item_ns, ns);
-    item_ns *= std::max(1, program.graph);
-    const bool waits = program.behind_wait || program.host_function_ns > 0;
-    const int launches = 1 + program.blocked + (waits ? program.per_sync : 0);
-    most_ns += program.count * (kMostQueuedNs + launches * item_ns);
-  }
-  return static_cast<int64_t>(static_cast<double>(most_ns) / limit);
-}
-
 // --- Judging ------------------------------------------------------------------------------------
 
 void World::Trace(const char* what, uint32_t who, int64_t value) {
@@ -310,12 +293,51 @@ void World::WatchIdleness() {
   }
 }
 
-// Nobody waits for ever while the device idles: who is stopped, or lied, does not count, nor does
-// the time in which the agent is stopped or dead. A share with a limit may have to pay back what it
-// had beyond it: what was queued, and what was put behind a wait.
+// What the shares with a limit, and all under a ceiling, have to pay back of what they truly used:
+// they wait for that.
+void World::WatchDebts() {
+  std::map<std::pair<const SimulatedShare*, int>, int64_t> busy_ns;
+  for (const auto& process : processes_) {
+    const int64_t ns = process->BusyNs();
+    busy_ns[{process->share(), process->device()}] += ns;
+    busy_ns[{nullptr, process->device()}] += ns;
+  }
+  for (const auto& [of, ns] : busy_ns) {
+    const Fraction limit =
+        of.first == nullptr ? scenario_.elastic_ceiling : of.first->spec.compute.limit;
+    Debt& debt = debts_[of];
+    const auto paid_ns =
+        static_cast<int64_t>(static_cast<double>(now_ns() - debt.seen_ns) * limit.value());
+    debt.ns = std::max<int64_t>(0, debt.ns + ns - debt.busy_ns - paid_ns);
+    debt.busy_ns = ns;
+    debt.seen_ns = now_ns();
+  }
+}
+
+// A share that runs on all its devices at the same time waits for each of them.
+bool World::PaysBack(const Process& process) {
+  const std::vector<int>& devices = process.share()->spec.devices;
+  return std::any_of(devices.begin(), devices.end(), [&](int device) {
+    return debts_[{process.share(), device}].ns > 0 || debts_[{nullptr, device}].ns > 0;
+  });
+}
+
+// Where another of higher priority is always busy it has one slice in two seconds.
+bool World::IsBelowAnother(const Process& process) const {
+  const ShareSpec& spec = process.share()->spec;
+  return std::any_of(processes_.begin(), processes_.end(), [&](const auto& other) {
+    return other->alive() && other->share()->spec.compute.priority > spec.compute.priority &&
+           std::find(spec.devices.begin(), spec.devices.end(), other->device()) !=
+               spec.devices.end();
+  });
+}
+
+// Nobody waits for ever while the device idles: who is stopped, or lied, or pays back does not
+// count, nor does the time in which the agent is stopped or dead.
 void World::WatchWaiting() {
   if (agent_ == nullptr) return;
   WatchIdleness();
+  WatchDebts();
   const bool trouble = !agent_->alive() || agent_->troubled_until_ns() > now_ns();
   for (size_t i = 0; i < processes_.size(); ++i) {
     Process& process = *processes_[i];
@@ -323,10 +345,10 @@ void World::WatchWaiting() {
     const int64_t idle_ns = idle.long_ns + idle.stretch_ns;
     const bool counts = process.alive() && process.waits_for_lease() && !trouble &&
                         process.stopped_until_ns() <= now_ns() && process.connected() &&
-                        !process.lied();
+                        !process.lied() && !PaysBack(process);
     process.WatchIdle(counts, idle_ns);
-    if (!counts || process.idle_while_waiting_ns(idle_ns) <= kLongestIdleNs) continue;
-    if (process.idle_while_waiting_ns(idle_ns) > kLongestIdleNs + PayBackNs(*process.share())) {
+    const int64_t most_ns = kLongestIdleNs + (IsBelowAnother(process) ? kStarvedNs : 0);
+    if (counts && process.idle_while_waiting_ns(idle_ns) > most_ns) {
       Fail("program " + std::to_string(i) + " waits for its lease while the device idles");
     }
   }

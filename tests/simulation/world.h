@@ -6,9 +6,11 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "simgpu/core/machine.h"
@@ -21,11 +23,15 @@
 
 namespace prorata::simulation {
 
+class World;
+
 struct WorldOptions {
   uint64_t seed = 1;
   Delays delays;
   Mishaps mishaps;
   std::ostream* trace = nullptr;
+  std::function<void(World&)> at_end =
+      {};             // of a scenario: its time is over, its programs still run
   bool check = true;  // the properties of properties.h, while it runs
   bool watch_gaps = false;
   bool keep_shares = false;        // until the end; else a share ends with its last member
@@ -95,7 +101,9 @@ class World {
   void StartProgram(size_t spec);
   void WatchIdleness();
   void WatchWaiting();
-  int64_t PayBackNs(const SimulatedShare& share) const;
+  void WatchDebts();
+  bool PaysBack(const Process& process);
+  bool IsBelowAnother(const Process& process) const;
   void WatchGaps();
 
   const Scenario& scenario_;
@@ -119,6 +127,10 @@ class World {
     int64_t long_ns = 0;               // earlier stretches, but for the first millisecond of each
   };
   std::vector<Idleness> idle_;
+  struct Debt {  // of a share on a device, by its limit; of no share: by the device's ceiling
+    int64_t seen_ns = 0, busy_ns = 0, ns = 0;
+  };
+  std::map<std::pair<const SimulatedShare*, int>, Debt> debts_;
   GapWatch gaps_;
   std::string failure_;
 };

@@ -10,6 +10,7 @@ The same seed gives the same programs and the same choices of whom to kill when;
 interleave is the kernel's.
 """
 import argparse
+import contextlib
 import os
 import pathlib
 import random
@@ -146,6 +147,8 @@ class Programs:
         return status, program.command, said
 
     def kill(self, pid):
+        if self.living[pid].process.poll() is not None:
+            return  # it has ended: ended_by_themselves() judges that
         os.kill(pid, signal.SIGKILL)
         self.bury(pid)
         self.kills += 1
@@ -153,8 +156,9 @@ class Programs:
     def kill_agent(self):
         pids = self.machine.agent_pids()
         if pids:
-            os.kill(self.random.choice(pids), signal.SIGKILL)
-            self.agent_kills += 1
+            with contextlib.suppress(ProcessLookupError):  # it ends by itself when nobody is left
+                os.kill(self.random.choice(pids), signal.SIGKILL)
+                self.agent_kills += 1
 
     def hang_nvml(self):
         """Begins or ends that no call of NVML comes back to the agent."""
@@ -295,6 +299,9 @@ def main():
     programs = Programs(seed)
     try:
         programs.run(seconds * 2 / 3)
+    except AssertionError:
+        print("--- agent log\n" + programs.machine.agent_log()[-8000:], flush=True)
+        raise
     finally:
         programs.close()
 

@@ -1,5 +1,8 @@
 """A member that writes anything into its usage memory, at any moment, beside two honest ones: those keep
-their memory to the byte and their time, by the device's own account."""
+their memory to the byte and their time, by the device's own account.
+
+PRORATA_LIAR_SECONDS (20) is how long it lies. Over minutes the honest ones' time is held to a point.
+"""
 import json
 import mmap
 import os
@@ -16,9 +19,11 @@ import promises  # pylint: disable=wrong-import-position
 from promises import at_least, busy, harness  # pylint: disable=wrong-import-position
 
 DILATION = 4
-SECONDS = 5         # of the machine: 20 s for the test
+LIES_S = float(os.environ.get("PRORATA_LIAR_SECONDS", 20))
+SECONDS = LIES_S / DILATION  # of the machine
 REQUEST = 0.35      # of each honest one; the liar's is 0.3
-POINTS = 0.05
+POINTS = 0.05 if LIES_S < 300 else 0.01
+TOLD_S = 3
 WORDS = (128 + 256) // 8  # the header, and what is said of the only device
 MOST = (1 << 64) - 1
 
@@ -47,11 +52,17 @@ class Liar(threading.Thread):
 
 
 class BesideALiar(promises.PromiseCase):
-    def events(self, machine, share):
-        status, out, err = machine.call([harness.PRORATA, "events", "--all", "--no-follow", "--json",
-                                         "--share", share])
-        self.assertEqual(status, 0, err)
-        return [json.loads(line) for line in out.splitlines()]
+    def follow(self, machine):
+        """Has all events written down as they come: the agent keeps a thousand, and a liar makes more."""
+        path = machine.folder / "events.jsonl"
+        with open(path, "w", encoding="utf-8") as file:
+            machine.start([harness.PRORATA, "events", "--all", "--json"], stdout=file)
+        return path
+
+    def events(self, path, share):
+        told = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(True)
+                if line.endswith("\n")]
+        return [event for event in told if event.get("share") == share and "time_unix_ms" in event]
 
     def check_memory(self, run, outcome):
         """What is shown of an honest share is what the device has of its process."""
@@ -75,23 +86,29 @@ class BesideALiar(promises.PromiseCase):
         try:
             run.start()
             liar = Liar(run.processes["liar"].pid, seed)
+            path = self.follow(run.machine)
             run.begin()
             run.sleep_until(time.monotonic(), 0.3)
+            print(f"the machine's load before: {os.getloadavg()}")
             begun_ms = time.time() * 1000
             liar.start()
             outcome = run.window(SECONDS)
+            # Also of what the device ran: a machine that stalls takes from all, a liar from the others.
+            print("device time: " + ", ".join(
+                f"{name} {outcome.device_time(name):.4f} "
+                f"({outcome.device_time(name) / outcome.busy[0]:.4f} of what ran)"
+                for name in ("one", "two", "liar")))
             self.check_memory(run, outcome)
+            print("the honest ones' memory is exact")
             liar.stop()
             told = {}
-            for event in self.events(run.machine, "liar"):
+            for event in self.events(path, "liar"):
                 told.setdefault(event["event"], round((event["time_unix_ms"] - begun_ms) / 1000, 1))
             print(f"{liar.lies} lies; the liar ran {outcome.device_time('liar'):.3f}; told first, in "
                   f"seconds after the first lie: {told}")
-            # Counters that jump are told at once; a false claim of memory when it has stayed for three
-            # looks, which such a liar leaves to chance.
-            self.assertTrue({"refusal", "ungoverned_functions", "false_usage"} & told.keys(), told)
+            self.assertLessEqual(told.get("false_usage", LIES_S), TOLD_S, told)
             for name in ("one", "two"):
-                self.assertEqual([e["event"] for e in self.events(run.machine, name)],
+                self.assertEqual([e["event"] for e in self.events(path, name)],
                                  ["share_created", "member_joined"], name)
         finally:
             run.close()

@@ -2,7 +2,7 @@
 import sys
 import threading
 
-from cuda import *  # pylint: disable=wildcard-import,unused-wildcard-import
+from zoo import *  # pylint: disable=wildcard-import,unused-wildcard-import
 
 FloatArray = ctypes.c_float * 1024
 BYTES = ctypes.sizeof(FloatArray)

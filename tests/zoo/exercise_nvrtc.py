@@ -1,5 +1,5 @@
 """NVRTC 11, 12 or 13: CUDA C++ compiled to PTX and to a cubin, loaded by the driver, launched."""
-from cuda import *  # pylint: disable=wildcard-import,unused-wildcard-import
+from zoo import *  # pylint: disable=wildcard-import,unused-wildcard-import
 
 SOURCE = b"""
 __device__ int counter;

@@ -12,7 +12,7 @@ warnings.filterwarnings("ignore")
 import shutil
 
 import torch
-from cuda import expect_equal, finish, step
+from zoo import expect_equal, finish, step
 
 
 def main():

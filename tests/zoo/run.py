@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The zoo: NVIDIA's own libraries and PyTorch on the simulated GPU, each in a process and on a machine
+"""The zoo: NVIDIA's own libraries, PyTorch and other clients on the simulated GPU, each in a process and on a machine
 of its own, once alone on the simulated driver and once on a share under `prorata run`.
 
     tests/zoo/run.py --build BUILD --tier light|all [--only TEXT]
@@ -37,6 +37,10 @@ def pytorch(name, program, *arguments):
     return Exercise(name, "cuda13", "torch", "torch", program, arguments)
 
 
+def client(name, wheel, program, *arguments, environment="cuda13"):
+    return Exercise(name, environment, "clients", wheel, program, arguments)
+
+
 def cuda_exercises(major, suffix, cudnn):
     environment = f"cuda{major}"
     def one(name, part, wheel, program, **more):
@@ -60,9 +64,19 @@ EXERCISES = [*cuda_exercises(11, "-cu11", "nvidia-cudnn-cu11"),
              pytorch("PyTorch, cudaMallocAsync", "pytorch", "backend:cudaMallocAsync"),
              pytorch("PyTorch: training", "pytorch_training"),
              pytorch("PyTorch: two processes", "pytorch_processes"),
-             pytorch("PyTorch: torch.compile", "pytorch_compile")]
+             pytorch("PyTorch: torch.compile", "pytorch_compile"),
+             client("CuPy", "cupy-cuda13x", "cupy"),
+             client("JAX", "jax", "jax"),
+             client("JAX, its pool taken at once", "jax", "jax", "preallocate"),
+             client("JAX, no pool", "jax", "jax", "platform"),
+             client("Numba", "numba-cuda", "numba"),
+             client("ONNX Runtime", "onnxruntime-gpu", "onnxruntime"),
+             client("CTranslate2", "ctranslate2", "ctranslate2", environment="cuda12"),
+             client("CTranslate2, cub_caching", "ctranslate2", "ctranslate2", "cub_caching",
+                    environment="cuda12"),
+             client("bitsandbytes", "bitsandbytes", "bitsandbytes")]
 
-INTRO = """# The zoo: what NVIDIA's own libraries do on the simulated GPU
+INTRO = """# The zoo: what NVIDIA's own libraries, and those above them, do on the simulated GPU
 
 Written by `make test-zoo` (and, for the rows marked *light*, by `make test-zoo ZOO=light`, which CI
 runs): do not edit. Every exercise is a program of its own in [tests/zoo](../tests/zoo), on a simulated
@@ -96,7 +110,9 @@ def run_once(harness, exercise, python, arguments, on_a_share):
     """The exercise's report; raises AssertionError with what it wrote last."""
     machine = harness.Machine()
     try:
-        environment = {"ZOO_CUDA_MAJOR": exercise.environment.removeprefix("cuda")}
+        # A home of its own: compiled kernels are kept there, and nothing is to be found compiled.
+        environment = {"ZOO_CUDA_MAJOR": exercise.environment.removeprefix("cuda"),
+                       "HOME": str(machine.folder)}
         command = [python, ROOT / "tests" / "zoo" / f"exercise_{exercise.program}.py", *arguments]
         if on_a_share:
             machine.start_agent()
@@ -144,7 +160,7 @@ def run_exercise(harness, exercise, build, kernels):
             results[way] = "FAILED: " + last_step(str(error))
             failed.append((f"{exercise.name}, {way}", str(error)))
             print(f"zoo: FAILED  {exercise.name}, {way}:\n{error}", flush=True)
-    version, size = next(part[exercise.wheel] for part in found.values() if exercise.wheel in part)
+    version, size, _ = next(part[exercise.wheel] for part in found.values() if exercise.wheel in part)
     light = ", *light*" if exercise.part == "light" else ""
     row = (f"| {exercise.name}{light} | {report['version'] if report else '?'} | "
            f"{exercise.wheel} {version} | {size / 1e6:.0f} | "

@@ -15,12 +15,18 @@ constexpr int kRounds = 4;       // a revoked lease may be drained at once, and 
 constexpr int64_t kBesideRequestsNs = LeasePolicy::kBacklogNs;
 // A share below another's priority keeps at least this much submitted, or its device idles.
 constexpr int64_t kMinBacklogNs = 250'000;
+// A deadline that is kept later than this is written into the trace. What waking a thread takes on
+// a machine that is not overloaded stays below it.
+constexpr int64_t kLateNs = 2'000'000;
 
 }  // namespace
 
 DeviceLeases::Outcome DeviceLeases::Add(Key key, ShareTime& share,
                                         const policy::ComputeTerms& terms, int64_t now_ns) {
-  shares_[key] = {&share, terms, {}};
+  OnDevice& on = shares_[key] = {};
+  on.time = &share;
+  on.terms = terms;
+  trace_.Begin(on.traced, key, now_ns);
   policy_->Add(key, terms, share.Look(now_ns), now_ns);
   BoundBacklogs();
   const uint32_t sequence = share.WriteLease(false, false);
@@ -31,7 +37,10 @@ DeviceLeases::Outcome DeviceLeases::Add(Key key, ShareTime& share,
 
 DeviceLeases::Outcome DeviceLeases::Remove(Key key, int64_t now_ns) {
   policy_->Remove(key, now_ns);
-  shares_.erase(key);
+  if (const auto found = shares_.find(key); found != shares_.end()) {
+    trace_.End(found->second.traced, now_ns);
+    shares_.erase(found);
+  }
   BoundBacklogs();
   return Touch(now_ns);
 }
@@ -63,6 +72,8 @@ void DeviceLeases::BoundBacklogs() {
 
 DeviceLeases::Outcome DeviceLeases::ResetAfterOutage(int64_t now_ns) {
   audits_ = false;
+  promised_ns_ = kNever;
+  trace_.Outage(now_ns);
   std::vector<Change> closed;
   for (auto& [key, on] : shares_) {
     on.charged_before_ns += policy_->State(key).charged_ns;
@@ -84,12 +95,16 @@ DeviceLeases::Outcome DeviceLeases::Audit(const std::map<Key, int64_t>& ran_ns, 
   for (const auto& [key, ns] : ran_ns) {
     if (shares_.contains(key)) ran.push_back({key, static_cast<double>(ns)});
   }
-  policy_->Audit(ran, now_ns);
+  for (const LeasePolicy::Correction& correction : policy_->Audit(ran, now_ns)) {
+    const auto by_ns = static_cast<int64_t>(correction.charged_ns);
+    trace_.Audited(shares_.at(correction.share).traced, by_ns, now_ns);
+  }
   return Touch(now_ns);
 }
 
 DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
   Outcome outcome;
+  if (promised_ns_ < now_ns - kLateNs) trace_.Late(now_ns - promised_ns_, now_ns);
   for (int round = 0; round < kRounds; ++round) {
     ShowWhatIsSeen(now_ns);
     const LeasePolicy::Decisions decisions = policy_->Decide(now_ns);
@@ -102,14 +117,21 @@ DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
     }
   }
   for (auto& [key, on] : shares_) {
-    on.time->SetContendedBacklog(std::min(on.bound_ns, policy_->State(key).backlog_ns));
+    on.state = policy_->State(key);
+    on.time->SetContendedBacklog(std::min(on.bound_ns, on.state.backlog_ns));
   }
+  promised_ns_ = outcome.next_ns;
   NoteWhatIsHeld(now_ns);
+  WriteTrace(now_ns);
   return outcome;
 }
 
 void DeviceLeases::ShowWhatIsSeen(int64_t now_ns) {
-  for (auto& [key, on] : shares_) policy_->Observe(key, on.time->Look(now_ns));
+  for (auto& [key, on] : shares_) {
+    const LeasePolicy::Work work = on.time->Look(now_ns);
+    on.blocked = work.blocked;
+    policy_->Observe(key, work);
+  }
   for (auto& [key, on] : shares_) {
     const ShareTime& time = *on.time;
     if (time.open()) {
@@ -126,6 +148,10 @@ void DeviceLeases::ShowWhatIsSeen(int64_t now_ns) {
   }
 }
 
+uint64_t DeviceLeases::ChargedNs(const OnDevice& on) const {
+  return static_cast<uint64_t>(std::max(0.0, on.charged_before_ns + on.state.charged_ns));
+}
+
 uint64_t DeviceLeases::ChargedNs(Key key) const {
   const auto found = shares_.find(key);
   if (found == shares_.end()) return 0;
@@ -133,9 +159,9 @@ uint64_t DeviceLeases::ChargedNs(Key key) const {
   return static_cast<uint64_t>(std::max(0.0, charged_ns));
 }
 
-DeviceLeases::Held DeviceLeases::WhatHolds(Key key, const OnDevice& on) const {
+DeviceLeases::Held DeviceLeases::WhatHolds(const OnDevice& on) const {
   if (on.time->open()) return Held::kNot;
-  const LeasePolicy::ShareState state = policy_->State(key);
+  const LeasePolicy::ShareState& state = on.state;
   if (state.phase == Phase::kStalled) return Held::kStalled;
   // What was submitted under the lease still runs: that is no waiting.
   if (state.phase == Phase::kDraining || !on.time->AnyWaiting()) return Held::kNot;
@@ -154,13 +180,48 @@ void DeviceLeases::NoteWhatIsHeld(int64_t now_ns) {
     if (held.now == Held::kForOthers) held.for_others_ns += passed_ns;
     if (held.now == Held::kByLimit) held.by_limit_ns += passed_ns;
     if (held.now == Held::kStalled) held.stalled_ns += passed_ns;
-    held.now = WhatHolds(key, on);
+    held.now = WhatHolds(on);
   }
+}
+
+DeviceTrace::Seen DeviceLeases::SeenOf(const OnDevice& on) const {
+  return {.state = on.state,
+          .priority = on.terms.priority,
+          .contended = on.time->open() && on.time->contended(),
+          .blocked = on.blocked,
+          .by_limit = on.held.now == Held::kByLimit,
+          .charged_ns = static_cast<int64_t>(ChargedNs(on))};
+}
+
+DeviceTrace::Others DeviceLeases::ShowAll() const {
+  DeviceTrace::Others others;
+  for (const auto& [key, on] : shares_) others.Show(SeenOf(on));
+  return others;
+}
+
+void DeviceLeases::WriteTrace(int64_t now_ns) {
+  const DeviceTrace::Others others = ShowAll();
+  for (auto& [key, on] : shares_) trace_.Write(on.traced, SeenOf(on), others, now_ns);
+  trace_.WriteDevice(others, now_ns);
+}
+
+void DeviceLeases::WriteKeyframes(int64_t now_ns) {
+  const DeviceTrace::Others others = ShowAll();
+  for (auto& [key, on] : shares_) trace_.Keyframe(on.traced, SeenOf(on), others, now_ns);
+  trace_.KeyframeOfDevice(others, now_ns);
+}
+
+void DeviceLeases::TraceEvent(const Key* key, protocol::EventKind kind, int64_t now_ns) {
+  if (key == nullptr) return trace_.Event(nullptr, kind, now_ns);
+  const auto found = shares_.find(*key);
+  if (found != shares_.end()) trace_.Event(&found->second.traced, kind, now_ns);
 }
 
 void DeviceLeases::Sample(int64_t now_ns) {
   if (shares_.empty()) return moments_.clear();
+  for (auto& [key, on] : shares_) on.state = policy_->State(key);
   NoteWhatIsHeld(now_ns);
+  WriteKeyframes(now_ns);
   Moment& moment = moments_.emplace_back();
   moment.when_ns = now_ns;
   uint32_t at_work = 0;

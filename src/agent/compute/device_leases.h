@@ -2,7 +2,7 @@
 
 // The agent's decisions on one device: a policy::LeasePolicy decides; this shows it what members
 // publish, and writes the lease words. Messages and time in, changed leases and a deadline out; no
-// clock, timer or socket (leases.h adds them; the one-process simulation has its own).
+// clock, timer or socket (lease_scheduler.h brings the devices of a machine together).
 //
 // What a share is doing is read from its members' usage memory whenever something happens (a
 // message, a deadline, the tick): messages say that there is something to see, and a lost or false
@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "agent/compute/device_trace.h"
 #include "agent/compute/share_time.h"
 #include "policy/compute/time_sharing.h"
 
@@ -76,6 +77,13 @@ class DeviceLeases {
   const char* CheckInvariants() const { return policy_->CheckInvariants(); }
   uint64_t ChargedNs(Key key) const;  // since Add
   bool empty() const { return shares_.empty(); }
+
+  // What happened here (device_trace.h). The name of a share, for people; and an event of it, or of
+  // the device (null).
+  const TraceRing& trace() const { return trace_.ring(); }
+  void NameInTrace(Key key, const std::string& name) { trace_.Name(shares_.at(key).traced, name); }
+  void TraceEvent(const Key* key, protocol::EventKind kind, int64_t now_ns);
+
   // For GangLeases: what it is told takes effect with the next Touch.
   policy::LeasePolicy& policy() { return *policy_; }
 
@@ -92,8 +100,11 @@ class DeviceLeases {
     ShareTime* time = nullptr;
     policy::ComputeTerms terms;
     HeldTimes held;
-    int64_t bound_ns = kNever;     // of its backlog, for the sake of others that may wake
-    double charged_before_ns = 0;  // until the last ResetAfterOutage
+    int64_t bound_ns = kNever;              // of its backlog, for the sake of others that may wake
+    double charged_before_ns = 0;           // until the last ResetAfterOutage
+    policy::LeasePolicy::ShareState state;  // after the last decision
+    bool blocked = false;                   // as Work::blocked
+    DeviceTrace::Live traced;
   };
   struct Counts {
     uint64_t charged_ns = 0;
@@ -107,7 +118,12 @@ class DeviceLeases {
   void ShowWhatIsSeen(int64_t now_ns);
   void BoundBacklogs();
   void NoteWhatIsHeld(int64_t now_ns);
-  Held WhatHolds(Key key, const OnDevice& on) const;
+  Held WhatHolds(const OnDevice& on) const;
+  uint64_t ChargedNs(const OnDevice& on) const;
+  DeviceTrace::Seen SeenOf(const OnDevice& on) const;
+  DeviceTrace::Others ShowAll() const;
+  void WriteTrace(int64_t now_ns);
+  void WriteKeyframes(int64_t now_ns);
   uint64_t ChargedSince(const Moment& moment) const;
 
   std::unique_ptr<policy::LeasePolicy> policy_;
@@ -115,6 +131,8 @@ class DeviceLeases {
   bool audits_ = false;  // there was an audit since it began, or began anew
   int64_t noted_ns_ = 0;
   std::deque<Moment> moments_;
+  DeviceTrace trace_;
+  int64_t promised_ns_ = kNever;  // the deadline that the last Touch gave
 };
 
 }  // namespace prorata::agent

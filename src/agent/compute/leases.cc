@@ -8,8 +8,6 @@
 #include <climits>
 #include <utility>
 
-#include "base/check.h"
-
 namespace prorata::agent {
 namespace {
 
@@ -17,109 +15,65 @@ void WakeAll(std::atomic<uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+std::vector<std::unique_ptr<policy::LeasePolicy>> NewPolicies(size_t count) {
+  std::vector<std::unique_ptr<policy::LeasePolicy>> policies(count);
+  for (auto& policy : policies) policy = std::make_unique<policy::TimeSharing>();
+  return policies;
+}
+
 }  // namespace
 
 Leases::Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock& clock,
                const Heartbeat& heartbeat)
-    : clock_(clock), heartbeat_(heartbeat), gangs_deadline_(loop, [this] { StepGangs(); }) {
-  std::vector<DeviceLeases*> all;
+    : clock_(clock),
+      heartbeat_(heartbeat),
+      scheduler_(*this, NewPolicies(devices)),
+      gangs_deadline_(loop, [this] { scheduler_.StepGangs(); }),
+      began_ns_(clock.NowNs()) {
   for (size_t i = 0; i < devices; ++i) {
-    all.push_back(
-        &devices_.emplace_back(std::make_unique<Device>(loop, [this, i] { Touch(i); }))->leases);
+    devices_.push_back(std::make_unique<Device>(loop, [this, i] { Touch(i); }));
   }
-  gangs_ = GangLeases(std::move(all));
 }
 
 void Leases::SetElasticCeiling(size_t number, Fraction ceiling) {
-  Device& device = *devices_[number];
-  PRORATA_CHECK(device.leases.empty());
-  device.elastic_ceiling = ceiling;
+  devices_[number]->elastic_ceiling = ceiling;
   policy::TimeSharingOptions options;
   options.elastic_ceiling = ceiling;
-  device.leases = DeviceLeases(options);
+  scheduler_.SetPolicy(number, std::make_unique<policy::TimeSharing>(options));
 }
 
 void Leases::Add(Share& share) {
+  std::vector<LeaseScheduler::OnDevice> devices;
   for (uint32_t i = 0; i < share.device_count(); ++i) {
     const DeviceOfShare& on = share.config().devices[i];
-    Device& device = *devices_[on.device];
-    device.shares[share.id()] = &share;
-    CarryOut(on.device, device.leases.Add(share.id(), share.time(i), on.compute, clock_.NowNs()));
+    devices.push_back({on.device, &share.time(i), on.compute});
   }
-  AddToGangs(share);
+  shares_[share.id()] = &share;
+  scheduler_.Add(share.id(), share.config().name, devices, share.config().gang);
 }
 
-void Leases::AddToGangs(Share& share) {
-  const protocol::Gang gang = share.config().gang;
-  if (share.device_count() < 2 || gang == protocol::Gang::kNever) return;
-  std::vector<size_t> devices;
-  for (const DeviceOfShare& on : share.config().devices) devices.push_back(on.device);
-  candidates_[share.id()] = {&share};
-  gangs_.Add(share.id(), std::move(devices), gang == protocol::Gang::kAlways);
-  StepGangs();
-}
-
-void Leases::SetGang(Share& share) {
-  const protocol::Gang gang = share.config().gang;
-  if (!candidates_.contains(share.id())) return AddToGangs(share);
-  if (gang == protocol::Gang::kNever) {
-    candidates_.erase(share.id());
-    gangs_.Leave(share.id(), clock_.NowNs());
-    return TouchAll(share);
-  }
-  gangs_.SetRequested(share.id(), gang == protocol::Gang::kAlways);
-  StepGangs();
-}
+void Leases::SetGang(Share& share) { scheduler_.SetGang(share.id(), share.config().gang); }
 
 void Leases::Remove(Share& share) {
-  candidates_.erase(share.id());
-  gangs_.Remove(share.id());
-  for (const DeviceOfShare& on : share.config().devices) {
-    Device& device = *devices_[on.device];
-    device.shares.erase(share.id());
-    CarryOut(on.device, device.leases.Remove(share.id(), clock_.NowNs()));
-  }
+  scheduler_.Remove(share.id());
+  shares_.erase(share.id());
 }
 
 void Leases::SetTerms(Share& share, uint32_t index) {
   const DeviceOfShare& on = share.config().devices[index];
-  CarryOut(on.device, devices_[on.device]->leases.SetTerms(share.id(), on.compute, clock_.NowNs()));
+  scheduler_.SetTerms(share.id(), on.device, on.compute);
 }
 
 void Leases::TouchAll(const Share& share) {
   for (const DeviceOfShare& on : share.config().devices) Touch(on.device);
 }
 
-void Leases::Touch(size_t number) {
-  if (silences_ != heartbeat_.silences()) return ResetAfterOutage();
-  CarryOut(number, devices_[number]->leases.Touch(clock_.NowNs()));
+void Leases::GangChanged(uint64_t id, bool begun) {
+  if (on_gang) on_gang(*shares_.at(id), begun);
 }
 
-void Leases::ResetAfterOutage() {
-  silences_ = heartbeat_.silences();
-  gangs_.ResetAfterOutage();
-  for (size_t number = 0; number < devices_.size(); ++number) {
-    WriteOut(number, devices_[number]->leases.ResetAfterOutage(clock_.NowNs()));
-  }
-  StepGangs();
-}
-
-void Leases::CarryOut(size_t number, const DeviceLeases::Outcome& outcome) {
-  WriteOut(number, outcome);
-  StepGangs();
-}
-
-void Leases::StepGangs() {
-  if (candidates_.empty()) return;
-  const GangLeases::Outcome outcome = gangs_.Step(clock_.NowNs());
-  for (const auto& [number, decided] : outcome.devices) WriteOut(number, decided);
-  for (auto& [id, candidate] : candidates_) {
-    const bool is_gang = gangs_.IsGang(id);
-    if (std::exchange(candidate.is_gang, is_gang) == is_gang) continue;
-    const bool seen = candidate.share->config().gang == protocol::Gang::kAuto;
-    if (seen && on_gang) on_gang(*candidate.share, is_gang);
-  }
-  MoveTo(gangs_deadline_, outcome.next_ns);
+void Leases::SetDeadline(size_t number, int64_t when_ns) {
+  MoveTo(devices_[number]->deadline, when_ns);
 }
 
 void Leases::MoveTo(Deadline& deadline, int64_t when_ns) {
@@ -127,21 +81,17 @@ void Leases::MoveTo(Deadline& deadline, int64_t when_ns) {
   deadline.In(clock_.RealNs(std::max<int64_t>(1, when_ns - clock_.NowNs())));
 }
 
-void Leases::WriteOut(size_t number, const DeviceLeases::Outcome& outcome) {
-  Device& device = *devices_[number];
-  for (const DeviceLeases::Change& change : outcome.changes) {
-    Share& share = *device.shares.at(change.share);
-    const uint32_t index = *share.IndexOf(number);
-    // Launching threads that wait for it; helpers get the message.
-    std::atomic<uint32_t>& lease = share.limits()->devices[index].lease;
-    if ((lease.load() & protocol::kLeaseOpen) != 0) WakeAll(lease);
-    for (const Member* member : share.Members()) {
-      if (member->connection == nullptr) continue;
-      member->connection->SendMessage(protocol::MessageType::kLeaseChanged,
-                                      protocol::LeaseEvent{index, change.sequence});
-    }
+void Leases::LeaseChanged(size_t number, uint64_t id, uint32_t sequence) {
+  Share& share = *shares_.at(id);
+  const uint32_t index = *share.IndexOf(number);
+  // Launching threads that wait for it; helpers get the message.
+  std::atomic<uint32_t>& lease = share.limits()->devices[index].lease;
+  if ((lease.load() & protocol::kLeaseOpen) != 0) WakeAll(lease);
+  for (const Member* member : share.Members()) {
+    if (member->connection == nullptr) continue;
+    member->connection->SendMessage(protocol::MessageType::kLeaseChanged,
+                                    protocol::LeaseEvent{index, sequence});
   }
-  MoveTo(device.deadline, outcome.next_ns);
 }
 
 void Leases::Idle(Share& share, Member& member, uint32_t index, uint32_t sequence) {
@@ -154,20 +104,8 @@ void Leases::Drained(Share& share, Member& member, uint32_t index, uint32_t sequ
   Touch(share.config().devices[index].device);
 }
 
-void Leases::Tick() {
-  for (size_t number = 0; number < devices_.size(); ++number) {
-    Device& device = *devices_[number];
-    device.leases.Sample(clock_.NowNs());
-    if (!device.leases.empty()) Touch(number);
-  }
-}
-
-void Leases::Audit(size_t number, const std::map<uint64_t, int64_t>& ran_ns) {
-  CarryOut(number, devices_[number]->leases.Audit(ran_ns, clock_.NowNs()));
-}
-
 void Leases::Describe(Share& share, uint32_t index, protocol::ShareDevice& out) {
-  const DeviceLeases& leases = devices_[share.config().devices[index].device]->leases;
+  const DeviceLeases& leases = scheduler_.device(share.config().devices[index].device);
   const policy::LeasePolicy::ShareState state = leases.State(share.id());
   out.entitled = state.entitled;
   out.open = state.phase == policy::LeasePolicy::Phase::kRunning;
@@ -185,8 +123,21 @@ void Leases::Describe(Share& share, uint32_t index, protocol::ShareDevice& out) 
   out.undrained_part = recent->stalled;
 }
 
+void Leases::TraceEvent(const protocol::Event& event) {
+  for (size_t number = 0; number < devices_.size(); ++number) {
+    if (event.gpu && *event.gpu != number) continue;
+    if (event.share.empty()) {
+      scheduler_.TraceEvent(number, nullptr, event.kind);
+      continue;
+    }
+    for (const auto& [id, share] : shares_) {
+      if (share->config().name == event.share) scheduler_.TraceEvent(number, &id, event.kind);
+    }
+  }
+}
+
 double Leases::Busy(size_t number) const {
-  return devices_[number]->leases.GpuTime(clock_.NowNs());
+  return scheduler_.device(number).GpuTime(clock_.NowNs());
 }
 
 }  // namespace prorata::agent

@@ -1,18 +1,15 @@
 #pragma once
 
-// Turns on the devices: DeviceLeases decides; this brings it the clock and the members' words,
-// keeps its deadlines, and wakes and notifies whom its leases concern.
+// The agent's leases: LeaseScheduler with the agent's clock, timers, futexes and connections.
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
-#include "agent/compute/device_leases.h"
-#include "agent/compute/gang_leases.h"
+#include "agent/compute/lease_scheduler.h"
 #include "agent/deadline.h"
 #include "agent/heartbeat.h"
 #include "agent/share.h"
@@ -21,9 +18,9 @@
 
 namespace prorata::agent {
 
-class Leases {
+class Leases final : private LeaseScheduler::Host {
  public:
-  // `clock` and `heartbeat` must outlive it; turns are measured in the clock's time.
+  // `clock` and `heartbeat` must outlive it; slices are measured in the clock's time.
   Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock& clock,
          const Heartbeat& heartbeat);
 
@@ -41,53 +38,54 @@ class Leases {
   void SetTerms(Share& share, uint32_t index);
   // Its ShareConfig::gang is another now.
   void SetGang(Share& share);
-  bool RunsAsGang(const Share& share) const { return gangs_.IsGang(share.id()); }
+  bool RunsAsGang(const Share& share) const { return scheduler_.IsGang(share.id()); }
 
   // Something changed on this device (Wanted, a death, a join): look at it again.
-  void Touch(size_t device);
+  void Touch(size_t device) { scheduler_.Touch(device); }
   void TouchAll(const Share& share);
   void Idle(Share& share, Member& member, uint32_t index, uint32_t sequence);
   void Drained(Share& share, Member& member, uint32_t index, uint32_t sequence);
 
-  // Each tenth of a second: remembers what Describe tells of the last second, and looks at every
-  // device, in case a message was lost.
-  void Tick();
+  // LeaseScheduler::Tick, each tenth of a second.
+  void Tick() { scheduler_.Tick(); }
   // By NVML the kernels of each share (by id) ran for so many nanoseconds on the device since the
   // last call.
-  void Audit(size_t number, const std::map<uint64_t, int64_t>& ran_ns);
+  void Audit(size_t number, const std::map<uint64_t, int64_t>& ran_ns) {
+    scheduler_.Audit(number, ran_ns);
+  }
   void Describe(Share& share, uint32_t index, protocol::ShareDevice& out);
   double Busy(size_t device) const;  // the shares together, as DeviceLeases
+
+  // For `prorata debug trace`: what happened on a device, the clock that its times are of, and
+  // since when it is recorded. An event of a share, or of a device, becomes part of it.
+  const TraceRing& trace(size_t device) const { return scheduler_.device(device).trace(); }
+  int64_t now_ns() const { return clock_.NowNs(); }
+  int64_t traced_since_ns() const { return began_ns_; }
+  void TraceEvent(const protocol::Event& event);
 
  private:
   struct Device {
     Device(boost::asio::io_context& loop, std::function<void()> touch)
         : deadline(loop, std::move(touch)) {}
-    DeviceLeases leases;
     Fraction elastic_ceiling = Fraction::One();
     Deadline deadline;
-    std::map<uint64_t, Share*> shares;
   };
 
-  // A share that may become a gang.
-  struct Candidate {
-    Share* share;
-    bool is_gang = false;
-  };
-
-  void ResetAfterOutage();
-  void AddToGangs(Share& share);
-  void CarryOut(size_t number, const DeviceLeases::Outcome& outcome);
-  void WriteOut(size_t number, const DeviceLeases::Outcome& outcome);
-  void StepGangs();
+  int64_t NowNs() const override { return clock_.NowNs(); }
+  uint64_t Outages() const override { return heartbeat_.silences(); }
+  void LeaseChanged(size_t device, uint64_t share, uint32_t sequence) override;
+  void SetDeadline(size_t device, int64_t when_ns) override;
+  void SetGangsDeadline(int64_t when_ns) override { MoveTo(gangs_deadline_, when_ns); }
+  void GangChanged(uint64_t share, bool begun) override;
   void MoveTo(Deadline& deadline, int64_t when_ns);
 
   const DilatedClock& clock_;
   const Heartbeat& heartbeat_;
   std::vector<std::unique_ptr<Device>> devices_;
-  GangLeases gangs_{{}};
-  std::map<uint64_t, Candidate> candidates_;
+  std::map<uint64_t, Share*> shares_;
+  LeaseScheduler scheduler_;
   Deadline gangs_deadline_;
-  uint64_t silences_ = 0;  // of the heartbeat, at the last reset
+  const int64_t began_ns_;
 };
 
 }  // namespace prorata::agent

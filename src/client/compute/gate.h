@@ -124,10 +124,23 @@ class LaunchWait {
     *next = {Do::kAwaitLease, lease, kPollFailsafeNs};
     if (HeartbeatLost(world)) return BucketAllows(world, limits, compute);
     if (failsafe) return open;  // the heart beats again; the helper will notice
-    NotifyWanted(world, compute, lease);
-    next->timeout_ns = waited_ == lease + 1 ? kPollLeaseAgainNs : kPollLeaseNs;
+    const bool again = waited_ == lease + 1;
+    if (!again) drain_reports_ = WillReportDrain(world, compute, lease);
+    const bool drained = world.Usage(device_).drained_sequence.load() == SequenceOf(lease);
+    if (!drain_reports_ || (again && !drained)) NotifyWanted(world, compute, lease);
+    next->timeout_ns = again ? kPollLeaseAgainNs : kPollLeaseNs;
     waited_ = lease + 1;
     return false;
+  }
+
+  // Whether the helper has yet to report that the member's work has drained. The agent reads
+  // `waiting` then, in which this thread is counted already: a message of its own would only wake
+  // the agent once more. Work behind waits may not drain for long. A helper that is late is not
+  // relied on: after the first time-out the thread reports by itself.
+  template <typename World>
+  bool WillReportDrain(World& world, DeviceCompute& compute, uint32_t lease) {
+    return world.Usage(device_).drained_sequence.load() != SequenceOf(lease) &&
+           compute.occupancy.reasons() != 0 && compute.blocked.load() == 0;
   }
 
   template <typename World>
@@ -151,7 +164,8 @@ class LaunchWait {
   uint32_t device_;
   bool counted_ = false;
   bool at_bound_ = false;
-  uint32_t waited_ = 0;  // the lease word plus one that it has waited for once
+  uint32_t waited_ = 0;         // the lease word plus one that it has waited for once
+  bool drain_reports_ = false;  // of that lease: WillReportDrain
   // Since when it has found the backlog full; 0: it has not. Also while the lease is closed: that
   // may open for less than kGiveUpNs each time.
   int64_t full_since_ns_ = 0;

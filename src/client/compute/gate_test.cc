@@ -45,6 +45,50 @@ TEST_F(GateTest, AWaitIsReportedOncePerSequence) {
   EXPECT_EQ(world_.usage.waiting, 0u);
 }
 
+TEST_F(GateTest, WhoWaitsForItsOwnDrainIsReportedByTheDrain) {
+  Context context(world_);
+  world_.limits.lease.store(Word(2, kContended));
+  Teach(1, 2 * kMs);
+  LaunchFenced(context, 0, 1, world_.now_ns + 2 * kMs);
+  world_.limits.lease.store(Word(3, 0));
+  LaunchWait wait(0);
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitLease);
+  EXPECT_TRUE(world_.sent.empty());
+  world_.now_ns += 3 * kMs;
+  Look();
+  EXPECT_EQ(world_.sent, std::vector{MessageType::kLeaseDrained});
+  EXPECT_EQ(world_.usage.waiting, 1u) << "as the agent sees it now";
+  wait.Step(world_);
+  EXPECT_EQ(world_.sent.size(), 1u);
+}
+
+TEST_F(GateTest, WhoWaitsForADrainThatIsNotReportedReportsByItself) {
+  Context context(world_);
+  world_.limits.lease.store(Word(2, kContended));
+  Teach(1, 2 * kMs);
+  LaunchFenced(context, 0, 1, kNever);
+  world_.limits.lease.store(Word(3, 0));
+  LaunchWait wait(0);
+  wait.Step(world_);
+  EXPECT_TRUE(world_.sent.empty());
+  wait.Step(world_);  // after its time-out
+  EXPECT_EQ(world_.sent, std::vector{MessageType::kLeaseWanted});
+}
+
+TEST_F(GateTest, BesideWorkBehindAWaitAWaitIsReportedAtOnce) {
+  Context context(world_);
+  world_.limits.lease.store(Word(2, kContended));
+  Teach(1, 2 * kMs);
+  context.streams[0].waits.store(1);
+  world_.free_at_ns[&context.streams[0]] = kNever;
+  LaunchFenced(context, 0, 1, kNever);
+  Look();
+  world_.limits.lease.store(Word(3, 0));
+  LaunchWait wait(0);
+  wait.Step(world_);
+  EXPECT_TRUE(Reported(MessageType::kLeaseWanted));
+}
+
 TEST_F(GateTest, WhoWaitsForLongLooksMoreOften) {
   world_.limits.lease.store(Word(1, 0));
   LaunchWait wait(0);

@@ -73,6 +73,7 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
   const bool launching = compute.launching.load() != 0;
   const bool occupied = launching || compute.occupancy.reasons() != 0;
   const bool blocked = !occupied && compute.blocked.load() != 0;
+  const bool at_bound = compute.at_bound.load() != 0;
   const bool busy = occupied || blocked;
   compute.contexts.store(open.contexts, std::memory_order_relaxed);
   usage.launches.store(compute.launches.load(std::memory_order_relaxed) + open.launches,
@@ -92,7 +93,8 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
       {.now_ns = now_ns,
        .lease = lease,
        .busy = busy,
-       .about_to = launching || usage.waiting.load() != 0 || compute.at_bound.load() != 0,
+       .about_to = launching || usage.waiting.load() != 0 || at_bound,
+       .at_bound = at_bound,
        .open = open.launches != 0 && compute.backlog.StillNs(now_ns) < kFenceAtNs,
        .persistent = open.persistent_ns != 0,
        .blocked = blocked,

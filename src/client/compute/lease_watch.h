@@ -27,6 +27,7 @@ class LeaseWatch {
     uint32_t lease = 0;       // the lease word
     bool busy = false;        // not proven idle
     bool about_to = false;    // a thread waits, or is launching
+    bool at_bound = false;    // one waits for the backlog to fall below its bound
     bool open = false;        // something is launched that no fence is behind
     bool persistent = false;  // of what is outstanding, something hardly ends soon (run_watch.h)
     bool blocked = false;     // all that is outstanding is known not to have begun
@@ -79,6 +80,8 @@ class LeaseWatch {
         // The agent closes the lease, or it has a reason not to; whether work has come is seen
         // here.
         act.look_again_ns = Within(seen.now_ns - reported_ns_, kIdleNs, kSeldomNs);
+      } else if (seen.busy && seen.at_bound && was_at_bound_) {
+        act.look_again_ns = kBusyNs;  // it adds to what there is before that ends
       } else if (seen.busy) {
         act.look_again_ns = WhileBusy(seen, seen.idle_report_ns);
       } else {
@@ -87,6 +90,7 @@ class LeaseWatch {
     } else {
       act.look_again_ns = seen.busy ? kSometimesNs : kSeldomNs;
     }
+    was_at_bound_ = seen.at_bound;
     if (seen.failsafe && seen.busy) act.look_again_ns = Sooner(act.look_again_ns, kFailsafeNs);
     return act;
   }
@@ -125,6 +129,7 @@ class LeaseWatch {
   bool drained_reported_ = false;
   bool idle_reported_ = false;
   bool blocked_ = false;
+  bool was_at_bound_ = false;
   uint32_t lease_ = 0;
   uint64_t batches_ = 0;
   int64_t reported_ns_ = 0;

@@ -137,6 +137,17 @@ TEST_F(LeaseWatchTest, LooksComeWhenTheWorkShouldBeDone) {
   EXPECT_EQ(At(2 * kS).look_again_ns, LeaseWatch::kOverdueNs) << "to fence it";
 }
 
+TEST_F(LeaseWatchTest, AMemberThatStaysAtItsBoundIsPolledLater) {
+  seen_.lease = Word(3, kContended);
+  seen_.busy = true;
+  seen_.end_ns = 1 * kS + kMs;
+  seen_.about_to = seen_.at_bound = true;
+  EXPECT_LT(At(1 * kS).look_again_ns, 2 * kMs) << "a burst may end there";
+  EXPECT_EQ(At(1 * kS).look_again_ns, LeaseWatch::kBusyNs);
+  seen_.at_bound = false;
+  EXPECT_LT(At(1 * kS).look_again_ns, 2 * kMs);
+}
+
 TEST_F(LeaseWatchTest, APersistentKernelIsNotLookedAtAllTheTime) {
   seen_.busy = seen_.persistent = true;
   for (const uint32_t bits : {0u, kContended}) {

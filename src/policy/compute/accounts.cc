@@ -73,16 +73,18 @@ double TimeSharing::Held(const Share& share, bool waited) const {
   return 0;
 }
 
+// Whether what members say they occupied is charged; else whoever holds the device pays for all.
+bool TimeSharing::IsCounted(bool waited) const {
+  const auto holds = [&](const Share& share) { return Held(share, waited) > 0; };
+  return free_ || co_running_ ||
+         (!waited && std::count_if(shares_.begin(), shares_.end(), holds) <= 1);
+}
+
 std::vector<double> TimeSharing::Charges(double passed_ns, bool waited) const {
   std::vector<double> charges(shares_.size());
   double holders = 0;
-  size_t held_by = 0;
-  for (const Share& share : shares_) {
-    const double held = Held(share, waited);
-    holders += held;
-    held_by += held > 0;
-  }
-  const bool counted = free_ || co_running_ || (!waited && held_by <= 1);
+  for (const Share& share : shares_) holders += Held(share, waited);
+  const bool counted = IsCounted(waited);
   // Members publish now and then: what they say of an earlier time may be more than has passed now.
   const double available_ns = counted ? passed_ns + unclaimed_ns_ : passed_ns;
   // A co-run set has the device for as long as one of it was not proven idle, and divides that as
@@ -183,9 +185,10 @@ void TimeSharing::FillBuckets(const std::vector<double>& charges, double passed_
     // A slice deep: what flows in during the slices of others is not lost.
     share.limit_tokens_ns =
         std::clamp(share.limit_tokens_ns + limit * passed_ns - charges[i], -kMaxDebtNs, SliceNs());
-    const double request = share.terms.request.value();
-    share.request_tokens_ns = std::clamp(share.request_tokens_ns + request * passed_ns - charges[i],
-                                         -SliceNs() / 2, SliceNs());
+    // What it has beyond its request while something is left below the ceiling it does not owe.
+    const double earned = share.request_tokens_ns + share.terms.request.value() * passed_ns;
+    const double floor = ceiling_tokens_ns_ > 0 ? std::min(earned, -SliceNs() / 2) : -kMaxDebtNs;
+    share.request_tokens_ns = std::clamp(earned - charges[i], floor, SliceNs());
   }
   const double ceiling = options_.elastic_ceiling.value();
   ceiling_tokens_ns_ =
@@ -199,6 +202,7 @@ void TimeSharing::Account(int64_t now_ns) {
   const auto passed_ns = static_cast<double>(now_ns - now_ns_);
   now_ns_ = now_ns;
   const bool waited = AnyoneWaits();
+  const bool counted = IsCounted(waited);
   const std::vector<double> charges = Charges(passed_ns, waited);
   for (const double charge : charges) unclaimed_ns_ -= charge;
   unclaimed_ns_ = std::clamp(unclaimed_ns_ + passed_ns, 0.0, kMaxUnclaimedNs);
@@ -207,7 +211,9 @@ void TimeSharing::Account(int64_t now_ns) {
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[i];
     share.charged_ns += charges[i];
-    if (share.phase == Phase::kDraining) share.drain_charged_ns += charges[i];
+    // What was counted is not paid back: it may be of the time before the drain.
+    const bool held = !counted || Limited(share);
+    if (share.phase == Phase::kDraining && held) share.drain_charged_ns += charges[i];
     share.pending_busy_ns = share.pending_occupied_ns = 0;
     const bool at_it =
         share.phase == Phase::kRunning ? !share.idle_hint : share.phase != Phase::kIdle;
@@ -246,6 +252,18 @@ bool TimeSharing::Limited(const Share& share) const {
 
 double TimeSharing::ReopenTokens() const { return kReopenPart * SliceNs(); }
 
+// What is left below the ceiling beyond all requests is for who is owed most: one with a request
+// would else take it too, as long as its own is used up.
+bool TimeSharing::MayTakeElastic(const Share& share) const {
+  return std::none_of(shares_.begin(), shares_.end(), [&](const Share& other) {
+    const double limit = other.terms.limit.value();
+    const bool held_back = limit < 1 && other.limit_tokens_ns < ReopenTokens();
+    return &other != &share && Waits(other) && !held_back &&
+           other.terms.priority >= share.terms.priority &&
+           other.lag_ns > std::max(0.0, share.lag_ns);
+  });
+}
+
 // For how long a running share may go on.
 int64_t TimeSharing::TokensLastNs(const Share& share) const {
   double left = std::numeric_limits<double>::infinity();
@@ -253,7 +271,8 @@ int64_t TimeSharing::TokensLastNs(const Share& share) const {
     left = share.limit_tokens_ns / (1 - share.terms.limit.value());
   }
   if (HasCeiling()) {
-    const double elastic = ceiling_tokens_ns_ / (1 - options_.elastic_ceiling.value());
+    const double elastic =
+        MayTakeElastic(share) ? ceiling_tokens_ns_ / (1 - options_.elastic_ceiling.value()) : 0;
     const double requested =
         share.request_tokens_ns / std::max(0.01, 1 - share.terms.request.value());
     left = std::min(left, std::max(elastic, requested));
@@ -272,9 +291,11 @@ int64_t TimeSharing::TokensAfterNs(const Share& share) const {
   if (HasCeiling()) {
     const double ceiling = options_.elastic_ceiling.value();
     const double request = share.terms.request.value();
-    wait = std::max(
-        wait, std::min(FillsIn(ReopenTokens() - kNearlyNs, ceiling_tokens_ns_, ceiling),
-                       FillsIn(ReopenTokens() - kNearlyNs, share.request_tokens_ns, request)));
+    double until = FillsIn(ReopenTokens() - kNearlyNs, share.request_tokens_ns, request);
+    if (MayTakeElastic(share)) {
+      until = std::min(until, FillsIn(ReopenTokens() - kNearlyNs, ceiling_tokens_ns_, ceiling));
+    }
+    wait = std::max(wait, until);
   }
   return static_cast<int64_t>(std::ceil(std::min(wait, kLongestNs)));
 }
@@ -300,7 +321,9 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
   });
   if (beside_stalled) state.backlog_ns = kBesideStalledNs;
   const bool running = asked->phase == Phase::kRunning;
-  state.at_limit = Limited(*asked) && !running && TokensAfterNs(*asked) > 0;
+  state.limited_ns = Limited(*asked) && !running ? TokensAfterNs(*asked) : 0;
+  state.at_limit = state.limited_ns > 0;
+  state.idle = running && asked->idle_hint;
   return state;
 }
 

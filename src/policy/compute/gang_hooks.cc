@@ -39,6 +39,7 @@ TimeSharing::GangSeen TimeSharing::SeeGang(Key key, int64_t now_ns) {
   seen.draining = share->phase == Phase::kDraining;
   seen.drained = share->gang_drained;
   seen.stalled = share->phase == Phase::kStalled;
+  seen.blocked = share->work.blocked;
   seen.limited = Limited(*share);
   seen.backlog_ns = share->work.backlog_ns;
   if (!Eligible(*share)) return seen;

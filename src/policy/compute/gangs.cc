@@ -18,6 +18,7 @@ constexpr int kCatchUps = 8;
 // So many stalls within so long make a gang, for so long.
 constexpr size_t kStalls = 3;
 constexpr int64_t kStallsWithinNs = 1'000'000'000;
+constexpr int64_t kStallAgainNs = 100'000'000;  // one that lasts counts again
 constexpr int64_t kGangForNs = 60'000'000'000;
 
 }  // namespace
@@ -74,7 +75,7 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
       wants = wants || on.seen.wanting;
     }
     if (share.phase != Phase::kAway || !wants) share.waits_since_ns = kNever;
-    if (share.phase == Phase::kPlain) LookForStalls(share, now_ns);
+    if (share.phase == Phase::kPlain) LookForStalls(share, now_ns, out);
   }
   for (Share& share : shares_) {
     const bool gang = share.requested || now_ns < share.gang_until_ns;
@@ -112,15 +113,29 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
   return out;
 }
 
-void Gangs::LookForStalls(Share& share, int64_t now_ns) {
+// A kernel that waits for its peer has begun, and its backlog does not become less.
+void Gangs::LookForStalls(Share& share, int64_t now_ns, Decisions& out) {
   for (OnDevice& on : share.devices) {
     const bool waits_elsewhere =
         std::any_of(share.devices.begin(), share.devices.end(), [&on](const OnDevice& other) {
           return &other != &on && other.seen.wanting && !other.seen.open;
         });
-    const bool stalled = on.seen.stalled && (on.stalled || waits_elsewhere);
-    if (stalled && !on.stalled) share.stalls.push_back(now_ns);
-    on.stalled = stalled;
+    if (!(on.seen.draining || on.seen.stalled) || on.seen.blocked) {
+      on.stalled = false;
+      on.backlog_ns = kNever;
+      continue;
+    }
+    if (on.seen.backlog_ns < on.backlog_ns) {
+      on.backlog_ns = on.seen.backlog_ns;
+      on.moved_ns = now_ns;
+    }
+    if (!on.seen.stalled || !waits_elsewhere) continue;
+    if (now_ns - on.moved_ns >= (on.stalled ? kStallAgainNs : kUnevenNs)) {
+      share.stalls.push_back(now_ns);
+      on.stalled = true;
+      on.moved_ns = now_ns;
+    }
+    out.next_ns = std::min(out.next_ns, on.moved_ns + (on.stalled ? kStallAgainNs : kUnevenNs));
   }
   std::erase_if(share.stalls, [now_ns](int64_t when) { return now_ns - when > kStallsWithinNs; });
   if (share.stalls.size() >= kStalls) share.gang_until_ns = now_ns + kGangForNs;
@@ -142,9 +157,12 @@ bool Gangs::AnotherBegins(const Share& share, int64_t now_ns) const {
 
 void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
   bool wants = false, ready = true, may = true;
+  const bool elsewhere =
+      std::any_of(share.devices.begin(), share.devices.end(),
+                  [](const OnDevice& on) { return on.seen.wanting && !on.seen.stalled; });
   for (const OnDevice& on : share.devices) {
-    // What is passed over there waits for what is not launched here.
-    if (!on.seen.wanting || on.seen.stalled) continue;
+    // What is passed over there waits for what is not launched elsewhere, if anything is not.
+    if (!on.seen.wanting || (on.seen.stalled && elsewhere)) continue;
     wants = true;
     ready = ready && on.seen.ready;
     may = may && on.seen.may;

@@ -71,8 +71,8 @@ class Gangs {
     bool opened = false;    // in this turn, and it has not left it since
     bool had_turn = false;  // was opened in this turn
     bool stalled = false;
-    // Called back: what was last seen, and when it was last seen to become less.
-    int64_t backlog_ns = 0;
+    // Stalled or called back: what was last seen, and when it was last seen to become less.
+    int64_t backlog_ns = kNever;
     int64_t moved_ns = 0;
   };
   struct Share {
@@ -89,7 +89,7 @@ class Gangs {
     int64_t gang_until_ns = 0;  // seen to stall
   };
 
-  void LookForStalls(Share& share, int64_t now_ns);
+  static void LookForStalls(Share& share, int64_t now_ns, Decisions& out);
   void Tell(const Share& share, Turn turn, Decisions& out) const;
   void CallBack(Share& share, Decisions& out) const;
   void WhileOn(Share& share, int64_t now_ns, Decisions& out);

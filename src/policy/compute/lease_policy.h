@@ -55,6 +55,8 @@ class LeasePolicy {
     bool gang = false;
     int64_t backlog_ns = kBacklogNs;  // its bound while its lease is contended
     bool at_limit = false;            // its limit, or the ceiling, keeps it from running
+    int64_t limited_ns = 0;           // that, for so long still
+    bool idle = false;                // RUNNING: its members said that they have nothing to run
   };
 
   LeasePolicy() = default;
@@ -77,7 +79,11 @@ class LeasePolicy {
     Key share = 0;
     double ran_ns = 0;
   };
-  virtual void Audit(const std::vector<Ran>&, int64_t) {}
+  struct Correction {
+    Key share = 0;
+    double charged_ns = 0;  // more than before; less, where it is negative
+  };
+  virtual std::vector<Correction> Audit(const std::vector<Ran>&, int64_t) { return {}; }
   virtual Decisions Decide(int64_t now_ns) = 0;
   virtual ShareState State(Key share) const = 0;
   // After Decide: null, or which invariant does not hold. For tests.
@@ -98,6 +104,7 @@ class LeasePolicy {
     bool draining = false;  // revoked, and keeps the device from the next one
     bool drained = false;   // that, but nothing of it is left there
     bool stalled = false;
+    bool blocked = false;  // all that it has out stands behind waits, and has not begun
     bool ready = false;    // it would be dispatched now, if it were for this device alone
     bool may = false;      // no limit and no priority is against dispatching it now
     bool limited = false;  // has a limit, or the device a ceiling

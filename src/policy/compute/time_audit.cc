@@ -18,7 +18,8 @@ constexpr double kNoiseNs = 10e6;
 
 }  // namespace
 
-void TimeSharing::Audit(const std::vector<Ran>& ran, int64_t now_ns) {
+std::vector<TimeSharing::Correction> TimeSharing::Audit(const std::vector<Ran>& ran,
+                                                        int64_t now_ns) {
   Account(now_ns);
   double missing_ns = 0;
   double spare_ns = 0;
@@ -38,6 +39,7 @@ void TimeSharing::Audit(const std::vector<Ran>& ran, int64_t now_ns) {
   const double unclaimed_ns = std::min(missing_ns, unclaimed_ns_);
   unclaimed_ns_ -= unclaimed_ns;
   const double taken_back_ns = std::min(missing_ns - unclaimed_ns, spare_ns);
+  std::vector<Correction> corrections;
   for (const Ran& one : ran) {
     Share* share = Find(one.share);
     if (share == nullptr) continue;
@@ -52,7 +54,9 @@ void TimeSharing::Audit(const std::vector<Ran>& ran, int64_t now_ns) {
     }
     share->charged_ns -= by_ns;
     share->lag_ns = std::max(share->lag_ns + by_ns, -kMaxDebtNs);
+    if (by_ns != 0) corrections.push_back({one.share, -by_ns});
   }
+  return corrections;
 }
 
 }  // namespace prorata::policy

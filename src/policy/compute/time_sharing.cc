@@ -247,12 +247,15 @@ TimeSharing::Share* TimeSharing::Best(bool gangs_too) {
   return on != nullptr ? on : best;
 }
 
+// Its members are idle, or have nothing but work behind waits and have had the time to launch more.
+bool TimeSharing::DoesNothing(const Share& running) const {
+  const bool blocked = running.work.blocked && running.work.backlog_ns > 0;
+  return running.idle_hint || (blocked && now_ns_ - running.granted_ns >= kWakeUpNs);
+}
+
 bool TimeSharing::MustYield(const Share& running, const Share& next) const {
   if (running.gang == GangTurn::kCatchUp) return false;
-  const bool blocked = running.work.blocked && running.work.backlog_ns > 0;
-  const bool does_nothing =
-      running.idle_hint || (blocked && now_ns_ - running.granted_ns >= kWakeUpNs);
-  if (does_nothing || next.gang == GangTurn::kOn) return true;
+  if (DoesNothing(running) || next.gang == GangTurn::kOn) return true;
   const int64_t rank = RankOf(running), next_rank = RankOf(next);
   const bool slice_over = now_ns_ - running.granted_ns >= options_.slice_ns;
   if (next_rank != rank) return next_rank > rank || (running.boosted && slice_over);
@@ -335,9 +338,8 @@ void TimeSharing::HoldTogether() {
 
 void TimeSharing::Schedule() {
   for (Share& share : shares_) {
-    const bool over = share.phase == Phase::kRunning && Limited(share) && TokensLastNs(share) <= 0;
-    const bool idle = share.phase == Phase::kRunning && Limited(share) && share.idle_hint;
-    if (over || idle) Revoke(share);
+    if (share.phase != Phase::kRunning || !Limited(share)) continue;
+    if (TokensLastNs(share) <= 0 || DoesNothing(share)) Revoke(share);
   }
   StepCoRun();
   Share* best = Best();
@@ -427,10 +429,13 @@ void TimeSharing::Collect(Decisions& decisions) {
   }
 }
 
-// When `next` will have the larger lag, if nothing else happens.
+// When `next` will have the larger lag, if nothing else happens. Past the end of a slice that did
+// not end for it, time alone changes nothing: a gang that is away, say.
 int64_t TimeSharing::NextYield(const Share& running, const Share& next) const {
   const int64_t over_ns = running.granted_ns + options_.slice_ns;
-  if (RankOf(next) != RankOf(running) || next.lag_ns > running.lag_ns) return over_ns;
+  if (RankOf(next) != RankOf(running) || next.lag_ns > running.lag_ns) {
+    return over_ns > now_ns_ ? over_ns : kNever;
+  }
   // The one that runs pays all of the time, and both earn what they are entitled to.
   const double pays = 1 - EntitledAmong({&running, &next}).front() + 0.01;
   const auto crossed_ns = static_cast<int64_t>((running.lag_ns - next.lag_ns) / pays);
@@ -441,10 +446,12 @@ int64_t TimeSharing::NextDeadline() {
   int64_t next_ns = kNever;
   const auto by = [&](int64_t when_ns) { next_ns = std::min(next_ns, when_ns); };
   const Share* best = Best(/*gangs_too=*/true);
+  const Share* plain = Best();
   for (const Share& share : shares_) {
     if (share.phase == Phase::kDraining) by(share.deadline_ns);
     if (share.phase == Phase::kRunning && !free_) {
       if (best != nullptr && !co_running_) by(NextYield(share, *best));
+      if (plain != nullptr && !co_running_) by(NextYield(share, *plain));
       if (share.work.blocked) by(std::max(share.granted_ns + kWakeUpNs, now_ns_ + kLeastStepNs));
       if (Limited(share) && !share.idle_hint && TokensLastNs(share) != kNever) {
         by(now_ns_ + std::max(kLeastStepNs, TokensLastNs(share)));

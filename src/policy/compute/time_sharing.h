@@ -62,7 +62,7 @@ class TimeSharing final : public LeasePolicy {
   void Wanted(Key share, int64_t now_ns) override;
   void Idle(Key share, int64_t now_ns) override;
   void Drained(Key share, int64_t since_ns, int64_t now_ns) override;
-  void Audit(const std::vector<Ran>& ran, int64_t now_ns) override;
+  std::vector<Correction> Audit(const std::vector<Ran>& ran, int64_t now_ns) override;
   Decisions Decide(int64_t now_ns) override;
   ShareState State(Key share) const override;
   const char* CheckInvariants() const override;
@@ -139,6 +139,7 @@ class TimeSharing final : public LeasePolicy {
   int64_t RankOf(const Share& share) const;
   Share* Best(bool gangs_too = false);
   Share* Running();
+  bool DoesNothing(const Share& running) const;
   bool MustYield(const Share& running, const Share& next) const;
   int64_t RemainingNs() const;
   void Grant(Share& share);
@@ -156,6 +157,7 @@ class TimeSharing final : public LeasePolicy {
   // accounts.cc
   void Account(int64_t now_ns);
   bool AnyoneWaits() const;
+  bool IsCounted(bool waited) const;
   std::vector<double> Charges(double passed_ns, bool waited) const;
   std::vector<Class> Classes();
   void MoveLags(const std::vector<double>& charges, double passed_ns);
@@ -167,6 +169,7 @@ class TimeSharing final : public LeasePolicy {
   bool Limited(const Share& share) const;
   double Held(const Share& share, bool waited) const;
   double ReopenTokens() const;
+  bool MayTakeElastic(const Share& share) const;
   int64_t TokensLastNs(const Share& share) const;
   int64_t TokensAfterNs(const Share& share) const;
   double SliceNs() const { return static_cast<double>(options_.slice_ns); }

@@ -297,6 +297,59 @@ TEST_F(TimeSharingTest, TheHighestPriorityIsFirstAndNobodyWaitsForEver) {
   EXPECT_LE(now_ns, 2 * kS + kSlice + 2 * kMs) << "one slice";
 }
 
+TEST_F(TimeSharingTest, AGangThatIsAwayIsNotWaitedForInCircles) {
+  TwoBusy();
+  policy_.SetGang(2, LeasePolicy::GangTurn::kAway, 0);
+  Backlog(1, kMs, LeasePolicy::kNever);
+  Decide(2 * kSlice);
+  ASSERT_EQ(In(1), Phase::kRunning) << "its devices have not agreed on it yet";
+  ASSERT_GT(LagMs(2), LagMs(1));
+  EXPECT_GT(next_ns_, 2 * kSlice + kMs);
+}
+
+TEST_F(TimeSharingTest, AnotherHasItsTurnWhileAGangIsAway) {
+  TwoBusy();
+  Add(3, Terms(0));
+  policy_.SetGang(2, LeasePolicy::GangTurn::kAway, 0);
+  Wants(3, kMs);
+  Backlog(1, kMs, LeasePolicy::kNever);
+  for (int64_t now_ns = kMs; In(3) != Phase::kRunning; now_ns = next_ns_) {
+    ASSERT_LT(now_ns, kS) << "nobody looks again";
+    Decide(now_ns);
+    if (In(1) == Phase::kDraining) Drains(1, now_ns);
+  }
+}
+
+TEST_F(TimeSharingTest, WhatIsSaidLateOfTheTimeBeforeADrainIsNotPaidBack) {
+  Add(1, Terms(0.5));
+  Add(2, Terms(0.5));
+  Wants(1, 0);
+  Backlog(1, kMs, LeasePolicy::kNever);
+  Decide(kMs);
+  policy_.SetGang(1, LeasePolicy::GangTurn::kAway, 50 * kMs);
+  LeasePolicy::Work work;
+  work.occupied_total_ns = 40 * kMs;
+  policy_.Observe(1, work);
+  policy_.Drained(1, 50 * kMs, 51 * kMs);
+  EXPECT_NEAR(ChargedMs(1), 40, 1);
+}
+
+// In the simulation such a share of 0.9 was charged 0.9 and ran 0.36: what others might have used
+// below the ceiling of 0.9 was paid for by nobody's kernels.
+TEST_F(TimeSharingTest, AGapBesideWorkBehindAWaitIsNotChargedToALimit) {
+  Add(1, Terms(0, 0.9));
+  Wants(1, 0);
+  Backlog(1, kMs, LeasePolicy::kNever, /*blocked=*/true);
+  Decide(kMs);
+  EXPECT_NE(In(1), Phase::kRunning);
+  Decide(2 * kMs);
+  const double charged_ms = ChargedMs(1);
+  Decide(8 * kMs);
+  EXPECT_NEAR(ChargedMs(1), charged_ms, 0.01);
+  Wants(1, 8 * kMs);
+  EXPECT_EQ(In(1), Phase::kRunning) << "it launches beside what is blocked";
+}
+
 TEST_F(TimeSharingTest, TheNextIsDispatchedShortlyBeforeTheLastHasDrained) {
   TwoBusy();
   Backlog(1, kMs, kSlice + kMs);

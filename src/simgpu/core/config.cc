@@ -130,6 +130,21 @@ Result<std::string> ReadFile(const std::string& path) {
   return text.str();
 }
 
+// `name` beside the library that this code is in.
+std::string BesideTheLibrary(const char* name) {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&FindMachineConfig), &info) == 0 || !info.dli_fname) return "";
+  const std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  return (slash == std::string::npos ? "" : path.substr(0, slash + 1)) + name;
+}
+
+// In a container the machine is mounted beside the library, and no variable leads elsewhere.
+std::string MountedState() {
+  const std::string path = BesideTheLibrary("state");
+  return !path.empty() && access(path.c_str(), F_OK) == 0 ? path : "";
+}
+
 }  // namespace
 
 Result<MachineConfig> ParseMachineConfig(std::string_view text, std::string_view origin) {
@@ -188,26 +203,21 @@ MachineConfig DefaultMachineConfig() {
 }
 
 Result<MachineConfig> FindMachineConfig() {
-  if (const char* named = std::getenv("PRORATA_SIM_MACHINE"); named != nullptr && *named != 0) {
+  const char* named = MountedState().empty() ? std::getenv("PRORATA_SIM_MACHINE") : nullptr;
+  if (named != nullptr && *named != 0) {
     const auto text = ReadFile(named);
     if (!text) return std::unexpected(text.error());
     return ParseMachineConfig(*text, named);
   }
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<void*>(&FindMachineConfig), &info) != 0 && info.dli_fname) {
-    std::string path = info.dli_fname;
-    const size_t slash = path.rfind('/');
-    path = (slash == std::string::npos ? "" : path.substr(0, slash + 1)) + "machine.toml";
-    if (access(path.c_str(), F_OK) == 0) {
-      const auto text = ReadFile(path);
-      if (!text) return std::unexpected(text.error());
-      return ParseMachineConfig(*text, path);
-    }
-  }
-  return DefaultMachineConfig();
+  const std::string path = BesideTheLibrary("machine.toml");
+  if (path.empty() || access(path.c_str(), F_OK) != 0) return DefaultMachineConfig();
+  const auto text = ReadFile(path);
+  if (!text) return std::unexpected(text.error());
+  return ParseMachineConfig(*text, path);
 }
 
 std::string FindStateFolder() {
+  if (std::string mounted = MountedState(); !mounted.empty()) return mounted;
   if (const char* named = std::getenv("PRORATA_SIM_STATE"); named != nullptr && *named != 0) {
     return named;
   }

@@ -99,7 +99,7 @@ MachineConfig DefaultMachineConfig();
 // machine.toml beside the loaded library that contains this code, else the built-in one.
 Result<MachineConfig> FindMachineConfig();
 
-// The folder of the shared state: PRORATA_SIM_STATE, else /dev/shm/prorata-sim-UID.
+// Of the shared state: `state` beside the library, PRORATA_SIM_STATE, /dev/shm/prorata-sim-UID.
 std::string FindStateFolder();
 
 // Every setting in a fixed order, one "key = value" per line: what two attachers must agree on.

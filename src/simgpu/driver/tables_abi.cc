@@ -235,6 +235,13 @@ void* g_walk_table[] = {Size<8>(),     Slot(Unknown), Slot(Unknown), Slot(Unknow
 void* g_numbers_table[] = {Size<8>(),     Slot(Unknown), Slot(Unknown), Slot(Unknown),
                            Slot(Unknown), Slot(Unknown), Slot(Unknown), Slot(Unknown)};
 
+// --- 7cb63f9b-...: what the driver has in place of CUPTI's own functions -------------------------
+
+// libcupti 13.2 asks at each of its calls (JAX asks its version), and where the table is refused it
+// calls itself until the stack ends. By its size this one has none: CUPTI uses its own. What it
+// then needs to trace anything are tables that are refused.
+void* g_cupti_table[] = {Size<1>()};
+
 struct NamedTable {
   unsigned char uuid[16];
   void** table;
@@ -268,6 +275,9 @@ const NamedTable kTables[] = {
     {{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b,
       0xca},
      g_numbers_table},
+    {{0x7c, 0xb6, 0x3f, 0x9b, 0x9c, 0xa4, 0x8e, 0x42, 0xa4, 0x84, 0xbe, 0xb6, 0x6e, 0x6a, 0xed,
+      0x7f},
+     g_cupti_table},
 };
 
 }  // namespace

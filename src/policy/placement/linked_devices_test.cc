@@ -1,4 +1,4 @@
-#include "policy/placement.h"
+#include "policy/placement/linked_devices.h"
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ struct Machine {
 
 using Set = std::vector<size_t>;
 
-// What placement.h promises, said once more: every set is looked at.
+// What linked_devices.h promises, said once more: every set is looked at.
 std::optional<Set> ByBruteForce(const Machine& machine, size_t count) {
   using Worth = std::tuple<uint64_t, uint64_t, std::vector<std::pair<uint64_t, int64_t>>>;
   const size_t devices = machine.devices.size();

@@ -1,4 +1,4 @@
-#include "policy/placement.h"
+#include "policy/placement/linked_devices.h"
 
 #include <algorithm>
 #include <functional>

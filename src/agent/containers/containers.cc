@@ -1,0 +1,148 @@
+#include "agent/containers/containers.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "agent/containers/cdi.h"
+#include "agent/containers/container_name.h"
+#include "agent/containers/mounts.h"
+
+namespace prorata::agent {
+namespace {
+
+constexpr int kMaxAncestors = 64;
+
+std::string ReadFile(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string Proc(pid_t pid, const char* name) {
+  return "/proc/" + std::to_string(pid) + "/" + name;
+}
+
+// The folder of a group, or "": its hierarchy is not mounted here, or not that part of it.
+std::string FolderOf(const ContainerGroup& group) {
+  for (const CgroupMount& mount : ParseCgroupMounts(ReadFile("/proc/self/mountinfo"))) {
+    if (mount.hierarchy != group.hierarchy) continue;
+    if (mount.root == "/") return mount.folder + group.path;
+    if (group.path.starts_with(mount.root + "/")) {
+      return mount.folder + group.path.substr(mount.root.size());
+    }
+  }
+  return "";
+}
+
+pid_t ParentOf(pid_t pid) {
+  const std::string stat = ReadFile(Proc(pid, "stat"));
+  const size_t bracket = stat.rfind(')');
+  if (bracket == std::string::npos || bracket + 4 > stat.size()) return 0;
+  return static_cast<pid_t>(std::strtol(stat.c_str() + bracket + 4, nullptr, 10));
+}
+
+// An engine's own process is an ancestor of all that runs in its container, `exec` included: the
+// outermost of them that `is_it` says so of, for what is in the container may say anything of
+// itself. 0: none.
+pid_t FindAncestor(pid_t pid, const std::function<bool(const std::string& command_line)>& is_it) {
+  pid_t outermost = 0;
+  for (int depth = 0; pid > 1 && depth < kMaxAncestors; ++depth) {
+    if (is_it(ReadFile(Proc(pid, "cmdline")))) outermost = pid;
+    pid = ParentOf(pid);
+  }
+  return outermost;
+}
+
+struct ContainerdTasks final : TaskQuestion {
+  explicit ContainerdTasks(pid_t process) : pid(process) {}
+  bool IsTask(const std::string& name_space, const std::string& id) const override {
+    return FindAncestor(pid, [&](const std::string& command_line) {
+             const auto task = TaskOfShim(command_line);
+             return task && task->name_space == name_space && task->id == id;
+           }) != 0;
+  }
+  const pid_t pid;
+};
+
+std::string NameByMonitor(const ContainerGroup& group, pid_t pid) {
+  std::string name;
+  FindAncestor(pid, [&](const std::string& command_line) {
+    std::string its = NameOfMonitor(command_line, group.id);
+    const bool is_it = !its.empty();
+    if (is_it) name = std::move(its);
+    return is_it;
+  });
+  return name;
+}
+
+// A shim works in the folder of its task, beside which are those of all tasks of its namespace.
+std::string NameByShim(const ContainerGroup& group, pid_t pid) {
+  const pid_t shim = FindAncestor(
+      pid, [](const std::string& command_line) { return TaskOfShim(command_line).has_value(); });
+  if (shim == 0) return "";
+  const std::string name =
+      NameOfOciConfig(ReadFile(Proc(shim, "cwd/../") + group.id + "/config.json"));
+  return name.empty() ? group.id : name;
+}
+
+std::string LookUpName(const ContainerGroup& group, pid_t pid) {
+  if (group.engine == "podman") return NameByMonitor(group, pid);
+  if (group.engine == "containerd") return NameByShim(group, pid);
+  if (group.engine == "docker") {
+    return NameOfDockerConfig(
+        ReadFile("/var/lib/docker/containers/" + group.id + "/config.v2.json"));
+  }
+  return NameOfOciConfig(
+      ReadFile("/run/containers/storage/overlay-containers/" + group.id + "/userdata/config.json"));
+}
+
+}  // namespace
+
+std::optional<ContainerGroup> Containers::Of(const ProcessId& process) {
+  auto group = ParseCgroup(ReadFile(Proc(process.pid, "cgroup")), ContainerdTasks(process.pid));
+  // It was this process that was read of, unless its number changed hands meanwhile.
+  const auto now = IdentifyProcess(process.pid);
+  return now && *now == process ? group : std::nullopt;
+}
+
+bool Containers::IsMadeBy(const ContainerGroup& group, uid_t user) {
+  return UserOfGroup(group.path).value_or(0) == user;
+}
+
+bool Containers::FindsShare(const ProcessId& process, const std::string& share_folder) {
+  std::error_code none;
+  const auto real = std::filesystem::canonical(share_folder, none);
+  const auto own = FolderAt(ReadFile("/proc/self/mountinfo"), real.native());
+  const auto its = MountedAt(ReadFile(Proc(process.pid, "mountinfo")), kShareInContainer);
+  // It was this process that was read of, unless its number changed hands meanwhile.
+  const auto now = IdentifyProcess(process.pid);
+  return own && its && *own == *its && now && *now == process;
+}
+
+std::optional<bool> Containers::IsEmpty(const ContainerGroup& group) {
+  const std::string folder = FolderOf(group);
+  if (folder.empty()) return std::nullopt;
+  if (!ReadFile(folder + "/cgroup.procs").empty()) return false;
+  std::error_code none;
+  for (std::filesystem::recursive_directory_iterator below(folder, none), end; below != end;
+       below.increment(none)) {
+    const bool is_folder = below->is_directory(none);
+    if (is_folder && !ReadFile(below->path() / "cgroup.procs").empty()) return false;
+  }
+  return true;
+}
+
+void Containers::FindName(const ContainerGroup& group, const ProcessId& process,
+                          std::function<void(const std::string&)> then) {
+  auto name = std::make_shared<std::string>();
+  const bool queued =
+      disk_.Run([group, pid = process.pid, name] { *name = LookUpName(group, pid); },
+                [name, then] { then(*name); });
+  if (!queued) then("");
+}
+
+}  // namespace prorata::agent

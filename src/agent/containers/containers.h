@@ -1,0 +1,43 @@
+#pragma once
+
+// The containers that processes are in: seen by the kernel's word (cgroup.h), called by the name
+// that their engine's user gave them. The agent's loop; what reads a disk runs on a worker.
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "agent/containers/cgroup.h"
+#include "agent/process.h"
+#include "agent/worker.h"
+
+namespace prorata::agent {
+
+struct Container {
+  ContainerGroup group;
+  std::string name;  // the id's first 12 characters until the engine's word for it is found
+};
+
+class Containers {
+ public:
+  explicit Containers(Worker& disk) : disk_(disk) {}
+
+  // Nothing: in none that is known, or the process has ended.
+  static std::optional<ContainerGroup> Of(const ProcessId& process);
+  // Whether a container is one that this user's engine made (root's: whoever may run that).
+  static bool IsMadeBy(const ContainerGroup& group, uid_t user);
+  // Whether the process finds this folder where a container has its share: the specification was
+  // applied to it.
+  static bool FindsShare(const ProcessId& process, const std::string& share_folder);
+  // No process is in it, nor in a group below it. Nothing: it cannot be seen from here.
+  static std::optional<bool> IsEmpty(const ContainerGroup& group);
+
+  // `then` on the loop, with the name or "": none is known. `process` is in it.
+  void FindName(const ContainerGroup& group, const ProcessId& process,
+                std::function<void(const std::string&)> then);
+
+ private:
+  Worker& disk_;
+};
+
+}  // namespace prorata::agent

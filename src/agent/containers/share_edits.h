@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "agent/containers/cdi.h"
+#include "agent/share.h"
+#include "base/result.h"
+
+namespace prorata::agent {
+
+// What makes a container one of this share: its folder, the client library in the driver's place
+// under all names that a program asks for, and the driver's own files under none. Reads the
+// driver's folders. "driver_files", "device_nodes".
+Result<CdiEdits> EditsOf(const ShareConfig& config, const std::string& nvml_path,
+                         const std::string& library_folder);
+
+}  // namespace prorata::agent

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+
+#include "agent/state_file.h"
+
+namespace prorata::agent {
+
+// What a damaged state said, as far as the shares' own files say it, too: names, devices, limits,
+// requests and weights. All else is as if it had not been asked for; nobody owns them but the
+// agent's user. A share of `prorata create` is kept on, others end with their last member.
+SavedState RecoverState(const std::string& runtime_dir);
+
+// Renames the damaged file to PATH.damaged, in the place of one that was set aside before. "state".
+Status SetAside(const std::string& path);
+
+// An empty file in the folder of a share that is kept without programs: what its limits file does
+// not say.
+std::string HeldMark(const std::string& share_folder);
+
+}  // namespace prorata::agent

@@ -1,0 +1,70 @@
+// Which container a share belongs to: the first whose process joins, until no process is in it.
+
+#include <spdlog/spdlog.h>
+
+#include "agent/node.h"
+#include "agent/share_events.h"
+
+namespace prorata::agent {
+
+// Who was handed the device by root, or by the share's owner, may use it as any user that the
+// container has: nothing but the container's own mounts leads there. What a user without rights
+// can make himself (a mount namespace) is not enough; it takes an engine's cgroup.
+bool Node::MayUse(const Share& share, const Peer& peer) const {
+  if (share.Admits(peer.uid)) return true;
+  // One that is a member already stays one: it may have dropped its rights, and its agent be new.
+  if (share.FindLiving(peer.process) != nullptr) return true;
+  if (share.config().life.token() == nullptr) return false;
+  const auto group = Containers::Of(peer.process);
+  if (!group) return false;
+  return (Containers::IsMadeBy(*group, 0) ||
+          Containers::IsMadeBy(*group, share.config().owner_uid)) &&
+         Containers::FindsShare(peer.process, share.config().folder);
+}
+
+bool Node::MayJoinFrom(Share& share, const Peer& peer) {
+  const auto group = Containers::Of(peer.process);
+  if (!group || share.config().any_container) return true;
+  if (share.container && share.container->group != *group) {
+    SweepDead(share);
+    ForgetContainerIfEmpty(share);
+  }
+  if (share.container) return share.container->group == *group;
+  SetContainer(share, {*group, group->id.substr(0, 12)}, peer.process);
+  return true;
+}
+
+void Node::SetContainer(Share& share, Container container, const ProcessId& process) {
+  share.container = std::move(container);
+  SaveSoon();
+  const auto told = [this, id = share.id(),
+                     group = share.container->group](const std::string& name) {
+    Share* its = Find(id);
+    if (its == nullptr || !its->container || its->container->group != group) return;
+    if (!name.empty()) its->container->name = name;
+    spdlog::info("share '{}' is that of container {} ({} {})", its->config().name,
+                 its->container->name, group.engine, group.id.substr(0, 12));
+    events_.Add(ContainerEvent(protocol::EventKind::kContainerJoined, *its));
+    SaveSoon();
+  };
+  containers_.FindName(share.container->group, process, told);
+}
+
+void Node::ForgetContainerIfEmpty(Share& share) {
+  if (!share.container) return;
+  const auto empty = Containers::IsEmpty(share.container->group);
+  if (!empty.value_or(share.CountLiving() == 0)) return;
+  events_.Add(ContainerEvent(protocol::EventKind::kContainerGone, share));
+  spdlog::info("container {} has ended: share '{}' waits for another", share.container->name,
+               share.config().name);
+  share.container.reset();
+  SaveSoon();
+}
+
+void Node::WatchContainers() {
+  for (const auto& [id, share] : shares_) {
+    if (share->CountLiving() == 0) ForgetContainerIfEmpty(*share);
+  }
+}
+
+}  // namespace prorata::agent

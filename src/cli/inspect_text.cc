@@ -1,0 +1,76 @@
+#include <ctime>
+
+#include "base/bytes.h"
+#include "base/duration.h"
+#include "cli/container_commands.h"
+#include "cli/tables.h"
+#include "protocol/on_full.h"
+
+namespace prorata::cli {
+namespace {
+
+using Row = std::vector<std::string>;
+
+std::string Percent(double part) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f%%", 100 * part);
+  return text;
+}
+
+std::string Date(int64_t unix_s) {
+  const std::time_t seconds = unix_s;
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  char text[64];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
+  return text;
+}
+
+void AddDevice(const protocol::ShareDevice& device, std::vector<Row>* rows) {
+  rows->push_back({"GPU " + std::to_string(device.index), device.uuid});
+  rows->push_back({"  memory limit", FormatBytes(device.memory_limit_bytes)});
+  rows->push_back({"  memory used", FormatBytes(device.used_bytes) + ", of it " +
+                                        FormatBytes(device.overhead_bytes) +
+                                        " that no allocation asked for"});
+  rows->push_back({"  refusals", std::to_string(device.refusals)});
+  rows->push_back({"  compute request", FormatFraction(device.compute_request)});
+  rows->push_back({"  compute limit", FormatFraction(device.compute_limit)});
+  rows->push_back({"  weight", std::to_string(device.weight)});
+  rows->push_back({"  priority", std::to_string(device.priority)});
+  rows->push_back({"  yield within", FormatDuration(device.yield_within_ns)});
+  rows->push_back(
+      {"  GPU time", Percent(device.achieved) + ", entitled " + Percent(device.entitled)});
+}
+
+}  // namespace
+
+std::string InspectText(const protocol::ShareStatus& share, bool is_device) {
+  std::vector<Row> rows = {
+      {"share", share.name + (share.ended ? " (ending)" : "")},
+      {"device", is_device ? "prorata.dev/share=" + share.name : "none for containers"},
+      {"kept by", FormatKeptBy(share.kept_by)},
+      {"owner", "user " + std::to_string(share.owner_uid)},
+      {"created", Date(share.created_unix_s)},
+      {"folder", share.directory},
+      {"allowed users", FormatAllowedUsers(share.allow_users).empty()
+                            ? "none"
+                            : FormatAllowedUsers(share.allow_users)},
+      {"containers", share.any_container ? "several at once" : "one after another"},
+      {"on full", FormatOnFull(share.on_full)},
+      {"gang", FormatGang(share.gang)},
+      {"guaranteed", share.guaranteed ? "yes" : "no"},
+  };
+  if (share.container) {
+    rows.push_back({"container", share.container->name + " (" + share.container->engine + " " +
+                                     share.container->id.substr(0, 12) + ")"});
+  }
+  for (const protocol::ShareDevice& device : share.devices) AddDevice(device, &rows);
+  for (const protocol::MemberStatus& member : share.members) {
+    rows.push_back(
+        {"process " + std::to_string(member.pid),
+         (member.command.empty() ? "" : member.command + ", ") + FormatBytes(member.used_bytes)});
+  }
+  return FormatRows(rows);
+}
+
+}  // namespace prorata::cli

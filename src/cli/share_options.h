@@ -1,0 +1,30 @@
+#pragma once
+
+// The options of a new share, which `run` and `create` have in common.
+
+#include <string>
+
+#include "base/result.h"
+#include "cli/options.h"
+#include "cli/terms_options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace prorata::cli {
+
+// As typed.
+struct RawShare {
+  RawTerms terms;
+  std::string gpu;
+  std::string gpus;
+  std::string allow_users;
+};
+
+void AddShareOptions(CLI::App* app, RawShare* raw, ShareOptions* share);
+
+// Reads what was typed. The error is what follows "prorata: ".
+Status FillShare(const CLI::App& app, const RawShare& raw, ShareOptions* share);
+
+}  // namespace prorata::cli

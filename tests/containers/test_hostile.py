@@ -1,0 +1,96 @@
+"""A container against its own share and against its neighbour's."""
+import pathlib
+import time
+import unittest
+
+import harness
+import podman
+import quiet
+from harness import GIB
+
+PYTHON = pathlib.Path("/usr/bin/python3").resolve()
+LIBRARY = pathlib.Path("/usr/lib") / PYTHON.name
+SCRIPT = harness.ROOT / "tests" / "containers" / "hostile.py"
+ROUNDS = 3
+CONTROL_NS = 2 * 10**9
+
+
+class Hostile(podman.PodmanTestCase):
+    PROGRAMS = [(PYTHON, "usr/bin/python3", 0o755)]
+
+    def start_neighbour(self):
+        share = self.create("neighbour", "--memory", "2GiB", "--compute", "0.5")
+        process = self.podman.start(
+            *self.podman.run_arguments(self.named("neighbour"), share, "--rm"), "gpuload",
+            "--allocate", "128MiB", "--count", "8", "--seconds", "600", "--announce")
+        harness.read_event(process, "kernels")
+        return share, process
+
+    def test_it_is_refused_and_its_neighbour_does_not_notice(self):
+        neighbour, process = self.start_neighbour()
+        share = self.create("hostile", "--memory", "1GiB", "--compute", "0.2")
+        before = self.machine.share(neighbour)
+
+        def undisturbed():
+            mark = self.machine.share(neighbour)["device_time_ns"]
+            harness.wait_until(lambda: self.machine.share(neighbour)["device_time_ns"] - mark
+                               > CONTROL_NS, what="the neighbour's GPU time")
+
+        with quiet.Watch() as watch:
+            control = self.part_of_time(neighbour, undisturbed)
+            attacked = self.part_of_time(neighbour, lambda: self.attack(share))
+        after = self.machine.share(neighbour)
+        for name in ("memory_limit_bytes", "used_bytes", "granted_bytes", "refusals",
+                     "compute_request"):
+            self.assertEqual(after[name], before[name], name)
+        self.assertEqual(len(after["members"]), 1)
+        self.assertIsNone(process.poll())
+        watch.judge(self, attacked > control - 0.01,
+                    f"the neighbour got {attacked:.3f} of the time, and {control:.3f} before")
+
+    def part_of_time(self, share, during):
+        """What the share has of the device's time meanwhile."""
+        began_ns, before = time.monotonic_ns(), self.machine.share(share)["device_time_ns"]
+        during()
+        after = self.machine.share(share)["device_time_ns"]
+        return (after - before) / (time.monotonic_ns() - began_ns)
+
+    def attack(self, share):
+        for turn in range(ROUNDS):
+            attack = self.podman.start(
+                *self.podman.run_arguments(
+                    self.named(f"hostile{turn}"), share, "--rm", "--ulimit", "nofile=4096:4096",
+                    "--ulimit", "nproc=1024:1024", "--volume", f"{LIBRARY}:{LIBRARY}:ro",
+                    "--volume", f"{SCRIPT}:/hostile.py:ro"),
+                "python3", "-S", "-E", "/hostile.py")
+            connected = harness.read_event(attack, "connected")
+            done = harness.read_event(attack, "done")
+            attack.communicate(timeout=harness.DEADLINE_S)
+            self.assertEqual(done["found"], [])
+            self.assertGreater(connected["count"], 0)
+
+    def test_as_many_members_as_there_can_be(self):
+        neighbour, _ = self.start_neighbour()
+        before = self.machine.share(neighbour)
+        share = self.create("crowd", "--memory", "8GiB")
+        box = self.named("crowd")
+        self.podman.call(*self.podman.run_arguments(box, share, "--detach", "--rm"), "sleep", "600")
+        crowd = [self.podman.start("exec", box, "gpuload", "--allocate", "1MiB", "--hold", "600",
+                                   "--announce") for _ in range(20)]
+        for process in crowd:
+            try:
+                harness.read_event(process, "allocated")
+            except AssertionError:
+                continue  # its share is full: contexts take memory, too
+        after = self.machine.share(neighbour)
+        self.assertEqual(after["used_bytes"], before["used_bytes"])
+        self.assertLessEqual(self.machine.share(share)["used_bytes"], 8 * GIB)
+        self.assertGreater(self.machine.share(share)["refusals"], 0)
+        self.podman.call("kill", box)
+        harness.wait_until(lambda: self.machine.share(share)["used_bytes"] == 0,
+                           what="the memory's return")
+        self.podman.run_json(self.named("next"), share, ["--allocate", "64MiB"])
+
+
+if __name__ == "__main__":
+    unittest.main()
