@@ -23,7 +23,7 @@ import harness
 import quiet
 
 BAR = 0.02
-PLAIN_WAKE_US = 0  # TODO
+PLAIN_WAKE_US = 15
 SECONDS = 4
 REAL_CALL_S = 1e-6
 
