@@ -24,6 +24,7 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
     on.index = index;
     on.uuid = "GPU-" + std::to_string(index);
     on.memory_limit_bytes = 4 * kGiB + index;
+    on.memory_request_bytes = kGiB;
     on.used_bytes = 2 * kGiB + 1;
     on.overhead_bytes = 5;
     on.granted_bytes = 3 * kGiB;
@@ -52,6 +53,8 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
   device.used_bytes = 6 * kGiB;
   device.foreign_bytes = 4 * kGiB;
   device.promised_bytes = 8 * kGiB;
+  device.limit_bytes = 9 * kGiB;
+  device.borrowed_bytes = kGiB;
   device.busy = 0.75;
   device.others = 0.125;
   EventCounts counts{};
@@ -67,6 +70,7 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
   for (const std::string& line : {
            "prorata_share_memory_limit_bytes" + on_0 + "4294967296",
            "prorata_share_memory_limit_bytes" + on_3 + "4294967299",
+           "prorata_share_memory_request_bytes" + on_0 + "1073741824",
            "prorata_share_memory_used_bytes" + on_0 + "2147483649",
            "prorata_share_memory_overhead_bytes" + on_0 + "5",
            "prorata_share_memory_granted_bytes" + on_0 + "3221225472",
@@ -93,6 +97,8 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
            "prorata_device_memory_used_bytes" + gpu + "6442450944",
            "prorata_device_memory_foreign_bytes" + gpu + "4294967296",
            "prorata_device_memory_promised_bytes" + gpu + "8589934592",
+           "prorata_device_memory_limit_bytes" + gpu + "9663676416",
+           "prorata_device_memory_borrowed_bytes" + gpu + "1073741824",
            "prorata_device_gpu_time_ratio" + gpu + "0.75",
            "prorata_device_others_ratio" + gpu + "0.125",
            std::string("prorata_events_total{kind=\"refusal\"} 11"),
