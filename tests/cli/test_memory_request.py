@@ -126,16 +126,16 @@ class TwoShares(RequestCase):
         a, b = Program(self, "a"), Program(self, "b")
         self.assertEqual(a.take(LIMIT - CONTEXT), 0)
         self.assertEqual(a.take(CONTEXT), OUT_OF_MEMORY)  # beyond its own limit
-        self.assertEqual(b.take(REQUEST), OUT_OF_MEMORY)  # with its context it is more
+        self.assertEqual(b.take(REQUEST + CONTEXT), OUT_OF_MEMORY)
         self.assertEqual(b.take(REQUEST - CONTEXT), 0)
         self.assertGreaterEqual(self.machine.gpus()[0]["borrowed_bytes"], LIMIT - REQUEST - CONTEXT)
         self.assertIn("request 4 GiB", self.good("ps"))
         self.assertIn("8 GiB (limits 24 GiB)", self.good("gpus"))
-        self.assertIn("memory request    4 GiB", self.good("inspect", "a"))
+        self.assertIn("memory request   4 GiB", self.good("inspect", "a"))
         # What one frees the other can take, and its own is there again.
         a.free_all()
         self.assertEqual(b.take(LIMIT - REQUEST), 0)
-        self.assertEqual(a.take(REQUEST), OUT_OF_MEMORY)
+        self.assertEqual(a.take(REQUEST + CONTEXT), OUT_OF_MEMORY)
         self.assertEqual(a.take(REQUEST - CONTEXT), 0)
         # What a killed program held, too, at once.
         b.kill()
@@ -159,7 +159,7 @@ class TwoShares(RequestCase):
         """A third share comes while the two hold all: it has its request, or is refused."""
         a = Program(self, "a")
         self.assertEqual(a.take(LIMIT - CONTEXT), 0)
-        self.assertIn("only 0 B left now", self.refused("create", "c", "--memory", "1GiB"))
+        self.assertIn("left now: 8 GiB of its 16 GiB", self.refused("create", "c", "--memory", "1GiB"))
         a.free_all()
         self.good("create", "c", "--memory", "4GiB")
         self.assertEqual(a.take(LIMIT - CONTEXT), OUT_OF_MEMORY)
@@ -277,15 +277,15 @@ class Waiting(RequestCase):
         self.assertEqual(b.answer(), 0)
         self.assertEqual(b.take(LIMIT - 9 * GIB - CONTEXT), 0)
 
-    def test_a_raised_request_serves_who_waits_for_it(self):
-        a, b = Program(self, "a"), Program(self, "b")
-        self.assertEqual(a.take(LIMIT - CONTEXT), 0)
-        b.ask(5 * GIB)
-        self.await_wait("b")
-        a.kill()
-        self.assertEqual(b.answer(), 0)
-        self.good("update", "b", "--memory-request", "10GiB")
-        self.assertEqual(b.take(5 * GIB - CONTEXT), 0)
+    def test_who_may_wait_stays_sure_of_its_limit(self):
+        message = self.refused("update", "b", "--memory-request", "5GiB")
+        self.assertIn("--on-full wait", message)
+        self.assertIn("could never be given all", self.refused("create", "c", "--memory", "1GiB"))
+        self.good("update", "a", "--memory", "11GiB")
+        self.good("update", "b", "--memory-request", "5GiB")
+        a = Program(self, "a")
+        self.assertEqual(a.take(11 * GIB - CONTEXT), 0)
+        self.assertEqual(Program(self, "b").take(5 * GIB - CONTEXT), 0)
 
 
 class AtRandom(RequestCase):
