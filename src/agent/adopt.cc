@@ -112,7 +112,8 @@ Status Node::SetElasticCeilings(const SavedState& saved) {
     const std::string& uuid = devices_[device].uuid;
     Fraction ceiling = Fraction::One();
     const auto before = saved.elastic_ceiling_ppm.find(uuid);
-    if (HasSharesOn(saved, uuid) && before != saved.elastic_ceiling_ppm.end()) ceiling = {before->second};
+    if (HasSharesOn(saved, uuid) && before != saved.elastic_ceiling_ppm.end())
+      ceiling = {before->second};
     if (told.contains(device)) ceiling = told[device];
     if (ceiling < Fraction::One()) {
       spdlog::info("GPU {}: above their requests, shares use up to {} of its time together", device,

@@ -196,9 +196,7 @@ class AgentMemoryRequestTest : public AgentWaitingTest {
     EXPECT_EQ(member->Join(), kWelcome);
     return member;
   }
-  json Device() {
-    return Call(folder_.path(), {{"op", "list_devices"}})["devices"][0];
-  }
+  json Device() { return Call(folder_.path(), {{"op", "list_devices"}})["devices"][0]; }
 };
 
 TEST_F(AgentMemoryRequestTest, WithinARequestAtOnceAndBeyondItWhileItIsThere) {

@@ -27,12 +27,12 @@ const ResourceClient* LineOf(const std::vector<ResourceClient>& clients, const s
 
 bool SaysNothing(const protocol::ShareSpec& spec) {
   const protocol::ShareSpec none;
-  return spec.gpus.empty() && !spec.gpu_count && !spec.memory && !spec.memory_request && spec.on.empty() &&
-         spec.compute_request == none.compute_request && spec.compute_limit == none.compute_limit &&
-         spec.weight == none.weight && spec.priority == none.priority &&
-         spec.yield_within_ns == none.yield_within_ns && spec.on_full == none.on_full &&
-         spec.gang == none.gang && !spec.guaranteed && spec.share_memory_with.empty() &&
-         spec.allow_users.Nobody();
+  return spec.gpus.empty() && !spec.gpu_count && !spec.memory && !spec.memory_request &&
+         spec.on.empty() && spec.compute_request == none.compute_request &&
+         spec.compute_limit == none.compute_limit && spec.weight == none.weight &&
+         spec.priority == none.priority && spec.yield_within_ns == none.yield_within_ns &&
+         spec.on_full == none.on_full && spec.gang == none.gang && !spec.guaranteed &&
+         spec.share_memory_with.empty() && spec.allow_users.Nobody();
 }
 
 // Only what grows can be refused, so what shrinks comes first.
@@ -227,8 +227,8 @@ Result<Share*> Node::Join(Share& share, const protocol::ShareSpec& spec) {
 Status Node::MayChange(const Share& share, const protocol::ShareChange& change) const {
   const std::string* file = share.config().life.file();
   if (file == nullptr) return {};
-  bool in_line = change.memory || change.memory_request || change.compute_request ||
-                 change.compute_limit;
+  bool in_line =
+      change.memory || change.memory_request || change.compute_request || change.compute_limit;
   for (const protocol::TermsOnGpu& on : change.on) {
     in_line |= on.memory || on.memory_request || on.compute_request || on.compute_limit;
   }

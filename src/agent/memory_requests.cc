@@ -57,15 +57,14 @@ bool MemoryRequests::Lends(size_t device) const { return admission_.capacity(dev
 // A device begins to lend with its first share that may borrow, `also` one that is about to come.
 void MemoryRequests::SetCapacities(const policy::MemoryAdmission::Terms* also) {
   for (size_t device = 0; device < devices_.count(); ++device) {
-    const bool lends =
-        admission_.AnyMayBorrow(device) ||
-        (also != nullptr && also->limit_bytes[device] > also->request_bytes[device]);
+    const bool lends = admission_.AnyMayBorrow(device) ||
+                       (also != nullptr && also->limit_bytes[device] > also->request_bytes[device]);
     if (lends == Lends(device)) continue;
     others_[device].samples.clear();
     others_[device].bytes = lends ? Foreign(device) : 0;
     const uint64_t total = devices_[device].total_bytes;
-    admission_.SetCapacity(
-        device, lends ? total - std::min(total, others_[device].bytes) : kPlenty);
+    admission_.SetCapacity(device,
+                           lends ? total - std::min(total, others_[device].bytes) : kPlenty);
   }
 }
 
@@ -183,8 +182,8 @@ void MemoryRequests::Acknowledge(const Share& share) {
 bool MemoryRequests::Give(Share& share, uint32_t device, uint64_t sum_bytes) {
   const size_t number = share.config().devices[device].device;
   const uint64_t ticket = next_ticket_++;
-  const auto verdict = admission_.Request(
-      share.id(), ticket, number, sum_bytes + share.AuditedBytes(device), clock_.NowNs());
+  const auto verdict = admission_.Request(share.id(), ticket, number,
+                                          sum_bytes + share.AuditedBytes(device), clock_.NowNs());
   if (verdict == Verdict::kWaits) admission_.Cancel(ticket);  // QueueUp does that in earnest
   if (verdict != Verdict::kGiven) return false;
   SetCeiling(share, device);
@@ -257,7 +256,8 @@ void MemoryRequests::SampleDevice(size_t device) {
   devices_.ReadMemory(device, [this, device, before = std::move(before)](
                                   const Devices::Reading<driver::NvmlMemory>& reading) {
     others_[device].asked = false;
-    if (Lends(device) && reading.value && !reading.late()) Sampled(device, before, reading.value->used_bytes);
+    if (Lends(device) && reading.value && !reading.late())
+      Sampled(device, before, reading.value->used_bytes);
   });
 }
 

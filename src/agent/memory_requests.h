@@ -14,10 +14,10 @@
 // shares that may borrow may use and do not is taken back (a member asks again when it needs it).
 // What the audit found of a share is as if it had been given it.
 //
-// What shares may hold together matters where one of them may borrow: it is what NVML's total leaves
-// beside other programs' memory, which is what NVML shows as used less what our shares use, the
-// median of a few samples, since the two are not read in one moment. Elsewhere the arithmetic of
-// promises (protocol/memory_fit.h) is enough, and no estimate can make it fail.
+// What shares may hold together matters where one of them may borrow: it is what NVML's total
+// leaves beside other programs' memory, which is what NVML shows as used less what our shares use,
+// the median of a few samples, since the two are not read in one moment. Elsewhere the arithmetic
+// of promises (protocol/memory_fit.h) is enough, and no estimate can make it fail.
 //
 // Not thread-safe: the agent's loop.
 

@@ -24,7 +24,6 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
     on.index = index;
     on.uuid = "GPU-" + std::to_string(index);
     on.memory_limit_bytes = 4 * kGiB + index;
-    on.memory_request_bytes = kGiB;
     on.used_bytes = 2 * kGiB + 1;
     on.overhead_bytes = 5;
     on.granted_bytes = 3 * kGiB;
@@ -53,8 +52,6 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
   device.used_bytes = 6 * kGiB;
   device.foreign_bytes = 4 * kGiB;
   device.promised_bytes = 8 * kGiB;
-  device.limit_bytes = 9 * kGiB;
-  device.borrowed_bytes = kGiB;
   device.busy = 0.75;
   device.others = 0.125;
   EventCounts counts{};
@@ -70,7 +67,6 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
   for (const std::string& line : {
            "prorata_share_memory_limit_bytes" + on_0 + "4294967296",
            "prorata_share_memory_limit_bytes" + on_3 + "4294967299",
-           "prorata_share_memory_request_bytes" + on_0 + "1073741824",
            "prorata_share_memory_used_bytes" + on_0 + "2147483649",
            "prorata_share_memory_overhead_bytes" + on_0 + "5",
            "prorata_share_memory_granted_bytes" + on_0 + "3221225472",
@@ -97,8 +93,6 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
            "prorata_device_memory_used_bytes" + gpu + "6442450944",
            "prorata_device_memory_foreign_bytes" + gpu + "4294967296",
            "prorata_device_memory_promised_bytes" + gpu + "8589934592",
-           "prorata_device_memory_limit_bytes" + gpu + "9663676416",
-           "prorata_device_memory_borrowed_bytes" + gpu + "1073741824",
            "prorata_device_gpu_time_ratio" + gpu + "0.75",
            "prorata_device_others_ratio" + gpu + "0.125",
            std::string("prorata_events_total{kind=\"refusal\"} 11"),
@@ -106,6 +100,27 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
            std::string("# TYPE prorata_share_gpu_seconds_total counter"),
            std::string("# TYPE prorata_share_memory_used_bytes gauge"),
            std::string("# TYPE prorata_events_total counter"),
+       }) {
+    EXPECT_TRUE(Has(text, line)) << line << "\nis not in\n" << text;
+  }
+}
+
+TEST(MetricsTest, WhatIsSetAsideAndWhatIsBorrowed) {
+  protocol::ShareStatus share;
+  share.name = "a";
+  share.devices.emplace_back().memory_request_bytes = kGiB;
+  protocol::DeviceStatus device;
+  device.promised_bytes = 8 * kGiB;
+  device.limit_bytes = 9 * kGiB;
+  device.borrowed_bytes = 2 * kGiB;
+  const std::string text = MetricsText({&share, 1}, {&device, 1}, {});
+  const std::string gpu = "{gpu=\"0\",uuid=\"\"} ";
+  for (const std::string& line : {
+           std::string("prorata_share_memory_request_bytes{share=\"a\",gpu=\"0\",uuid=\"\"} ") +
+               "1073741824",
+           "prorata_device_memory_promised_bytes" + gpu + "8589934592",
+           "prorata_device_memory_limit_bytes" + gpu + "9663676416",
+           "prorata_device_memory_borrowed_bytes" + gpu + "2147483648",
        }) {
     EXPECT_TRUE(Has(text, line)) << line << "\nis not in\n" << text;
   }

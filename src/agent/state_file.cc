@@ -93,8 +93,8 @@ json ToJson(const SavedShare& share) {
 // "guaranteed" on a device that was overcommitted.
 uint64_t RequestOf(const json& share, const DeviceOfShare& device, const SavedState& state) {
   const auto ratio = state.overcommit.find(device.uuid);
-  const bool elastic = !share.value("guaranteed", false) && ratio != state.overcommit.end() &&
-                       ratio->second > 1;
+  const bool elastic =
+      !share.value("guaranteed", false) && ratio != state.overcommit.end() && ratio->second > 1;
   return elastic ? 0 : device.memory_bytes;
 }
 

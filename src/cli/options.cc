@@ -118,9 +118,10 @@ Status FillUpdate(const CLI::App& app, const RawTerms& raw, const std::string& a
     update->change.allow_users = std::move(*users);
   }
   if (update->change.Empty()) {
-    return Fail("usage",
-                "update: nothing to change; give --memory, --memory-request, --compute, --compute-limit, "
-                "--weight, --priority, --yield-within, --on-full, --gang or --allow-users");
+    return Fail(
+        "usage",
+        "update: nothing to change; give --memory, --memory-request, --compute, --compute-limit, "
+        "--weight, --priority, --yield-within, --on-full, --gang or --allow-users");
   }
   return {};
 }

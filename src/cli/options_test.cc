@@ -90,8 +90,8 @@ TEST(OptionsTest, EventsFromNowOnUnlessOlderOnesAreWanted) {
 }
 
 TEST(OptionsTest, MemoryAsAPartOfTheGpuAndItsRequest) {
-  const auto run = RunOf({"run", "--gpu", "0,1", "--memory", "25%,1=50%", "--memory-request",
-                          "0,1=12.5%", "--", "x"});
+  const auto run = RunOf(
+      {"run", "--gpu", "0,1", "--memory", "25%,1=50%", "--memory-request", "0,1=12.5%", "--", "x"});
   EXPECT_EQ(run.memory, protocol::MemorySize(Fraction{250'000}));
   EXPECT_EQ(run.memory_request, protocol::MemorySize());
   ASSERT_EQ(run.on.size(), 1u);
@@ -100,6 +100,31 @@ TEST(OptionsTest, MemoryAsAPartOfTheGpuAndItsRequest) {
   // A size and a part: only the agent knows.
   EXPECT_EQ(RunOf({"run", "--memory-request", "5GiB", "--memory", "1%", "--", "x"}).memory,
             protocol::MemorySize(Fraction{10'000}));
+}
+
+TEST(OptionsTest, BadMemoryIsOneLineAndStatusTwo) {
+  const std::vector<Words> bad = {
+      {"run", "--memory", "0%", "--", "x"},
+      {"run", "--memory", "100.1%", "--", "x"},
+      {"run", "--memory-request", "101%", "--", "x"},
+      {"run", "--memory-request", "-1", "--", "x"},
+      {"run", "--memory-request", "0%", "--", "x"},
+      {"run", "--memory-request", "5GiB", "--memory", "4GiB", "--", "x"},
+      {"run", "--memory-request", "26%", "--memory", "25%", "--", "x"},
+      {"run", "--memory-request", "5GiB", "--guaranteed", "--", "x"},
+      {"run", "--gpu", "0", "--memory-request", "5GiB", "--memory", "8GiB,0=4GiB", "--", "x"},
+      {"update", "x", "--memory-request", "5GiB", "--memory", "4GiB"},
+  };
+  for (const Words& words : bad) {
+    std::string line;
+    for (const std::string& word : words) line += word + " ";
+    const ParseOutcome outcome = ParseCommandLine(words);
+    EXPECT_FALSE(outcome.options) << line;
+    EXPECT_EQ(outcome.status, kExitUsage) << line;
+    EXPECT_EQ(outcome.out, "") << line;
+    EXPECT_TRUE(outcome.err.starts_with("prorata: ")) << line << outcome.err;
+    EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << line << outcome.err;
+  }
 }
 
 TEST(OptionsTest, BadInputIsOneLineAndStatusTwo) {
@@ -119,16 +144,6 @@ TEST(OptionsTest, BadInputIsOneLineAndStatusTwo) {
       {"run", "--memory=-1", "--", "x"},
       {"run", "--memory", "4Gib", "--", "x"},
       {"run", "--memory", "0", "--", "x"},
-      {"run", "--memory", "0%", "--", "x"},
-      {"run", "--memory", "100.1%", "--", "x"},
-      {"run", "--memory-request", "101%", "--", "x"},
-      {"run", "--memory-request", "-1", "--", "x"},
-      {"run", "--memory-request", "0%", "--", "x"},
-      {"run", "--memory-request", "5GiB", "--memory", "4GiB", "--", "x"},
-      {"run", "--memory-request", "26%", "--memory", "25%", "--", "x"},
-      {"run", "--memory-request", "5GiB", "--guaranteed", "--", "x"},
-      {"run", "--gpu", "0", "--memory-request", "5GiB", "--memory", "8GiB,0=4GiB", "--", "x"},
-      {"update", "x", "--memory-request", "5GiB", "--memory", "4GiB"},
       {"run", "--memory", "", "--", "x"},
       {"run", "--compute", "1.1", "--", "x"},
       {"run", "--compute", "-0.1", "--", "x"},

@@ -58,11 +58,11 @@ Status FillGpus(const CLI::App& app, const RawShare& raw, ShareOptions* share) {
 }  // namespace
 
 void AddShareOptions(CLI::App* app, RawShare* raw, ShareOptions* share) {
-  AddTermsOptions(
-      app, &raw->terms,
-      {" (default: all that is free)",
-       " (default: all of --memory; nothing where the agent overcommits)", " (default: 0)", " (default: 1)", " (default: 100)",
-       " (default: 0)", " (default: 2ms)", " (default: fail)", " (default: auto)"});
+  AddTermsOptions(app, &raw->terms,
+                  {" (default: all that is free)",
+                   " (default: all of --memory; nothing where the agent overcommits)",
+                   " (default: 0)", " (default: 1)", " (default: 100)", " (default: 0)",
+                   " (default: 2ms)", " (default: fail)", " (default: auto)"});
   app->add_flag("--guaranteed", share->guaranteed,
                 "Set the whole memory limit aside, also where the agent overcommits: a "
                 "--memory-request that is the limit");

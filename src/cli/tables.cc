@@ -42,9 +42,10 @@ std::string Percent(double part) {
 }
 
 // "1 GiB / 4 GiB (512 MiB)": used, limit, and what of the used no allocation asked for; "~": that
-// is estimated. "request 2 GiB": so much of the limit is set aside, not all. After `prorata update`, or by overhead alone, the use may be above the limit: then
-// nothing more is given. Far above it by what prorata did not give: "BYPASS?". "waits 12 s": an
-// allocation waits for memory of the device since so long.
+// is estimated. "request 2 GiB": so much of the limit is set aside, not all. After `prorata
+// update`, or by overhead alone, the use may be above the limit: then nothing more is given. Far
+// above it by what prorata did not give: "BYPASS?". "waits 12 s": an allocation waits for memory of
+// the device since so long.
 std::string Memory(const protocol::ShareDevice& device) {
   return FormatBytes(device.used_bytes) + " / " + FormatBytes(device.memory_limit_bytes) + " (" +
          (device.figures_missing ? "~" : "") + FormatBytes(device.overhead_bytes) + ")" +

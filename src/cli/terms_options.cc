@@ -118,9 +118,9 @@ Status CheckMemoryOrder(const std::optional<protocol::MemorySize>& request,
 }  // namespace
 
 void AddTermsOptions(CLI::App* app, RawTerms* raw, const RawTerms& without) {
-  app->add_option("--memory", raw->memory,
-                  "Device memory the share may hold, e.g. 512MiB, 4GiB or 25% of the GPU's" +
-                      without.memory)
+  app->add_option(
+         "--memory", raw->memory,
+         "Device memory the share may hold, e.g. 512MiB, 4GiB or 25% of the GPU's" + without.memory)
       ->option_text("SIZE");
   app->add_option("--memory-request", raw->memory_request,
                   "The part of it that is set aside for the share; the rest it takes while the GPU "

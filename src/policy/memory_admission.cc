@@ -62,8 +62,7 @@ bool MemoryAdmission::Finishable(const Share& share, const std::vector<int64_t>&
   if (share.terms.on_full == OnFull::kFail) return true;
   for (size_t device = 0; device < free.size(); ++device) {
     const auto most = static_cast<int64_t>(share.most(device));
-    const auto need =
-        std::min(most, reach[device]) - static_cast<int64_t>(share.borrowed(device));
+    const auto need = std::min(most, reach[device]) - static_cast<int64_t>(share.borrowed(device));
     if (need > 0 && need > free[device]) return false;
   }
   return true;
@@ -294,8 +293,8 @@ uint64_t MemoryAdmission::borrowed_bytes(size_t device) const {
 }
 
 bool MemoryAdmission::AnyMayBorrow(size_t device) const {
-  return std::ranges::any_of(
-      shares_, [device](const auto& entry) { return entry.second.most(device) > 0; });
+  return std::ranges::any_of(shares_,
+                             [device](const auto& entry) { return entry.second.most(device) > 0; });
 }
 
 }  // namespace prorata::policy

@@ -115,6 +115,53 @@ TEST(MemoryAdmission, TheBankerCountsOnWhatIsBorrowedAlone) {
   EXPECT_FALSE(admission.Add(3, Guaranteed({1}))) << "each waits for 8 of 8 beyond the requests";
 }
 
+// Only what is borrowed must come back for a leader; a share that uses its request is no holder.
+TEST(MemoryAdmission, WhoUsesItsRequestAloneDoesNotPassALeader) {
+  auto options = Exact();
+  options.most_bypasses = 0;
+  MemoryAdmission admission({16}, options);
+  ASSERT_TRUE(
+      admission.Add(1, {.limit_bytes = {5}, .request_bytes = {4}, .on_full = OnFull::kWait}));
+  ASSERT_TRUE(admission.Add(2, Waiting({6})));
+  ASSERT_TRUE(admission.Add(3, Waiting({8})));
+  EXPECT_EQ(admission.Request(1, 1, 0, 4, 0), Verdict::kGiven);
+  EXPECT_EQ(admission.Request(2, 2, 0, 6, 0), Verdict::kGiven);
+  EXPECT_EQ(admission.Request(3, 3, 0, 8, 0), Verdict::kWaits);  // 6 are free
+  EXPECT_EQ(admission.Request(1, 4, 0, 5, 0), Verdict::kWaits);
+  admission.Remove(2);
+  EXPECT_EQ(admission.Decide(0), (std::vector<uint64_t>{3, 4}));
+}
+
+// What it waits for beyond its request is within reach: it leads.
+TEST(MemoryAdmission, AShareWithARequestLeads) {
+  auto options = Exact();
+  options.most_bypasses = 0;
+  MemoryAdmission admission({16}, options);
+  ASSERT_TRUE(
+      admission.Add(1, {.limit_bytes = {12}, .request_bytes = {8}, .on_full = OnFull::kWait}));
+  ASSERT_TRUE(
+      admission.Add(2, {.limit_bytes = {8}, .request_bytes = {4}, .on_full = OnFull::kWait}));
+  ASSERT_TRUE(admission.Add(3, Waiting({1})));
+  EXPECT_EQ(admission.Request(2, 1, 0, 6, 0), Verdict::kGiven);
+  EXPECT_EQ(admission.Request(1, 2, 0, 12, 0), Verdict::kWaits);
+  EXPECT_EQ(admission.Request(3, 3, 0, 1, 0), Verdict::kWaits);
+  EXPECT_EQ(admission.Request(1, 4, 0, 8, 0), Verdict::kGiven) << "its own request leads nobody";
+}
+
+TEST(MemoryAdmission, WhatAShareIsFoundToHoldIsNobodyElses) {
+  MemoryAdmission admission({16}, Exact());
+  ASSERT_TRUE(admission.Add(1, {.limit_bytes = {12}, .request_bytes = {4}}));
+  ASSERT_TRUE(admission.Add(2, {.limit_bytes = {12}, .request_bytes = {4}}));
+  admission.Acknowledge(1, 0, 3);
+  EXPECT_EQ(admission.free_bytes(0), 8u) << "within its request";
+  admission.Acknowledge(1, 0, 10);
+  EXPECT_EQ(admission.free_bytes(0), 2u);
+  admission.Acknowledge(1, 0, 5);
+  EXPECT_EQ(admission.held(1, 0), 10u);
+  EXPECT_EQ(admission.Request(2, 1, 0, 7, 0), Verdict::kFull);
+  EXPECT_EQ(admission.Request(2, 2, 0, 6, 0), Verdict::kGiven);
+}
+
 TEST(MemoryAdmission, RequestsMove) {
   MemoryAdmission admission({16}, Exact());
   ASSERT_TRUE(admission.Add(1, {.limit_bytes = {12}, .request_bytes = {4}}));

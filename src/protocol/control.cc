@@ -194,10 +194,10 @@ Status ReadOn(const json& value, std::vector<TermsOnGpu>& on) {
       return Malformed("'on' has an entry that is no object with a 'gpu'");
     }
     TermsOnGpu& terms = on.emplace_back();
-    Status ok = OnlyFields(entry, "an entry of 'on'",
-                           {"gpu", "memory_bytes", "memory_part", "memory_request_bytes",
-                            "memory_request_part", "compute_request", "compute_limit", "weight",
-                            "priority", "yield_within_ns"});
+    Status ok = OnlyFields(
+        entry, "an entry of 'on'",
+        {"gpu", "memory_bytes", "memory_part", "memory_request_bytes", "memory_request_part",
+         "compute_request", "compute_limit", "weight", "priority", "yield_within_ns"});
     if (ok) ok = NotTwice(entry);
     for (const auto& [key, field] : entry.items()) {
       if (ok) ok = ReadTerm(key, field, terms);
@@ -214,10 +214,25 @@ Status ReadOn(const json& value, std::vector<TermsOnGpu>& on) {
 Status ReadSpec(const json& object, ShareSpec& spec) {
   if (!object.is_object()) return Malformed("'share' is not an object");
   Status ok = OnlyFields(object, "'share'",
-                         {"name", "gpu", "gpus", "memory_bytes", "memory_part",
-                          "memory_request_bytes", "memory_request_part", "compute_request",
-                          "compute_limit", "weight", "priority", "yield_within_ns", "on", "on_full",
-                          "gang", "guaranteed", "share_memory_with", "allow_users", "token",
+                         {"name",
+                          "gpu",
+                          "gpus",
+                          "memory_bytes",
+                          "memory_part",
+                          "memory_request_bytes",
+                          "memory_request_part",
+                          "compute_request",
+                          "compute_limit",
+                          "weight",
+                          "priority",
+                          "yield_within_ns",
+                          "on",
+                          "on_full",
+                          "gang",
+                          "guaranteed",
+                          "share_memory_with",
+                          "allow_users",
+                          "token",
                           "containers"});
   if (ok) ok = NotTwice(object);
   for (const auto& [key, value] : object.items()) {

@@ -109,17 +109,17 @@ struct TermsOnGpu {
   std::optional<int64_t> yield_within_ns = {};
 
   bool Empty() const {
-    return !memory && !memory_request && !compute_request && !compute_limit && !weight && !priority &&
-           !yield_within_ns;
+    return !memory && !memory_request && !compute_request && !compute_limit && !weight &&
+           !priority && !yield_within_ns;
   }
 };
 
 // What a person asks for. What is absent is decided by the agent.
 struct ShareSpec {
-  std::optional<std::string> name = {};       // absent: the agent makes one up
-  std::vector<std::string> gpus = {};         // indices or UUIDs; empty: where it fits best
-  std::optional<uint32_t> gpu_count = {};     // how many; absent: as many as are named, or one
-  std::optional<MemorySize> memory = {};      // the limit, of each GPU; absent: all that is free
+  std::optional<std::string> name = {};    // absent: the agent makes one up
+  std::vector<std::string> gpus = {};      // indices or UUIDs; empty: where it fits best
+  std::optional<uint32_t> gpu_count = {};  // how many; absent: as many as are named, or one
+  std::optional<MemorySize> memory = {};   // the limit, of each GPU; absent: all that is free
   // What is set aside for it of each GPU. Absent: all of the limit; nothing of a device that the
   // agent overcommits.
   std::optional<MemorySize> memory_request = {};
@@ -157,8 +157,8 @@ struct ShareChange {
   std::optional<AllowedUsers> allow_users = {};  // in place of those of before
 
   bool Empty() const {
-    return !memory && !memory_request && !compute_request && !compute_limit && !weight && !priority &&
-           !yield_within_ns && on.empty() && !on_full && !gang && !allow_users;
+    return !memory && !memory_request && !compute_request && !compute_limit && !weight &&
+           !priority && !yield_within_ns && on.empty() && !on_full && !gang && !allow_users;
   }
 };
 
@@ -199,8 +199,8 @@ struct ShareDevice {
   uint32_t index = 0;
   uint64_t memory_limit_bytes = 0;
   uint64_t memory_request_bytes = 0;  // the part of it that is set aside
-  uint64_t used_bytes = 0;      // charged by members, overhead included
-  uint64_t overhead_bytes = 0;  // the part of it that no allocation asked for (contexts)
+  uint64_t used_bytes = 0;            // charged by members, overhead included
+  uint64_t overhead_bytes = 0;        // the part of it that no allocation asked for (contexts)
   uint64_t granted_bytes = 0;
   uint64_t admitted_bytes = 0;     // what the grants may add up to now: at most the limit
   uint32_t memory_waits = 0;       // allocations that wait for the device's memory
@@ -257,7 +257,7 @@ struct ShareStatus {
   OnFull on_full;
   Gang gang = Gang::kAuto;
   bool runs_as_gang = false;  // now: asked for, or its kernels were seen to wait for each other
-  bool ended = false;                             // removed, and kept until its members are gone
+  bool ended = false;         // removed, and kept until its members are gone
   std::optional<ContainerStatus> container = {};  // whose processes it is kept for, now
   bool any_container = false;
   std::vector<ShareDevice> devices;

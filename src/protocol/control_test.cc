@@ -109,7 +109,8 @@ TEST(ValidateShareOnSeveralGpus, InTheOrderInWhichTheyAreNamed) {
   EXPECT_EQ(valid->devices[0].device, 2u);
   EXPECT_EQ(valid->devices[0].terms, (ShareTerms{4 * kGiB, {0}, {500'000}, 7, 4 * kGiB}));
   EXPECT_EQ(valid->devices[1].device, 1u);
-  EXPECT_EQ(valid->devices[1].terms, (ShareTerms{6 * kGiB, {300'000}, Fraction::One(), 9, 6 * kGiB}));
+  EXPECT_EQ(valid->devices[1].terms,
+            (ShareTerms{6 * kGiB, {300'000}, Fraction::One(), 9, 6 * kGiB}));
 }
 
 TEST(ValidateShareOnSeveralGpus, WithoutMemoryAllThatIsFreeOfEach) {
@@ -155,8 +156,7 @@ TEST(ValidateShareOnSeveralGpus, EveryRefusalSaysWhatWhereAndWhatThereIs) {
           .on = {{.gpu = "1", .memory = kGiB},
                  {.gpu = "GPU-00000000-0000-0000-0000-000000000001", .weight = 3}}},
          {"gpu_twice: ", "GPU 1 "});
-  expect({.gpus = {"0", "1"}, .on = {{.gpu = "1", .memory = 0}}},
-         {"memory_zero: ", "GPU 1 "});
+  expect({.gpus = {"0", "1"}, .on = {{.gpu = "1", .memory = 0}}}, {"memory_zero: ", "GPU 1 "});
   expect({.gpus = {"0", "1"}, .on = {{.gpu = "1", .compute_limit = Fraction{0}}}},
          {"bad_fraction: ", "GPU 1 "});
   expect({.gpus = {"0", "1"},
@@ -170,8 +170,7 @@ TEST(ValidateChangeOnSeveralGpus, AllOfItOrNothing) {
   const std::vector<DeviceStatus> own = {all[3], all[1]};  // 4 GiB and half of GPU 3 are its own
   const std::vector<ShareTerms> now = {{4 * kGiB, {500'000}, Fraction::One(), 100, 4 * kGiB},
                                        {2 * kGiB, {}, {500'000}, 100, 2 * kGiB}};
-  auto after = ValidateChange(
-      {.memory = kGiB, .on = {{.gpu = "3", .memory = 6 * kGiB}}}, now, own);
+  auto after = ValidateChange({.memory = kGiB, .on = {{.gpu = "3", .memory = 6 * kGiB}}}, now, own);
   ASSERT_TRUE(after.has_value()) << after.error().message;
   EXPECT_EQ(after->at(0), (ShareTerms{6 * kGiB, {500'000}, Fraction::One(), 100, 6 * kGiB}));
   EXPECT_EQ(after->at(1), (ShareTerms{kGiB, {}, {500'000}, 100, kGiB}));

@@ -25,8 +25,7 @@ uint64_t FreeNow(const DeviceStatus& device) {
 }
 
 uint64_t LeftByRatio(const DeviceStatus& device) {
-  const auto most =
-      static_cast<uint64_t>(device.overcommit * static_cast<double>(There(device)));
+  const auto most = static_cast<uint64_t>(device.overcommit * static_cast<double>(There(device)));
   return Less(most, device.limit_bytes);
 }
 
@@ -44,8 +43,8 @@ Status CheckSetAside(const MemoryTerms& terms, const DeviceStatus& device) {
   const std::string asks =
       !terms.limit_said && terms.limit_bytes == kMemoryStep
           ? "a share without --memory takes all that is left, but " + Describe(device)
-          : "the share " + std::string(terms.request_bytes == terms.limit_bytes ? "asks for "
-                                                                                : "requests ") +
+          : "the share " +
+                std::string(terms.request_bytes == terms.limit_bytes ? "asks for " : "requests ") +
                 FormatBytes(terms.request_bytes) + " of memory, but " + Describe(device);
   if (terms.request_bytes > NotSetAside(device)) {
     return Exceeded(asks + " has only " + FormatBytes(NotSetAside(device)) +
@@ -73,8 +72,8 @@ MemoryTerms SettleMemory(const MemoryAsked& asked, const DeviceStatus& device) {
   MemoryTerms terms{.limit_said = asked.limit_bytes.has_value()};
   if (asked.request_bytes) {
     terms.request_bytes = *asked.request_bytes;
-    terms.limit_bytes = asked.limit_bytes.value_or(
-        std::max(all_of(NotSetAside(device)), terms.request_bytes));
+    terms.limit_bytes =
+        asked.limit_bytes.value_or(std::max(all_of(NotSetAside(device)), terms.request_bytes));
   } else if (asked.guaranteed || device.overcommit <= 1) {
     terms.limit_bytes = terms.request_bytes = asked.limit_bytes.value_or(all_of(FreeNow(device)));
   } else {

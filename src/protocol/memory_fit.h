@@ -6,7 +6,8 @@
 //
 // A share has a request, which is set aside for it, and a limit. Of a device
 //   1. all requests add up to at most what programs outside prorata leave;
-//   2. a new share's request is free now: not borrowed by shares that hold more than they requested;
+//   2. a new share's request is free now: not borrowed by shares that hold more than they
+//   requested;
 //   3. no limit is beyond what the device could give at most: what the others' requests leave;
 //   4. the limits of shares that did not say what to set aside add up to at most the agent's
 //      --overcommit times what other programs leave.

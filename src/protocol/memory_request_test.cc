@@ -88,8 +88,8 @@ TEST(MemorySize, TravelsInRequests) {
         R"("on":[{"gpu":"0","memory_request_bytes":5,"memory_request_part":0.5}])"}) {
     EXPECT_FALSE(DecodeRequest(std::string(R"({"op":"create_share","share":{)") + terms + "}}"))
         << terms;
-    EXPECT_FALSE(DecodeRequest(
-        std::string(R"({"op":"update_share","name":"x","change":{)") + terms + "}}"))
+    EXPECT_FALSE(
+        DecodeRequest(std::string(R"({"op":"update_share","name":"x","change":{)") + terms + "}}"))
         << terms;
   }
   ShareStatus share;
@@ -117,9 +117,9 @@ TEST(MemoryRequest, IsAllOfTheLimitUnlessItIsSaidOrTheAgentOvercommits) {
 TEST(MemoryRequest, APartIsOfEachDevicesOwnMemory) {
   const std::vector<DeviceStatus> devices = {Device(16 * kGiB, 0), Device(80 * kGiB, 1)};
   EXPECT_EQ(Got({.gpus = {"1", "0"}, .memory = Percent(25)}, devices), "20-20 4-4");
-  EXPECT_EQ(Got({.gpus = {"0", "1"}, .memory = Percent(50), .memory_request = Percent(25)},
-                devices),
-            "4-8 20-40");
+  EXPECT_EQ(
+      Got({.gpus = {"0", "1"}, .memory = Percent(50), .memory_request = Percent(25)}, devices),
+      "4-8 20-40");
   EXPECT_EQ(Got({.gpus = {"0", "1"},
                  .memory = Percent(50),
                  .on = {{.gpu = "1", .memory = 10 * kGiB, .memory_request = Percent(10)}}},
@@ -139,9 +139,9 @@ TEST(MemoryRequest, TwoOfFourToTwelveFitOnSixteenAndNoMoreThanThereIs) {
   Has(device, 4 * kGiB, 12 * kGiB);
   EXPECT_EQ(Got(spec, {device}), "4-12");
   Has(device, 4 * kGiB, 12 * kGiB);
-  ExpectSays(Got(spec, {device}), {"memory_exceeded: ", "up to 12 GiB", "GPU 0 (GPU-0)",
-                                   "never give it more than 8 GiB", "8 GiB of its 16 GiB",
-                                   "2 shares", "ask for a lower limit"});
+  ExpectSays(Got(spec, {device}),
+             {"memory_exceeded: ", "up to 12 GiB", "GPU 0 (GPU-0)", "never give it more than 8 GiB",
+              "8 GiB of its 16 GiB", "2 shares", "ask for a lower limit"});
   EXPECT_EQ(Got({.memory = 8 * kGiB, .memory_request = 4 * kGiB}, {device}), "4-8");
   EXPECT_EQ(Got({.memory = 8 * kGiB}, {device}), "8-8");
   ExpectSays(Got({.memory = 9 * kGiB}, {device}),
@@ -225,7 +225,8 @@ TEST(MemoryRequest, OnRandomMachinesNoMoreIsSetAsideThanThereIs) {
       ShareSpec spec;
       if (random() % 4 != 0) spec.memory = (1 + random() % 60) * kMemoryStep;
       if (random() % 2 == 0) spec.memory_request = random() % 40 * kMemoryStep;
-      if (random() % 8 == 0) spec.memory_request = Percent(1 + static_cast<uint32_t>(random() % 100));
+      if (random() % 8 == 0)
+        spec.memory_request = Percent(1 + static_cast<uint32_t>(random() % 100));
       spec.guaranteed = !spec.memory_request && random() % 4 == 0;
       const auto valid = ValidateShare(spec, {&device, 1}, {});
       valid ? ++made : ++refused;

@@ -64,7 +64,8 @@ TEST(ResourceConfigTest, FieldsAreFour) {
 }
 
 TEST(ResourceConfigTest, FurtherFieldsInAnyOrder) {
-  for (const char* line : {"a 0 1 5 users=7 memory_request=4", "a 0 1 5 memory_request=4 users=7"}) {
+  for (const char* line :
+       {"a 0 1 5 users=7 memory_request=4", "a 0 1 5 memory_request=4 users=7"}) {
     const auto clients = ParseResourceConfig("c.txt", "1\n" + std::string(line) + "\n");
     ASSERT_TRUE(clients) << clients.error().message;
     EXPECT_EQ(clients->front().memory_request_bytes, 4u);

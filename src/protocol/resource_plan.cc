@@ -16,8 +16,8 @@ const FileShare* Find(std::span<const FileShare> shares, std::string_view name) 
 
 // What the device promised, with `terms` in the place of `now`.
 void Replace(DeviceStatus& device, const ShareTerms& now, const ShareTerms& terms) {
-  device.promised_bytes += terms.memory_request_bytes -
-                           std::min(device.promised_bytes, now.memory_request_bytes);
+  device.promised_bytes +=
+      terms.memory_request_bytes - std::min(device.promised_bytes, now.memory_request_bytes);
   device.limit_bytes += terms.memory_bytes - std::min(device.limit_bytes, now.memory_bytes);
   device.promised_request.ppm +=
       terms.compute_request.ppm - std::min(device.promised_request.ppm, now.compute_request.ppm);
@@ -92,8 +92,9 @@ Status CheckResourcePlan(std::string_view file, std::span<const ResourceClient> 
   }
   for (const ResourceClient& client : clients) {
     const FileShare* before = Find(former, client.id);
-    const ShareTerms now =
-        before != nullptr ? Lowered(before->terms, TermsOf(client, before->terms, device)) : ShareTerms{};
+    const ShareTerms now = before != nullptr
+                               ? Lowered(before->terms, TermsOf(client, before->terms, device))
+                               : ShareTerms{};
     const Status ok =
         before != nullptr ? CheckKept(client, now, after) : CheckNew(client, after, names);
     if (!ok) {

@@ -142,13 +142,8 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
     return Fail("too_many_shares", "the agent holds " + std::to_string(names.size()) +
                                        " shares, which is all it can; end one first");
   }
-  const ShareTerms common{0,
-                          spec.compute_request,
-                          spec.compute_limit,
-                          spec.weight,
-                          0,
-                          spec.priority,
-                          spec.yield_within_ns};
+  const ShareTerms common{0, spec.compute_request, spec.compute_limit,  spec.weight,
+                          0, spec.priority,        spec.yield_within_ns};
   if (auto ok = CheckTerms(common, ""); !ok) return std::unexpected(ok.error());
   bool requests = spec.memory_request.has_value();
   for (const TermsOnGpu& on : spec.on) requests |= on.memory_request.has_value();
