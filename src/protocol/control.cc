@@ -188,10 +188,11 @@ Status ReadOn(const json& value, std::vector<TermsOnGpu>& on) {
 
 Status ReadSpec(const json& object, ShareSpec& spec) {
   if (!object.is_object()) return Malformed("'share' is not an object");
-  Status ok = OnlyFields(object, "'share'",
-                         {"name", "gpu", "gpus", "memory_bytes", "compute_request", "compute_limit",
-                          "weight", "priority", "yield_within_ns", "on", "on_full", "gang",
-                          "guaranteed", "share_memory_with", "allow_users", "token", "containers"});
+  Status ok =
+      OnlyFields(object, "'share'",
+                 {"name", "gpu", "gpus", "memory_bytes", "compute_request", "compute_limit",
+                  "weight", "priority", "yield_within_ns", "on", "on_full", "gang", "guaranteed",
+                  "share_memory_with", "allow_users", "token", "containers", "mode"});
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, spec);
     if (ok && key == "share_memory_with") ok = ReadSharedWith(value, spec.share_memory_with);
@@ -205,6 +206,12 @@ Status ReadSpec(const json& object, ShareSpec& spec) {
     if (ok && key == "containers") {
       if (value != "one" && value != "any") return Malformed("'containers' is neither one nor any");
       spec.any_container = value == "any";
+    }
+    if (ok && key == "mode") {
+      if (value != "shared" && value != "exclusive") {
+        return Malformed("'mode' is neither shared nor exclusive");
+      }
+      spec.exclusive = value == "exclusive";
     }
   }
   if (!ok) return ok;
@@ -342,8 +349,13 @@ Result<ControlRequest> DecodeRequest(std::string_view text) {
   Status ok;
   switch (request.op) {
     case ControlOp::kCreateShare:
-      ok = OnlyFields(object, "the request", {"op", "share"});
+      ok = OnlyFields(object, "the request", {"op", "share", "wait"});
       if (ok && object.contains("share")) ok = ReadSpec(object["share"], request.share);
+      if (ok && object.contains("wait")) {
+        auto wait = StartWaitFromJson(object["wait"]);
+        if (!wait) return std::unexpected(wait.error());
+        request.wait = *wait;
+      }
       break;
     case ControlOp::kInspectShare:
     case ControlOp::kRemoveShare:
@@ -404,6 +416,7 @@ std::string EncodeRequest(const ControlRequest& request) {
     if (spec.name) share["name"] = *spec.name;
     if (spec.token) share["token"] = *spec.token;
     if (spec.any_container) share["containers"] = "any";
+    if (spec.exclusive) share["mode"] = "exclusive";
     if (spec.gpus.size() == 1) share["gpu"] = spec.gpus.front();
     if (spec.gpus.size() > 1) share["gpu"] = spec.gpus;
     if (spec.gpu_count) share["gpus"] = *spec.gpu_count;
@@ -419,6 +432,7 @@ std::string EncodeRequest(const ControlRequest& request) {
     share["guaranteed"] = spec.guaranteed;
     if (!spec.allow_users.Nobody()) share["allow_users"] = FormatAllowedUsers(spec.allow_users);
     if (!spec.share_memory_with.empty()) share["share_memory_with"] = spec.share_memory_with;
+    if (request.wait) object["wait"] = ToJson(*request.wait);
   }
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
 }

@@ -197,6 +197,7 @@ json ToJson(const ShareStatus& share) {
         {"engine", container.engine}, {"id", container.id}, {"name", container.name}};
   }
   if (share.any_container) object["containers"] = "any";
+  if (share.exclusive) object["mode"] = "exclusive";
   return object;
 }
 
@@ -219,6 +220,7 @@ json ToJson(const DeviceStatus& device) {
                  {"driver_silent_ms", device.driver_silent_ms},
                  {"links", std::move(links)}};
   if (device.others) object["others"] = *device.others;
+  if (!device.exclusive.empty()) object["exclusive"] = device.exclusive;
   return object;
 }
 
@@ -262,6 +264,7 @@ Result<ShareStatus> ShareFromJson(const json& object) {
     object.at("guaranteed").get_to(share.guaranteed);
     object.at("ended").get_to(share.ended);
     share.any_container = object.value("containers", "one") == "any";
+    share.exclusive = object.value("mode", "shared") == "exclusive";
     if (const auto found = object.find("container"); found != object.end()) {
       share.container = {{found->at("engine").get<std::string>(),
                           found->at("id").get<std::string>(),
@@ -294,6 +297,7 @@ Result<DeviceStatus> DeviceFromJson(const json& object) {
     object.at("overcommit").get_to(device.overcommit);
     device.elastic_ceiling = FractionOf(object.at("elastic_ceiling"));
     object.at("set_aside_bytes").get_to(device.set_aside_bytes);
+    device.exclusive = object.value("exclusive", "");
     device.driver_silent_ms = object.value("driver_silent_ms", int64_t{0});
     for (const json& link : object.at("links")) device.links.push_back(LinkOf(link));
   });
