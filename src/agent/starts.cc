@@ -259,14 +259,16 @@ void Node::ServeLine() {
       Write(ticket, **made);
       continue;
     }
-    start.why = made.error().message;
+    // What to do about it, which follows, is for those that do not wait.
+    start.why = made.error().message.substr(0, made.error().message.find("; "));
     if (!start.wait || !protocol::MayPass(made.error())) {
       const bool others = made.error().code == "others_wait";
-      refused.emplace_back(
-          ticket, Error{made.error().code,
-                        start.why + (others ? "; stand in line behind it with --wait, or ask for "
-                                              "less"
-                                            : "")});
+      refused.emplace_back(ticket,
+                           Error{made.error().code,
+                                 made.error().message +
+                                     (others ? "; stand in line behind it with --wait, or ask for "
+                                               "less"
+                                             : "")});
       continue;
     }
     ++place;
@@ -289,7 +291,8 @@ Error Node::TimedOut(const Start& start, uint32_t place) const {
   const int64_t waited_ns = static_cast<int64_t>(NowMs() - start.since_ms) * kNsPerMs;
   return {"timed_out", NameOf(start) + " was not made: it waited " +
                            FormatDuration(waited_ns / kNsPerS * kNsPerS) + " and is " +
-                           protocol::PlaceInWords(place) + " in line; " + start.why};
+                           protocol::PlaceInWords(place) + " in line: " + start.why +
+                           "; give it more time, or ask for less"};
 }
 
 void Node::NotifyPlace(uint64_t ticket) {

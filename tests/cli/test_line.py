@@ -108,7 +108,7 @@ class Waiting(LineCase):
         self.assertLess(1, time.monotonic() - begin_s)
         self.assertEqual((status, out), (1, ""))
         last = err.splitlines()[-1]
-        self.assertRegex(last, r"share 'x' was not made: it waited 1s and is 2nd in line; .*8 GiB of memory")
+        self.assertRegex(last, r"share 'x' was not made: it waited 1s and is 2nd in line: .*8 GiB of memory")
         self.assertEqual(self.line(), ["first"])
 
     def test_what_can_never_fit_does_not_wait(self):
