@@ -116,7 +116,7 @@ class Upgrade(test_silence.Silence):
 
 class Memory(harness.MachineTestCase):
     def test_no_byte_of_a_limit_is_lost(self):
-        self.machine.start_agent("--cdi-dir", self.machine.folder / "cdi")
+        agent = self.machine.start_agent("--cdi-dir", self.machine.folder / "cdi")
         status, _, err = self.machine.call([harness.PRORATA, "create", "a", "--memory", "4GiB"])
         self.assertEqual(status, 0, err)
         load = self.machine.start_load(["--name", "a"],
@@ -124,9 +124,10 @@ class Memory(harness.MachineTestCase):
         harness.read_event(load, "allocated")
         builds = [other_build(self.machine.folder), harness.PRORATA]
         for number in range(4):
-            self.machine._agent.terminate()  # pylint: disable=protected-access
-            self.machine.start_agent("--cdi-dir", self.machine.folder / "cdi",
-                                     program=builds[number % 2])
+            agent.terminate()
+            agent.wait(harness.DEADLINE_S)
+            agent = self.machine.start_agent("--cdi-dir", self.machine.folder / "cdi",
+                                             program=builds[number % 2])
             # Each context takes 512 MiB of the share.
             report = self.machine.run_json(["--name", "a"],
                                            ["--allocate", "128MiB", "--until-refused"])
