@@ -38,12 +38,14 @@ Status ForEachNamed(const Devices& devices, const std::string& gpu, std::string_
 }
 
 // An agent that was killed while it made a share leaves its folder, of which no state knows: nobody
-// was answered, so nobody relies on it.
+// was answered, so nobody relies on it. One that was killed while it took a share away may leave a
+// folder without limits.
 void RemoveUnknownFolders(const std::string& shares, const std::set<std::string>& known) {
   std::error_code none;
   std::vector<std::string> unknown;
   for (const auto& entry : std::filesystem::directory_iterator(shares, none)) {
-    if (!known.contains(entry.path().filename())) unknown.push_back(entry.path());
+    const bool whole = std::filesystem::exists(entry.path() / "limits", none);
+    if (!whole || !known.contains(entry.path().filename())) unknown.push_back(entry.path());
   }
   for (const std::string& folder : unknown) RemoveShareFolder(folder);
 }
