@@ -195,9 +195,9 @@ class Machine:
 
     # The agent.
 
-    def start_agent(self, *options):
+    def start_agent(self, *options, program=PRORATA):
         log = open(self.folder / "agent.log", "a")
-        self._agent = self.start([PRORATA, "agent", *options], stdout=log, stderr=log)
+        self._agent = self.start([program, "agent", *options], stdout=log, stderr=log)
         log.close()
         wait_until(lambda: self.agent_answers() or self._agent.poll() is not None,
                    what="an answer of the agent")

@@ -90,7 +90,8 @@ int main(int argc, char** argv) {
     case Verb::kRun:
       return prorata::cli::Run(options.run, FindPlace());
     case Verb::kPs:
-      return prorata::cli::ShowShares(options.json, FindPlace());
+      return options.waiting ? prorata::cli::ShowWaiting(options.json, FindPlace())
+                             : prorata::cli::ShowShares(options.json, FindPlace());
     case Verb::kGpus:
       return prorata::cli::ShowDevices(options.json, FindPlace());
     case Verb::kUpdate:

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -17,6 +19,10 @@
 
 namespace prorata::agent {
 namespace {
+
+// Those in line under the agent before come back within this time, or lose their place. Their
+// clients try twice a second and more often (cli/start_wait.cc).
+constexpr int64_t kReturnNs = 2 * kNsPerS;
 
 // f(device) for the one that is named, or for each where none is.
 template <typename F>
@@ -38,6 +44,19 @@ bool HasSharesOn(const SavedState& saved, const std::string& uuid) {
   });
 }
 
+// An agent that was killed while it made a share leaves its folder, of which no state knows: nobody
+// was answered, so nobody relies on it. One that was killed while it took a share away may leave a
+// folder without limits.
+void RemoveUnknownFolders(const std::string& shares, const std::set<std::string>& known) {
+  std::error_code none;
+  std::vector<std::string> unknown;
+  for (const auto& entry : std::filesystem::directory_iterator(shares, none)) {
+    const bool whole = std::filesystem::exists(entry.path() / "limits", none);
+    if (!whole || !known.contains(entry.path().filename())) unknown.push_back(entry.path());
+  }
+  for (const std::string& folder : unknown) RemoveShareFolder(folder);
+}
+
 }  // namespace
 
 Status Node::Adopt() {
@@ -52,8 +71,10 @@ Status Node::Adopt() {
   if (!state) return std::unexpected(state.error());
   if (auto ok = SetOvercommit(*state); !ok) return ok;
   if (auto ok = SetElasticCeilings(*state); !ok) return ok;
+  std::set<std::string> known;
   for (SavedShare& saved : state->shares) {
     const std::string name = saved.config.name;
+    known.insert(protocol::ShareFolder(name));
     if (auto ok = AdoptShare(std::move(saved)); !ok) {
       spdlog::error("share '{}' is lost: {}", name, ok.error().message);
     } else if (damaged) {
@@ -64,6 +85,9 @@ Status Node::Adopt() {
       events_.Add(std::move(event));
     }
   }
+  RemoveUnknownFolders(runtime_dir_ + "/shares", known);
+  returning_ = std::min<uint32_t>(state->waiting, protocol::kMaxWaiting);
+  returning_until_ns_ = RealClock().NowNs() + kReturnNs;
   std::vector<const ShareConfig*> held;
   for (const auto& [id, share] : shares_) {
     if (share->config().life.token() != nullptr && !share->ended())

@@ -37,6 +37,7 @@ ControlServer::ControlServer(boost::asio::io_context& loop, Node& node, std::str
 
 ControlServer::~ControlServer() {
   node_.on_event = nullptr;
+  closing_ = true;
   while (!sessions_.empty()) {
     const auto connection = sessions_.begin()->second.connection;
     connection->Close();  // forgets the session
@@ -71,7 +72,9 @@ void ControlServer::Accept(UniqueFd socket) {
        .on_closed =
            [this, id] {
              quiet_.Remove(id);
+             const uint64_t ticket = sessions_.at(id).ticket;
              sessions_.erase(id);
+             if (ticket != 0 && !closing_) node_.GiveUp(ticket);
            }});
   if (!peer) return Refuse(session, peer.error().code.c_str(), peer.error().message);
   session.peer = *peer;
@@ -292,6 +295,20 @@ Node::OnShare ControlServer::OnShare(Reply reply) {
   };
 }
 
+void ControlServer::Create(Session& session, const protocol::ControlRequest& request, Reply reply) {
+  if (!request.wait) {
+    node_.Create(request.share, session.peer, OnShare(std::move(reply)));
+    return;
+  }
+  const std::weak_ptr<Connection> its = session.connection;
+  session.ticket = node_.Create(request.share, session.peer, OnShare(std::move(reply)),
+                                request.wait, [its](const protocol::WaitingShare& waiting) {
+                                  const auto connection = its.lock();
+                                  if (connection == nullptr) return;
+                                  SendJson(*connection, {{"waiting", protocol::ToJson(waiting)}});
+                                });
+}
+
 void ControlServer::Answer(Session& session, std::string_view text, const Reply& reply) {
   const Peer& peer = session.peer;
   auto request = protocol::DecodeRequest(text);
@@ -302,7 +319,7 @@ void ControlServer::Answer(Session& session, std::string_view text, const Reply&
       return reply(protocol::ToJson(protocol::HelloReply{
           protocol::kControlVersion, program_version_, ::getpid(), ::geteuid()}));
     case protocol::ControlOp::kCreateShare:
-      return node_.Create(request->share, peer, OnShare(reply));
+      return Create(session, *request, reply);
     case protocol::ControlOp::kUpdateShare:
       return node_.Update(request->name, request->change, OnShare(reply));
     case protocol::ControlOp::kListShares: {
@@ -310,7 +327,9 @@ void ControlServer::Answer(Session& session, std::string_view text, const Reply&
       for (auto& status : node_.DescribeShares()) {
         shares.push_back(SeenStatus(peer, std::move(status)));
       }
-      return reply({{"shares", std::move(shares)}});
+      json waiting = json::array();
+      for (const auto& one : node_.DescribeLine()) waiting.push_back(protocol::ToJson(one));
+      return reply({{"shares", std::move(shares)}, {"waiting", std::move(waiting)}});
     }
     case protocol::ControlOp::kListDevices:
       return node_.RefreshFigures([this, reply] {
@@ -348,11 +367,15 @@ void ControlServer::Answer(Session& session, std::string_view text, const Reply&
 }
 
 void ControlServer::Send(Session& session, const json& reply) {
+  SendJson(*session.connection, reply);
+}
+
+void ControlServer::SendJson(Connection& connection, const json& reply) {
   std::string text = reply.dump(-1, ' ', false, json::error_handler_t::replace);
   if (text.size() > protocol::kMaxControlBodyBytes) {
     text = protocol::ToJson(Error{"too_long", "the answer is longer than 1 MiB"}).dump();
   }
-  session.connection->SendFrame(protocol::MessageType::kControlJson, text.data(), text.size());
+  connection.SendFrame(protocol::MessageType::kControlJson, text.data(), text.size());
 }
 
 }  // namespace prorata::agent

@@ -49,6 +49,7 @@ class ControlServer {
     std::string share = {};                               // of this share only; empty: of all
     // One request at a time: others of the connection wait for its reply.
     bool answering = false;
+    uint64_t ticket = 0;  // of a share that it waits for (Node::Create); 0: of none
     std::deque<std::string> requests = {};
   };
   using Reply = std::function<void(const nlohmann::json&)>;
@@ -69,6 +70,7 @@ class ControlServer {
   Node::OnShare OnShare(Reply reply);
   // `reply` is called once, now or later.
   void Answer(Session& session, std::string_view text, const Reply& reply);
+  void Create(Session& session, const protocol::ControlRequest& request, Reply reply);
   // A share as this peer may see it: without commands of others' programs.
   nlohmann::json SeenStatus(const Peer& peer, protocol::ShareStatus status) const;
   nlohmann::json AnswerInspect(const Peer& peer, const std::string& name);
@@ -76,6 +78,7 @@ class ControlServer {
   // Sends followers what they have not got; those that read slowly wait for the next time.
   void SendEventsSoon();
   bool SendEvents(Session& session);  // false: there is more
+  static void SendJson(Connection& connection, const nlohmann::json& reply);
   void Send(Session& session, const nlohmann::json& reply);
 
   boost::asio::io_context& loop_;
@@ -88,6 +91,7 @@ class ControlServer {
   QuietConnections quiet_;
   boost::asio::steady_timer events_timer_;
   bool events_armed_ = false;
+  bool closing_ = false;  // the agent ends: those that wait for a share are the next agent's
 };
 
 }  // namespace prorata::agent

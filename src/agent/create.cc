@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -27,29 +28,46 @@ constexpr auto kLookAgainAfter = std::chrono::milliseconds(2);
 
 }  // namespace
 
-void Node::Create(const protocol::ShareSpec& spec, const Peer& owner, OnShare then) {
+uint64_t Node::Create(const protocol::ShareSpec& spec, const Peer& owner, OnShare then,
+                      const std::optional<protocol::StartWait>& wait, Start::OnPlace on_place) {
   ++creating_;  // the agent does not end for want of shares meanwhile
-  const auto answer = [this, then = std::move(then)](Result<Share*> share) {
-    --creating_;
-    const bool failed = !share;
-    then(std::move(share));
-    if (failed && on_share_gone) on_share_gone();
-  };
+  const uint64_t ticket = next_ticket_++;
+  Start& start = starts_[ticket];
+  start.spec = spec;
+  start.owner = owner;
+  start.wait = wait;
+  start.then = std::move(then);
+  start.on_place = std::move(on_place);
+  const int64_t now_ns = RealClock().NowNs();
+  if (wait && wait->within_ms && *wait->within_ms < uint64_t{1} << 42) {
+    start.until_ns = now_ns + static_cast<int64_t>(*wait->within_ms) * kNsPerMs;
+  }
   memory_.Sample();
-  const int64_t until_ns = RealClock().NowNs() + kNameNs;
-  const auto name = spec.name;
-  AwaitName(name, until_ns, [this, spec, owner, then = answer] {
-    auto made = CreateNow(spec, owner);
-    if (!made) return then(std::unexpected(made.error()));
-    // Whoever has the answer relies on the share, so the next agent must know of it by then.
-    Save([this, id = (*made)->id(), then](const Status& saved) {
-      Share* share = Find(id);
-      if (share == nullptr) return then(Fail("share_ended", "the share has ended already"));
-      if (saved && share->config().life.token() != nullptr) return Publish(*share, then);
-      if (saved) return then(share);
-      if (share->config().life.file() == nullptr) Abandon(*share);
-      then(std::unexpected(saved.error()));
-    });
+  // Never answered from here: the caller does not know the ticket yet.
+  boost::asio::post(loop_, [this, ticket, name = spec.name, until_ns = now_ns + kNameNs] {
+    AwaitName(name, until_ns, [this, ticket] { EnterLine(ticket); });
+  });
+  return ticket;
+}
+
+void Node::Write(uint64_t ticket, Share& made) {
+  starts_.at(ticket).stage = Start::Stage::kMaking;
+  LeaveLine(ticket);
+  const auto then = [this, ticket](Result<Share*> share) {
+    if (share && starts_.at(ticket).given_up) {
+      Abandon(**share);
+      share = Fail("given_up", "its client ended");
+    }
+    Finish(ticket, std::move(share));
+  };
+  // Whoever has the answer relies on the share, so the next agent must know of it by then.
+  Save([this, id = made.id(), then](const Status& saved) {
+    Share* share = Find(id);
+    if (share == nullptr) return then(Fail("share_ended", "the share has ended already"));
+    if (saved && share->config().life.token() != nullptr) return Publish(*share, then);
+    if (saved) return then(share);
+    Abandon(*share);
+    then(std::unexpected(saved.error()));
   });
 }
 
@@ -94,22 +112,23 @@ void Node::Abandon(Share& share) {
   TakeAwayIfDone(share.id());
 }
 
-Result<Share*> Node::CreateNow(const protocol::ShareSpec& spec, const Peer& owner) {
+std::optional<Result<Share*>> Node::FindMade(const protocol::ShareSpec& spec) {
   Share* named = spec.name ? FindByName(*spec.name) : nullptr;
-  if (named != nullptr && spec.token) {
+  if (named == nullptr) return std::nullopt;
+  if (spec.token) {
     // Asked for again, for its answer was lost.
     const std::string* token = named->config().life.token();
     if (token != nullptr && *token == *spec.token && !named->ended()) return named;
-  } else if (named != nullptr && named->config().life.OutlivesPrograms()) {
-    return Join(*named, spec);
+    return std::nullopt;
   }
-  memory_.Gather();
-  if (spec.token) {
-    if (auto ok = specifications_.MayName(*spec.name); !ok) return std::unexpected(ok.error());
-  }
+  if (named->config().life.OutlivesPrograms()) return Join(*named, spec);
+  return std::nullopt;
+}
+
+Result<Share*> Node::CreateNow(const protocol::ShareSpec& spec, const Peer& owner,
+                               const std::vector<protocol::DeviceStatus>& devices) {
   std::vector<std::string> names;
   for (const auto& [id, share] : shares_) names.push_back(share->config().name);
-  const std::vector<protocol::DeviceStatus> devices = DescribeDevices();
   auto valid = protocol::ValidateShare(spec, devices, names);
   if (!valid) return std::unexpected(valid.error());
 
@@ -118,6 +137,7 @@ Result<Share*> Node::CreateNow(const protocol::ShareSpec& spec, const Peer& owne
   config.owner_uid = owner.uid;
   config.life = spec.token ? ShareLife::OfToken(*spec.token) : ShareLife::OfProcess(owner.process);
   config.any_container = spec.any_container;
+  config.exclusive = spec.exclusive;
   config.created_unix_s = ::time(nullptr);
   config.on_full = spec.on_full;
   config.gang = spec.gang;
@@ -146,9 +166,14 @@ Result<Share*> Node::Make(ShareConfig config) {
     // Without it a share is recovered less well, should the state be damaged: no reason to fail.
     const UniqueFd mark(::open(HeldMark(share.config().folder).c_str(),
                                O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0444));
+    if (share.config().exclusive && mark) {
+      [[maybe_unused]] const auto written =
+          ::write(mark.get(), kExclusiveMark, sizeof kExclusiveMark - 1);
+    }
   }
   shares_[id] = std::move(made);
-  Status ok = memory_.Add(share);
+  // Nobody asks for memory of a share without members.
+  Status ok = share.config().exclusive ? Status{} : memory_.Add(share);
   if (ok) ok = Begin(share);
   if (!ok) {
     Abandon(share);

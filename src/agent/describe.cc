@@ -23,6 +23,7 @@ protocol::ShareStatus Node::Describe(Share& share) {
     status.container = {{group.engine, group.id, share.container->name}};
   }
   status.any_container = config.any_container;
+  status.exclusive = config.exclusive;
   for (uint32_t i = 0; i < share.device_count(); ++i) {
     const DeviceOfShare& on = config.devices[i];
     protocol::ShareDevice& device = status.devices.emplace_back();
@@ -105,6 +106,7 @@ std::vector<protocol::DeviceStatus> Node::DescribeDevices() {
       const bool over = share->ended() && share->CountLiving() == 0;
       if (!over) status.promised_request.ppm += on.compute.request.ppm;
       ++status.shares;
+      if (share->config().exclusive) status.exclusive = share->config().name;
       ours += share->UsedBytes(*index) + share->DepartedBytes(*index);
     }
     status.foreign_bytes = status.used_bytes > ours ? status.used_bytes - ours : 0;

@@ -211,6 +211,13 @@ Result<Share*> Node::Join(Share& share, const protocol::ShareSpec& spec) {
                                                     : std::string("it was removed")) +
                                    "; nobody joins it any more");
   }
+  if (share.config().exclusive) {
+    return Fail("exclusive", "share '" + name +
+                                 "' is whole GPUs for containers (--mode exclusive), which no "
+                                 "program joins; on this machine itself run the program without "
+                                 "prorata, with CUDA_VISIBLE_DEVICES=" +
+                                 share.config().devices.front().uuid);
+  }
   if (!SaysNothing(spec) && file != nullptr) {
     return Fail("resource_config",
                 "share '" + name + "' has its terms from '" + *file +

@@ -97,7 +97,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
 
 Node::~Node() {
   // A failure was logged where it happened, and nobody is left to be told.
-  if (!shares_.empty() || save_armed_) Save({});
+  if (!shares_.empty() || save_armed_ || !line_.empty()) Save({});
   for (const auto& [id, share] : shares_) heartbeat_.Remove(share->limits());
 }
 
@@ -161,6 +161,7 @@ void Node::Update(const std::string& name, const protocol::ShareChange& change, 
   RefreshFigures([this, name, change, then = std::move(then)] {
     auto changed = UpdateNow(name, change);
     if (!changed) return then(std::unexpected(changed.error()));
+    ServeLineSoon();
     Save([this, id = (*changed)->id(), then](const Status& saved) {
       Share* share = Find(id);
       if (share == nullptr) return then(Fail("share_ended", "the share has ended"));
@@ -172,6 +173,13 @@ void Node::Update(const std::string& name, const protocol::ShareChange& change, 
 Result<Share*> Node::UpdateNow(const std::string& name, const protocol::ShareChange& change) {
   Share* share = FindByName(name);
   if (share == nullptr || share->ended()) return NoShare(name);
+  if (share->config().exclusive) {
+    return Fail("exclusive",
+                "share '" + name +
+                    "' is whole GPUs with the plain driver (--mode exclusive), in which "
+                    "nothing keeps a limit on memory, time or users; end it and make a "
+                    "shared one with `prorata create`");
+  }
   if (auto ok = MayChange(*share, change); !ok) return std::unexpected(ok.error());
   memory_.Gather();
   const std::vector<protocol::DeviceStatus> devices = DescribeDevices();
@@ -278,11 +286,9 @@ void Node::TakeAwayIfDone(uint64_t id) {
   shares_.erase(id);
   if (memory_.anybody_waits()) ReapSoon();
   sharing_.Forget(id);
-  ::unlink((folder + "/socket").c_str());
-  ::unlink((folder + "/limits").c_str());
-  ::unlink(HeldMark(folder).c_str());
-  ::rmdir(folder.c_str());
+  RemoveShareFolder(folder);
   SaveSoon();
+  ServeLineSoon();
   if (on_share_gone) on_share_gone();
 }
 
@@ -382,6 +388,9 @@ std::string Node::EncodedState() const {
     if (ratios_[device] > 1) state.overcommit[devices_[device].uuid] = ratios_[device];
   }
   state.elastic_ceiling_ppm = ElasticCeilings();
+  const auto in_line = std::ranges::count_if(
+      line_, [this](uint64_t ticket) { return starts_.at(ticket).place > 0; });
+  state.waiting = static_cast<uint32_t>(in_line) + (AwaitsReturn() ? returning_ : 0);
   for (const auto& [id, share] : shares_) {
     state.shares.push_back({share->config(), share->ended(), share->container});
   }
@@ -430,6 +439,7 @@ void Node::Tick() {
     next_containers_ns_ = RealClock().NowNs() + kContainersEveryNs;
   }
   WatchDriver();
+  ServeLineSoon();
   events_.Tick();
   last_tick_ns_ = now_ns;
   tick_.expires_after(std::chrono::nanoseconds(clock_.RealNs(kTickNs)));

@@ -25,9 +25,11 @@
 #include "agent/memory_requests.h"
 #include "agent/share.h"
 #include "agent/sharing.h"
+#include "agent/starts.h"
 #include "agent/state_file.h"
 #include "agent/state_writer.h"
 #include "base/clock.h"
+#include "policy/start_line.h"
 #include "protocol/control.h"
 #include "protocol/elastic_ceiling.h"
 #include "protocol/overcommit.h"
@@ -61,9 +63,17 @@ class Node {
   // What these answer comes when the disk has it, and after a look at the devices that does not
   // wait for a driver that hangs.
   using OnShare = std::function<void(Result<Share*>)>;
-  // A new share; where it is named after one that a file asks for, that one, if nothing else is
-  // asked for.
-  void Create(const protocol::ShareSpec& spec, const Peer& owner, OnShare then);
+  // A new share; where it is named after one that is there for any program, that one, if nothing
+  // else is asked for. With `wait` it stands in line until it fits (starts.h), and `on_place` is
+  // called when it has to, and when its place changes. Answers what GiveUp is called with.
+  uint64_t Create(const protocol::ShareSpec& spec, const Peer& owner, OnShare then,
+                  const std::optional<protocol::StartWait>& wait = {},
+                  Start::OnPlace on_place = {});
+  // Whoever asked for it with `wait` is gone: it leaves the line, or goes when it is made. Nothing
+  // if it was answered.
+  void GiveUp(uint64_t ticket);
+  // Those in line, in its order.
+  std::vector<protocol::WaitingShare> DescribeLine();
   // Other terms for a share and its running members, in force at once. "no_share", and as
   // ValidateChange.
   void Update(const std::string& name, const protocol::ShareChange& change, OnShare then);
@@ -131,7 +141,30 @@ class Node {
   // Calls back when there are fresh figures and no share of that name that is over already.
   void AwaitName(const std::optional<std::string>& name, int64_t until_ns,
                  std::function<void()> then);
-  Result<Share*> CreateNow(const protocol::ShareSpec& spec, const Peer& owner);
+  // The share that is there already; nothing: a new one is asked for.
+  std::optional<Result<Share*>> FindMade(const protocol::ShareSpec& spec);
+  // On these devices as they are described.
+  Result<Share*> CreateNow(const protocol::ShareSpec& spec, const Peer& owner,
+                           const std::vector<protocol::DeviceStatus>& devices);
+  void Write(uint64_t ticket, Share& made);  // to the disk, before it is answered
+
+  // starts.cc
+  std::vector<policy::StartPlace> StartPlaces(
+      const std::vector<protocol::DeviceStatus>& devices) const;
+  // As ValidateShare, of this machine without any share and program; "memory_missing".
+  Status CouldEverFit(const protocol::ShareSpec& spec);
+  Status MayEnterLine(const Start& start);
+  void EnterLine(uint64_t ticket);
+  void LeaveLine(uint64_t ticket);
+  void Finish(uint64_t ticket, Result<Share*> share);
+  void AddWaitEvent(protocol::Event event, const Start& start);
+  bool AwaitsReturn() const;
+  void ServeLine();      // makes what fits, by the figures of now
+  void ServeLineSoon();  // by fresh figures
+  Error TimedOut(const Start& start, uint32_t place) const;
+  void NotifyPlace(uint64_t ticket);
+  protocol::WaitingShare DescribeStart(const Start& start);
+
   Result<Share*> UpdateNow(const std::string& name, const protocol::ShareChange& change);
   Result<Share*> Make(ShareConfig config);  // not saved
   void Abandon(Share& share);
@@ -257,7 +290,14 @@ class Node {
   std::vector<Recheck> rechecks_;  // by device
   boost::asio::steady_timer recheck_timer_;
   int64_t last_recheck_ns_ = 0;
-  uint32_t creating_ = 0;     // calls of Create without an answer so far
+  uint32_t creating_ = 0;  // calls of Create without an answer so far
+  std::map<uint64_t, Start> starts_;
+  std::vector<uint64_t> line_;  // of those, in order
+  uint64_t next_ticket_ = 1;
+  bool serving_ = false;  // fresh figures are on their way
+  // So many waited under the agent before, and have not come back: until then nobody is served.
+  uint32_t returning_ = 0;
+  int64_t returning_until_ns_ = 0;
   bool driver_slow_ = false;  // and was reported
   bool save_armed_ = false;
   bool reap_armed_ = false;

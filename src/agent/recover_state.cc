@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 
 #include "agent/shared_files.h"
 #include "protocol/control.h"
@@ -40,6 +41,9 @@ std::optional<SavedShare> ShareIn(const fs::path& folder) {
   share.config.on_full.wait_ms = file.header.on_full_wait_ms.load();
   std::error_code none;
   const bool held = fs::exists(HeldMark(folder), none);
+  std::string mark;
+  std::getline(std::ifstream(HeldMark(folder)), mark);
+  share.config.exclusive = mark == kExclusiveMark;
   share.config.life = held ? ShareLife::OfToken("") : ShareLife::OfProcess({});
   for (uint32_t i = 0; i < devices; ++i) {
     const protocol::DeviceLimits& from = file.devices[i];
@@ -59,6 +63,13 @@ std::optional<SavedShare> ShareIn(const fs::path& folder) {
 }  // namespace
 
 std::string HeldMark(const std::string& share_folder) { return share_folder + "/held"; }
+
+void RemoveShareFolder(const std::string& share_folder) {
+  ::unlink((share_folder + "/socket").c_str());
+  ::unlink((share_folder + "/limits").c_str());
+  ::unlink(HeldMark(share_folder).c_str());
+  ::rmdir(share_folder.c_str());
+}
 
 SavedState RecoverState(const std::string& runtime_dir) {
   SavedState state;

@@ -15,8 +15,12 @@ SavedState RecoverState(const std::string& runtime_dir);
 // Renames the damaged file to PATH.damaged, in the place of one that was set aside before. "state".
 Status SetAside(const std::string& path);
 
-// An empty file in the folder of a share that is kept without programs: what its limits file does
-// not say.
+// A file in the folder of a share that is kept without programs: what its limits file does not say.
+// It is empty, or for a share of whole devices has kExclusiveMark in it.
+inline constexpr char kExclusiveMark[] = "exclusive";
 std::string HeldMark(const std::string& share_folder);
+
+// The files of a share, and its folder if nothing else is in it.
+void RemoveShareFolder(const std::string& share_folder);
 
 }  // namespace prorata::agent

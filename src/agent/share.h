@@ -48,6 +48,8 @@ struct ShareConfig {
   uid_t owner_uid = 0;
   ShareLife life;
   bool any_container = false;  // of several at once; else of one after another
+  // Whole devices for containers with the plain driver: nobody is a member, nothing is kept.
+  bool exclusive = false;
   int64_t created_unix_s = 0;
   std::vector<DeviceOfShare> devices;
   protocol::OnFull on_full = {};

@@ -11,6 +11,7 @@ namespace prorata::agent {
 // container has: nothing but the container's own mounts leads there. What a user without rights
 // can make himself (a mount namespace) is not enough; it takes an engine's cgroup.
 bool Node::MayUse(const Share& share, const Peer& peer) const {
+  if (share.config().exclusive) return false;  // it has no members
   if (share.Admits(peer.uid)) return true;
   // One that is a member already stays one: it may have dropped its rights, and its agent be new.
   if (share.FindLiving(peer.process) != nullptr) return true;

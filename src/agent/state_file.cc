@@ -83,6 +83,7 @@ json ToJson(const SavedShare& share) {
           {"gang", protocol::FormatGang(share.config.gang)},
           {"ended", share.ended},
           {"containers", share.config.any_container ? "any" : "one"},
+          {"mode", share.config.exclusive ? "exclusive" : "shared"},
           {"container", ToJson(share.container)},
           {"share_memory_with", share.config.share_memory_with},
           {"allow_users", protocol::FormatAllowedUsers(share.config.allow_users)},
@@ -108,6 +109,7 @@ SavedShare ShareOf(const json& object, const SavedState& state) {
   object.at("ended").get_to(share.ended);
   // Absent in a state of an agent that did not know of them.
   share.config.any_container = object.value("containers", "one") == "any";
+  share.config.exclusive = object.value("mode", "shared") == "exclusive";
   share.container = ContainerOf(object.value("container", json()));
   if (auto on_full = protocol::ParseOnFull(object.value("on_full", "fail"))) {
     share.config.on_full = *on_full;
@@ -140,6 +142,7 @@ std::string EncodeState(const SavedState& state) {
   return json{{"version", kStateVersion},
               {"overcommit", state.overcommit},
               {"elastic_ceiling_ppm", state.elastic_ceiling_ppm},
+              {"waiting", state.waiting},
               {"shares", std::move(shares)}}
              .dump(1) +
          "\n";
@@ -163,6 +166,7 @@ Result<SavedState> DecodeState(const std::string& text) {
       if (ppm == 0 || ppm > Fraction::kOne)
         return Fail("state_damaged", "an elastic ceiling that is none");
     }
+    state.waiting = object.value("waiting", 0u);
     for (const json& share : object.at("shares")) {
       SavedShare saved = ShareOf(share, state);
       if (auto ok = protocol::ValidateShareName(saved.config.name); !ok) {

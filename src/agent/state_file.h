@@ -26,6 +26,7 @@ struct SavedState {
   std::vector<SavedShare> shares;
   std::map<std::string, double> overcommit = {};             // by UUID; what is not there is 1
   std::map<std::string, uint32_t> elastic_ceiling_ppm = {};  // likewise
+  uint32_t waiting = 0;                                      // shares in line (starts.h)
 };
 
 std::string EncodeState(const SavedState& state);

@@ -8,9 +8,9 @@ namespace {
 using protocol::ControlOp;
 using protocol::ControlRequest;
 
-// The field of the reply that holds what was asked for.
-Result<nlohmann::json> Ask(ControlConnection* connection, const ControlRequest& request,
-                           const char* field) {
+// The reply, which holds what was asked for in `field`.
+Result<nlohmann::json> AskWhole(ControlConnection* connection, const ControlRequest& request,
+                                const char* field) {
   auto reply = connection->Call(protocol::EncodeRequest(request));
   if (!reply) return std::unexpected(reply.error());
   if (auto error = protocol::ErrorOfReply(*reply)) return std::unexpected(*error);
@@ -18,18 +18,20 @@ Result<nlohmann::json> Ask(ControlConnection* connection, const ControlRequest& 
     return Fail("agent_reply", std::string("the agent's reply has no '") + field +
                                    "'; are agent and prorata of the same version?");
   }
+  return reply;
+}
+
+Result<nlohmann::json> Ask(ControlConnection* connection, const ControlRequest& request,
+                           const char* field) {
+  auto reply = AskWhole(connection, request, field);
+  if (!reply) return std::unexpected(reply.error());
   return (*reply)[field];
 }
 
 template <typename Item, typename FromJson>
-Result<std::vector<Item>> AskList(ControlConnection* connection, ControlOp op, const char* field,
-                                  FromJson from_json) {
-  ControlRequest request;
-  request.op = op;
-  auto list = Ask(connection, request, field);
-  if (!list) return std::unexpected(list.error());
+Result<std::vector<Item>> ReadList(const nlohmann::json& list, FromJson from_json) {
   std::vector<Item> items;
-  for (const nlohmann::json& entry : *list) {
+  for (const nlohmann::json& entry : list) {
     auto item = from_json(entry);
     if (!item) return std::unexpected(item.error());
     items.push_back(std::move(*item));
@@ -86,14 +88,28 @@ Result<std::optional<protocol::ShareStatus>> RemoveShare(ControlConnection* conn
   return std::move(*share);
 }
 
-Result<std::vector<protocol::ShareStatus>> ListShares(ControlConnection* connection) {
-  return AskList<protocol::ShareStatus>(connection, ControlOp::kListShares, "shares",
-                                        protocol::ShareFromJson);
+Result<std::vector<protocol::ShareStatus>> ListShares(ControlConnection* connection,
+                                                      std::vector<protocol::WaitingShare>* line) {
+  ControlRequest request;
+  request.op = ControlOp::kListShares;
+  const auto reply = AskWhole(connection, request, "shares");
+  if (!reply) return std::unexpected(reply.error());
+  if (line != nullptr) {
+    // Absent of an agent that knows no line.
+    auto waiting = ReadList<protocol::WaitingShare>(
+        reply->value("waiting", nlohmann::json::array()), protocol::WaitingShareFromJson);
+    if (!waiting) return std::unexpected(waiting.error());
+    *line = std::move(*waiting);
+  }
+  return ReadList<protocol::ShareStatus>((*reply)["shares"], protocol::ShareFromJson);
 }
 
 Result<std::vector<protocol::DeviceStatus>> ListDevices(ControlConnection* connection) {
-  return AskList<protocol::DeviceStatus>(connection, ControlOp::kListDevices, "devices",
-                                         protocol::DeviceFromJson);
+  ControlRequest request;
+  request.op = ControlOp::kListDevices;
+  const auto list = Ask(connection, request, "devices");
+  if (!list) return std::unexpected(list.error());
+  return ReadList<protocol::DeviceStatus>(*list, protocol::DeviceFromJson);
 }
 
 Result<protocol::TraceReply> GetTrace(ControlConnection* connection,

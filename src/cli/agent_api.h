@@ -25,7 +25,9 @@ Result<Inspected> InspectShare(ControlConnection* connection, const std::string&
 // Answers the share while it still has programs.
 Result<std::optional<protocol::ShareStatus>> RemoveShare(ControlConnection* connection,
                                                          const std::string& name);
-Result<std::vector<protocol::ShareStatus>> ListShares(ControlConnection* connection);
+// `line`: those that wait to be made, in their order; null: not asked for.
+Result<std::vector<protocol::ShareStatus>> ListShares(
+    ControlConnection* connection, std::vector<protocol::WaitingShare>* line = nullptr);
 Result<std::vector<protocol::DeviceStatus>> ListDevices(ControlConnection* connection);
 Result<protocol::TraceReply> GetTrace(ControlConnection* connection,
                                       const protocol::TraceRequest& trace);

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "cli/agent_api.h"
 #include "cli/command.h"
+#include "cli/start_wait.h"
 #include "cli/tables.h"
 
 namespace prorata::cli {
@@ -38,6 +39,7 @@ protocol::ShareSpec SpecOf(const ShareOptions& options) {
   spec.share_memory_with = options.share_memory_with;
   spec.allow_users = options.allow_users;
   spec.any_container = options.any_container;
+  spec.exclusive = options.exclusive;
   return spec;
 }
 
@@ -47,6 +49,7 @@ Result<protocol::ShareStatus> MakeShare(const ShareOptions& options, const Agent
                                         const std::optional<std::string>& token) {
   protocol::ShareSpec spec = SpecOf(options);
   spec.token = token;
+  if (options.wait) return CreateShareInLine(spec, place, options.wait_ms);
   Result<protocol::ShareStatus> made = Fail("agent_gone", "");
   for (int i = 0; i < kAttemptsMax && !made && made.error().code == "agent_gone"; ++i) {
     auto connection = ConnectOrStart(place);
@@ -124,7 +127,24 @@ int Run(const RunOptions& options, const AgentPlace& place) {
 }
 
 int ShowShares(bool json, const AgentPlace& place) {
-  return Show<protocol::ShareStatus>(json, place, ListShares, ShareTable);
+  std::vector<protocol::WaitingShare> line;
+  const auto list = [&line](ControlConnection* connection) {
+    return ListShares(connection, &line);
+  };
+  return Show<protocol::ShareStatus>(json, place, list, [&line](const auto& shares) {
+    return ShareTable(shares) + (line.empty() ? "" : "\n" + WaitingTable(line));
+  });
+}
+
+int ShowWaiting(bool json, const AgentPlace& place) {
+  const auto list =
+      [](ControlConnection* connection) -> Result<std::vector<protocol::WaitingShare>> {
+    std::vector<protocol::WaitingShare> line;
+    auto shares = ListShares(connection, &line);
+    if (!shares) return std::unexpected(shares.error());
+    return line;
+  };
+  return Show<protocol::WaitingShare>(json, place, list, WaitingTable);
 }
 
 int Update(const UpdateOptions& options, const AgentPlace& place) {

@@ -12,12 +12,19 @@ constexpr const char* kCreateFooter =
     "  prorata create train --memory 8GiB --compute 0.3\n"
     "  podman run --device prorata.dev/share=train IMAGE python train.py\n"
     "  prorata run --name train -- python check.py       a program beside the container's\n"
+    "  prorata create next --memory 8GiB --wait=10m      in line, until there is room\n"
+    "  prorata create whole --mode exclusive --gpu 1     all of GPU 1, with the plain driver\n"
     "  prorata rm train\n\n"
     "The share is there until `prorata rm`, with programs and without. Container engines know it "
     "as\n"
     "the device prorata.dev/share=NAME; the first container that uses it has it until that "
     "ends.\n"
-    "Prints the device's name.";
+    "Prints the device's name.\n\n"
+    "With --wait, shares are made in the order in which they were asked for; a smaller one "
+    "overtakes\n"
+    "only where nobody waits longer for it. The place in line is told on standard error; Ctrl-C "
+    "leaves\n"
+    "the line. What can never fit is refused at once.";
 
 constexpr const char* kRemoveFooter =
     "Examples:\n"
@@ -65,6 +72,14 @@ ContainerCommands AddContainerCommands(CLI::App* app, RawShare* raw_create, Opti
   commands.create->add_flag("--any-container", options->create.any_container,
                             "Several containers may use the share at once (default: one after "
                             "another)");
+  commands.create
+      ->add_option_function<std::string>(
+          "--mode",
+          [options](const std::string& mode) { options->create.exclusive = mode == "exclusive"; },
+          "shared, or exclusive: whole GPUs with the plain driver and nothing of prorata in the "
+          "container, and no other share on them (default: shared)")
+      ->option_text("shared|exclusive")
+      ->check(CLI::IsMember({"shared", "exclusive"}));
   commands.create->footer(kCreateFooter);
   commands.inspect = app->add_subcommand("inspect", "Show everything about a share");
   AddName(commands.inspect, options, false);

@@ -49,6 +49,7 @@ std::string InspectText(const protocol::ShareStatus& share, bool is_device) {
   std::vector<Row> rows = {
       {"share", share.name + (share.ended ? " (ending)" : "")},
       {"device", is_device ? "prorata.dev/share=" + share.name : "none for containers"},
+      {"mode", share.exclusive ? "exclusive: whole GPUs, with the plain driver" : "shared"},
       {"kept by", FormatKeptBy(share.kept_by)},
       {"owner", "user " + std::to_string(share.owner_uid)},
       {"created", Date(share.created_unix_s)},
@@ -64,7 +65,13 @@ std::string InspectText(const protocol::ShareStatus& share, bool is_device) {
     rows.push_back({"container", share.container->name + " (" + share.container->engine + " " +
                                      share.container->id.substr(0, 12) + ")"});
   }
-  for (const protocol::ShareDevice& device : share.devices) AddDevice(device, &rows);
+  for (const protocol::ShareDevice& device : share.devices) {
+    if (share.exclusive) {
+      rows.push_back({"GPU " + std::to_string(device.index), device.uuid});
+    } else {
+      AddDevice(device, &rows);
+    }
+  }
   for (const protocol::MemberStatus& member : share.members) {
     rows.push_back(
         {"process " + std::to_string(member.pid),

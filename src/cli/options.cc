@@ -37,6 +37,7 @@ constexpr const char* kRunFooter =
     "  prorata run --memory 4GiB --on-full wait=5m -- ./job       waits where the GPU is full\n"
     "  prorata run --memory-request 4GiB --memory 50% -- ./job    4 GiB set aside, and while the\n"
     "                                                  GPU has it, up to half of its memory\n"
+    "  prorata run --memory 4GiB --wait=1h -- ./job               waits in line for its share\n"
     "  prorata run --gpus 2 --memory 4GiB -- ./job                two GPUs, 4 GiB of each\n"
     "  prorata run --gpu 0,2 --memory 4GiB,2=6GiB -- ./job        4 GiB of each, of GPU 2 6 GiB\n\n"
     "With several GPUs, what --memory, --compute, --compute-limit and --weight say holds for each\n"
@@ -53,7 +54,8 @@ constexpr const char* kRunFooter =
 constexpr const char* kPsFooter =
     "Examples:\n"
     "  prorata ps\n"
-    "  prorata ps --json | jq '.[].name'\n\n"
+    "  prorata ps --json | jq '.[].name'\n"
+    "  prorata ps --waiting            who waits in line for a share, and for what\n\n"
     "MEMORY is used / limit, and in brackets the part that no allocation asked for (contexts);\n"
     "`request` is what is set aside, where that is not all of the limit.\n"
     "COMPUTE is request-limit, the priority if it is not 0, and `gang` for a share that runs on "
@@ -235,6 +237,7 @@ class Parser {
     update_->footer(kUpdateFooter);
     ps_ = app_.add_subcommand("ps", "Show the shares: members, memory and GPU time now");
     ps_->add_flag("--json", options_.json, "Print JSON");
+    ps_->add_flag("--waiting", options_.waiting, "Only the shares that wait in line to be made");
     ps_->footer(kPsFooter);
     gpus_ = app_.add_subcommand("gpus", "Show the GPUs: capacity, and what of it is promised");
     gpus_->add_flag("--json", options_.json, "Print JSON");

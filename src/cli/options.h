@@ -43,8 +43,11 @@ struct ShareOptions {
   bool guaranteed = false;
   std::vector<std::string> share_memory_with;
   protocol::AllowedUsers allow_users = {};
-  std::string name;            // empty: the agent makes one up
-  bool any_container = false;  // of several at once
+  std::string name;                 // empty: the agent makes one up
+  bool any_container = false;       // of several at once
+  bool exclusive = false;           // whole GPUs with the plain driver
+  bool wait = false;                // in line, until it fits
+  std::optional<uint64_t> wait_ms;  // for no longer; nothing: as long as it takes
 };
 
 struct RunOptions : ShareOptions {
@@ -135,6 +138,7 @@ enum class Verb {
 struct Options {
   Verb verb = Verb::kPs;
   bool json = false;
+  bool waiting = false;  // ps: those in line
   RunOptions run;
   ShareOptions create;
   NamedOptions named;

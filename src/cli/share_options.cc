@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/duration.h"
 #include "cli/users.h"
 
 namespace prorata::cli {
@@ -82,6 +83,10 @@ void AddShareOptions(CLI::App* app, RawShare* raw, ShareOptions* share) {
                   "Other users whose programs may join the share: names, ids or `all` (default: "
                   "none but you, root and the agent's user)")
       ->option_text("all|none|USER[,USER...]");
+  app->add_flag("--wait", raw->wait,
+                "Where there is no room now, wait in line until there is, or for no longer than "
+                "DURATION; needs --memory (default: refuse)")
+      ->option_text("[=DURATION]");
 }
 
 Status FillShare(const CLI::App& app, const RawShare& raw, ShareOptions* share) {
@@ -113,6 +118,18 @@ Status FillShare(const CLI::App& app, const RawShare& raw, ShareOptions* share) 
     auto users = ReadUsers(raw.allow_users);
     if (!users) return std::unexpected(users.error());
     share->allow_users = std::move(*users);
+  }
+  if (app.count("--wait") > 0) {
+    share->wait = true;
+    if (raw.wait != "true") {
+      const auto within = ParseDuration(raw.wait);
+      if (!within || *within < kNsPerMs) {
+        return Fail("usage", "--wait: '" + raw.wait +
+                                 "' is not a span of time of a millisecond or more; write for "
+                                 "example --wait=10m, or --wait alone for as long as it takes");
+      }
+      share->wait_ms = static_cast<uint64_t>(*within / kNsPerMs);
+    }
   }
   if (share->share_memory_with.size() > protocol::kMaxSharedWith) {
     return Fail("usage", "--share-memory-with: more than " +

@@ -20,6 +20,7 @@ struct RawShare {
   std::string gpu;
   std::string gpus;
   std::string allow_users;
+  std::string wait;
 };
 
 void AddShareOptions(CLI::App* app, RawShare* raw, ShareOptions* share);

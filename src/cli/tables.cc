@@ -160,13 +160,36 @@ std::string ShareTable(const std::vector<protocol::ShareStatus>& shares) {
   if (containers) rows.front().push_back("CONTAINER");
   for (const protocol::ShareStatus& share : shares) {
     for (const protocol::ShareDevice& device : share.devices) {
-      rows.push_back({share.name + (share.ended ? " (ending)" : ""), std::to_string(device.index),
-                      Memory(device), Compute(share, device), Percent(device.achieved),
-                      Percent(device.entitled), Members(share)});
+      const std::string name = share.name + (share.ended ? " (ending)" : "");
+      if (share.exclusive) {
+        rows.push_back({name, std::to_string(device.index), "exclusive", "all", "-", "-", "-"});
+      } else {
+        rows.push_back({name, std::to_string(device.index), Memory(device), Compute(share, device),
+                        Percent(device.achieved), Percent(device.entitled), Members(share)});
+      }
       if (containers) rows.back().push_back(share.container ? share.container->name : "-");
     }
   }
   return FormatRows(rows) + Notes(shares);
+}
+
+std::string WaitingTable(const std::vector<protocol::WaitingShare>& line) {
+  std::vector<Row> rows = {
+      {"PLACE", "NAME", "GPU", "MEMORY", "COMPUTE", "WAITED", "PROCESS", "WAITS FOR"}};
+  for (const protocol::WaitingShare& waiting : line) {
+    std::string gpus;
+    for (const std::string& gpu : waiting.gpus) gpus += (gpus.empty() ? "" : ",") + gpu;
+    if (gpus.empty())
+      gpus = "any" + (waiting.gpu_count > 1 ? " " + std::to_string(waiting.gpu_count) : "");
+    rows.push_back({std::to_string(waiting.place), waiting.name.empty() ? "-" : waiting.name, gpus,
+                    waiting.exclusive      ? "all"
+                    : waiting.memory_bytes ? FormatBytes(*waiting.memory_bytes)
+                                           : "-",
+                    waiting.exclusive ? "all" : FormatFraction(waiting.compute_request),
+                    std::to_string(waiting.waited_ms / 1000) + " s", std::to_string(waiting.pid),
+                    waiting.why});
+  }
+  return FormatRows(rows);
 }
 
 std::string DeviceTable(const std::vector<protocol::DeviceStatus>& devices) {

@@ -233,7 +233,8 @@ Status ReadSpec(const json& object, ShareSpec& spec) {
                           "share_memory_with",
                           "allow_users",
                           "token",
-                          "containers"});
+                          "containers",
+                          "mode"});
   if (ok) ok = NotTwice(object);
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, spec);
@@ -248,6 +249,12 @@ Status ReadSpec(const json& object, ShareSpec& spec) {
     if (ok && key == "containers") {
       if (value != "one" && value != "any") return Malformed("'containers' is neither one nor any");
       spec.any_container = value == "any";
+    }
+    if (ok && key == "mode") {
+      if (value != "shared" && value != "exclusive") {
+        return Malformed("'mode' is neither shared nor exclusive");
+      }
+      spec.exclusive = value == "exclusive";
     }
   }
   if (!ok) return ok;
@@ -397,8 +404,13 @@ Result<ControlRequest> DecodeRequest(std::string_view text) {
   Status ok;
   switch (request.op) {
     case ControlOp::kCreateShare:
-      ok = OnlyFields(object, "the request", {"op", "share"});
+      ok = OnlyFields(object, "the request", {"op", "share", "wait"});
       if (ok && object.contains("share")) ok = ReadSpec(object["share"], request.share);
+      if (ok && object.contains("wait")) {
+        auto wait = StartWaitFromJson(object["wait"]);
+        if (!wait) return std::unexpected(wait.error());
+        request.wait = *wait;
+      }
       break;
     case ControlOp::kInspectShare:
     case ControlOp::kRemoveShare:
@@ -459,6 +471,7 @@ std::string EncodeRequest(const ControlRequest& request) {
     if (spec.name) share["name"] = *spec.name;
     if (spec.token) share["token"] = *spec.token;
     if (spec.any_container) share["containers"] = "any";
+    if (spec.exclusive) share["mode"] = "exclusive";
     if (spec.gpus.size() == 1) share["gpu"] = spec.gpus.front();
     if (spec.gpus.size() > 1) share["gpu"] = spec.gpus;
     if (spec.gpu_count) share["gpus"] = *spec.gpu_count;
@@ -475,6 +488,7 @@ std::string EncodeRequest(const ControlRequest& request) {
     share["guaranteed"] = spec.guaranteed;
     if (!spec.allow_users.Nobody()) share["allow_users"] = FormatAllowedUsers(spec.allow_users);
     if (!spec.share_memory_with.empty()) share["share_memory_with"] = spec.share_memory_with;
+    if (request.wait) object["wait"] = ToJson(*request.wait);
   }
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
 }

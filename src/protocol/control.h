@@ -9,7 +9,9 @@
 //                                              "on_full"?, "gang"?, "guaranteed"?: BOOL,
 //                                              "share_memory_with"?: [NAME, ...],
 //                                              "allow_users"?: TEXT, "token"?: TEXT,
-//                                              "containers"?: "one"|"any"}}
+//                                              "containers"?: "one"|"any",
+//                                              "mode"?: "shared"|"exclusive"}}
+//             the same with "wait": {...}: in line until it fits (start_wait.h)
 //             {"op": "list_shares"}   {"op": "list_devices"}
 //             {"op": "remove_share", "name": NAME}   {"op": "shutdown"}
 //             {"op": "inspect_share", "name": NAME}
@@ -68,6 +70,7 @@
 #include "protocol/link_class.h"
 #include "protocol/memory_size.h"
 #include "protocol/on_full.h"
+#include "protocol/start_wait.h"
 #include "protocol/trace.h"
 
 namespace prorata::protocol {
@@ -139,6 +142,9 @@ struct ShareSpec {
   AllowedUsers allow_users = {};          // whose programs may join, beside the owner's
   bool any_container = false;             // of several containers at once
   std::optional<std::string> token = {};  // kept until it is removed; absent: while its maker lives
+  // Whole GPUs for containers that use the plain driver; nobody else is on them. It has a token,
+  // and says nothing of memory, time and users, which nothing would keep.
+  bool exclusive = false;
 };
 inline constexpr size_t kMaxSharedWith = 16;
 
@@ -179,11 +185,12 @@ inline constexpr size_t kMostEventsInReply = 256;
 
 struct ControlRequest {
   ControlOp op = ControlOp::kHello;
-  ShareSpec share = {};       // kCreateShare
-  std::string name = {};      // kRemoveShare, kUpdateShare, kInspectShare
-  ShareChange change = {};    // kUpdateShare
-  EventsRequest events = {};  // kEvents
-  TraceRequest trace = {};    // kTrace
+  ShareSpec share = {};                // kCreateShare
+  std::string name = {};               // kRemoveShare, kUpdateShare, kInspectShare
+  ShareChange change = {};             // kUpdateShare
+  EventsRequest events = {};           // kEvents
+  TraceRequest trace = {};             // kTrace
+  std::optional<StartWait> wait = {};  // kCreateShare
 };
 
 struct HelloReply {
@@ -260,6 +267,7 @@ struct ShareStatus {
   bool ended = false;         // removed, and kept until its members are gone
   std::optional<ContainerStatus> container = {};  // whose processes it is kept for, now
   bool any_container = false;
+  bool exclusive = false;
   std::vector<ShareDevice> devices;
   std::vector<MemberStatus> members;
 };
@@ -287,6 +295,10 @@ struct DeviceStatus {
   Fraction elastic_ceiling = Fraction::One();
   int64_t driver_silent_ms = 0;   // NVML has not answered for so long: used_bytes is old; 0: it has
   std::vector<DeviceLink> links;  // to each device in their order, itself too; empty: not known
+  std::string exclusive = {};     // the share that has all of it; empty: none
+  // Who waits for it in line and would wait longer for what is judged now; empty: nobody. Not in
+  // JSON.
+  std::string kept_for = {};
 };
 
 Result<ControlRequest> DecodeRequest(std::string_view text);
@@ -339,6 +351,10 @@ struct ValidShare {
 // to do.
 Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceStatus> devices,
                                  std::span<const std::string> names);
+// The codes of refusals that may pass when shares end: worth waiting in line for.
+bool MayPass(const Error& refusal);
+// A device as it would be without any share or other program: what cannot be had of it never fits.
+DeviceStatus Emptied(DeviceStatus device);
 
 // Judges a change of a share, whose present terms are `now`, on its devices (in the same order) as
 // they are with the share on them. All of the change is good or none of it. A memory limit below

@@ -204,6 +204,7 @@ json ToJson(const ShareStatus& share) {
         {"engine", container.engine}, {"id", container.id}, {"name", container.name}};
   }
   if (share.any_container) object["containers"] = "any";
+  if (share.exclusive) object["mode"] = "exclusive";
   return object;
 }
 
@@ -228,6 +229,7 @@ json ToJson(const DeviceStatus& device) {
                  {"driver_silent_ms", device.driver_silent_ms},
                  {"links", std::move(links)}};
   if (device.others) object["others"] = *device.others;
+  if (!device.exclusive.empty()) object["exclusive"] = device.exclusive;
   return object;
 }
 
@@ -270,6 +272,7 @@ Result<ShareStatus> ShareFromJson(const json& object) {
     share.runs_as_gang = object.value("runs_as_gang", false);
     object.at("ended").get_to(share.ended);
     share.any_container = object.value("containers", "one") == "any";
+    share.exclusive = object.value("mode", "shared") == "exclusive";
     if (const auto found = object.find("container"); found != object.end()) {
       share.container = {{found->at("engine").get<std::string>(),
                           found->at("id").get<std::string>(),
@@ -303,6 +306,7 @@ Result<DeviceStatus> DeviceFromJson(const json& object) {
     if (object.contains("others")) device.others = object["others"].get<double>();
     object.at("overcommit").get_to(device.overcommit);
     device.elastic_ceiling = FractionOf(object.at("elastic_ceiling"));
+    device.exclusive = object.value("exclusive", "");
     device.driver_silent_ms = object.value("driver_silent_ms", int64_t{0});
     for (const json& link : object.at("links")) device.links.push_back(LinkOf(link));
   });

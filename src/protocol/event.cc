@@ -38,6 +38,8 @@ constexpr std::pair<EventKind, std::string_view> kNames[] = {
     {EventKind::kDriverSlowOver, "driver_slow_over"},
     {EventKind::kContainerJoined, "container_joined"},
     {EventKind::kContainerGone, "container_gone"},
+    {EventKind::kShareWaits, "share_waits"},
+    {EventKind::kShareWaitEnded, "share_wait_ended"},
 };
 
 // For people; what is not in the table (of a newer agent) is said as it came.
@@ -54,6 +56,8 @@ constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
     {"process_ended", "its process ended"},
     {"refused", "it was told that memory is out"},
     {"agent_gone", "the agent ended"},
+    {"made", "it was made"},
+    {"given_up", "its client ended, and it left the line"},
 };
 
 std::string Reason(const std::string& word) {
@@ -104,6 +108,17 @@ std::string Wait(const Event& event) {
   }
   return Process(event) + " has waited " + std::to_string(event.waited_ms.value_or(0)) +
          " ms for " + Size(event.asked_bytes) + OnGpu(event) + ": " + Reason(event.outcome);
+}
+
+// "the share that process 812 (prorata) asked for waits in line: ..."
+std::string StartWaits(const Event& event) {
+  const std::string share = "the share that " + Process(event) + " asked for ";
+  if (event.kind == EventKind::kShareWaits) return share + "waits in line" + Colon(event.detail);
+  const std::string waited = std::to_string(event.waited_ms.value_or(0)) + " ms";
+  const std::string how = event.outcome == "timed_out" ? "that was as long as it may"
+                          : event.outcome == "refused" ? "it was refused"
+                                                       : Reason(event.outcome);
+  return share + "waited " + waited + " in line: " + how + Colon(event.detail);
 }
 
 std::string Persistent(const Event& event) {
@@ -229,6 +244,9 @@ std::string Words(const Event& event) {
       return "container " + event.detail + " has the share";
     case EventKind::kContainerGone:
       return "container " + event.detail + " ended; the share waits for another";
+    case EventKind::kShareWaits:
+    case EventKind::kShareWaitEnded:
+      return StartWaits(event);
     case EventKind::kMemberRefused:
       return Process(event) + " was turned away" +
              (event.count > 1 ? " " + std::to_string(event.count) + " times" : "") + ": " +

@@ -15,6 +15,8 @@
 //
 //   event                  why / outcome
 //   agent_started
+//   share_waits            a share waits in line to be made; "detail" says what for
+//   share_wait_ended       made, timed_out, given_up (its client is gone), refused
 //   share_created, share_adopted (from the agent before), share_changed, share_ended
 //   member_joined, member_gone
 //   member_refused         malformed, version, share_ended, too_many_members, not_allowed,
@@ -74,8 +76,10 @@ enum class EventKind : uint8_t {
   kDriverSlowOver,
   kContainerJoined,
   kContainerGone,
+  kShareWaits,
+  kShareWaitEnded,
 };
-inline constexpr size_t kEventKinds = static_cast<size_t>(EventKind::kContainerGone) + 1;
+inline constexpr size_t kEventKinds = static_cast<size_t>(EventKind::kShareWaitEnded) + 1;
 // By kind: how often it happened, each event with its count.
 using EventCounts = std::array<uint64_t, kEventKinds>;
 

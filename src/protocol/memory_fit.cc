@@ -124,11 +124,4 @@ uint64_t MemoryLeft(const DeviceStatus& device) {
   return std::min(NotSetAside(device), LeftByRatio(device));
 }
 
-DeviceStatus WithoutShares(DeviceStatus device) {
-  device.shares = 0;
-  device.promised_bytes = device.limit_bytes = device.borrowed_bytes = 0;
-  device.promised_request = Fraction::Zero();
-  return device;
-}
-
 }  // namespace prorata::protocol

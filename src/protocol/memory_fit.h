@@ -39,6 +39,9 @@ struct MemoryTerms {
 // Without a request the whole limit is set aside; nothing where the agent overcommits the device.
 MemoryTerms SettleMemory(const MemoryAsked& asked, const DeviceStatus& device);
 
+// The same of what a new share says of one of its devices (`own`), and of all of them.
+MemoryTerms NewMemory(const ShareSpec& spec, const TermsOnGpu& own, const DeviceStatus& device);
+
 // Whether a share with these terms fits beside those on the device, now. What it has already
 // (`before`, which is not in `device`) it may keep. "memory_zero", "limit_below_request",
 // "memory_exceeded": the message says what was asked, on which device, what is there, and what to
@@ -48,9 +51,5 @@ Status CheckMemory(const MemoryTerms& terms, const DeviceStatus& device,
 
 // The most memory that a share which says nothing of it would get.
 uint64_t MemoryLeft(const DeviceStatus& device);
-
-// The device as it would be without any share: what does not fit there never will (while programs
-// outside prorata hold what they hold).
-DeviceStatus WithoutShares(DeviceStatus device);
 
 }  // namespace prorata::protocol

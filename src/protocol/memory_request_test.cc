@@ -155,8 +155,8 @@ TEST(MemoryRequest, TwoOfFourToTwelveFitOnSixteenAndNoMoreThanThereIs) {
              {"memory_exceeded: ", "requests 3 GiB", "only 2 GiB left now",
               "6 GiB beyond their requests", "try again"});
   // It could be had once: who waits for it may wait.
-  EXPECT_EQ(Got({.memory = 9 * kGiB}, {WithoutShares(device)}), "9-9");
-  ExpectSays(Got({.memory = 17 * kGiB}, {WithoutShares(device)}),
+  EXPECT_EQ(Got({.memory = 9 * kGiB}, {Emptied(device)}), "9-9");
+  ExpectSays(Got({.memory = 17 * kGiB}, {Emptied(device)}),
              {"17 GiB", "ask for no more than it has"});
 }
 

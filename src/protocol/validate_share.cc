@@ -38,12 +38,6 @@ MemoryAsked AskedOn(const Common& common, const TermsOnGpu& own, const DeviceSta
   return asked;
 }
 
-MemoryTerms NewMemory(const ShareSpec& spec, const TermsOnGpu& own, const DeviceStatus& device) {
-  MemoryAsked asked = AskedOn(spec, own, device);
-  asked.guaranteed = spec.guaranteed;
-  return SettleMemory(asked, device);
-}
-
 // `where` says on which GPU, if that is known.
 Status CheckTerms(const ShareTerms& terms, const std::string& where) {
   if (terms.compute_request.ppm > Fraction::kOne || terms.compute_limit.ppm > Fraction::kOne) {
@@ -83,6 +77,56 @@ Status CheckGang(Gang gang, size_t gpus) {
 }
 
 std::string Where(const DeviceStatus& device) { return " on " + Describe(device); }
+
+// Nobody else is where a share has the whole device, and the other way round.
+Status CheckAlone(const ShareSpec& spec, const DeviceStatus& device) {
+  if (!device.exclusive.empty()) {
+    return Fail("device_exclusive", Describe(device) + " is all of share '" + device.exclusive +
+                                        "' (--mode exclusive), so no other share may be there; "
+                                        "choose another GPU, or end that share");
+  }
+  if (!spec.exclusive || device.shares == 0) return {};
+  return Fail("device_shared", "a share of the whole of " + Describe(device) +
+                                   " needs it alone (--mode exclusive), but " +
+                                   std::to_string(device.shares) +
+                                   " share(s) are there; choose another GPU, or end them");
+}
+
+// All of a device is all of it: what else is asked for would be kept by nobody.
+Status CheckExclusive(const ShareSpec& spec) {
+  const ShareSpec none;
+  const bool says_more =
+      spec.memory || spec.memory_request || !spec.on.empty() ||
+      spec.compute_request != none.compute_request || spec.compute_limit != none.compute_limit ||
+      spec.weight != none.weight || spec.priority != none.priority ||
+      spec.yield_within_ns != none.yield_within_ns || spec.on_full != none.on_full ||
+      spec.gang != none.gang || spec.guaranteed || !spec.share_memory_with.empty() ||
+      !spec.allow_users.Nobody() || spec.any_container;
+  if (says_more) {
+    return Fail(
+        "exclusive_terms",
+        "a share with --mode exclusive is whole GPUs with the plain driver, in which nothing "
+        "keeps a limit on memory, time or users; leave those options out");
+  }
+  if (!spec.token) {
+    return Fail("exclusive_terms",
+                "a share with --mode exclusive is for containers; make it with `prorata create`");
+  }
+  return {};
+}
+
+ShareTerms WholeOf(const DeviceStatus& device, const ShareTerms& common) {
+  ShareTerms terms = common;
+  terms.memory_bytes = terms.memory_request_bytes = device.total_bytes;
+  terms.compute_request = terms.compute_limit = Fraction::One();
+  return terms;
+}
+
+Status CheckLine(const DeviceStatus& device) {
+  if (device.kept_for.empty()) return {};
+  return Fail("others_wait", Describe(device) + " has room for it, but " + device.kept_for +
+                                 " stands in front of it in line and would wait longer");
+}
 
 Status CheckRequest(Fraction request, const DeviceStatus& device) {
   if (request.ppm <= RequestLeft(device)) return {};
@@ -126,6 +170,27 @@ std::string ShareFolder(std::string_view name) {
   return folder;
 }
 
+bool MayPass(const Error& refusal) {
+  return refusal.code == "memory_exceeded" || refusal.code == "request_exceeded" ||
+         refusal.code == "too_many_shares" || refusal.code == "others_wait" ||
+         refusal.code == "device_exclusive" || refusal.code == "device_shared";
+}
+
+MemoryTerms NewMemory(const ShareSpec& spec, const TermsOnGpu& own, const DeviceStatus& device) {
+  MemoryAsked asked = AskedOn(spec, own, device);
+  asked.guaranteed = spec.guaranteed;
+  return SettleMemory(asked, device);
+}
+
+DeviceStatus Emptied(DeviceStatus device) {
+  device.foreign_bytes = device.promised_bytes = device.limit_bytes = device.borrowed_bytes = 0;
+  device.promised_request = {};
+  device.shares = 0;
+  device.kept_for.clear();
+  device.exclusive.clear();
+  return device;
+}
+
 Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceStatus> devices,
                                  std::span<const std::string> names) {
   for (const std::string& other : spec.share_memory_with) {
@@ -145,6 +210,9 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
   const ShareTerms common{0, spec.compute_request, spec.compute_limit,  spec.weight,
                           0, spec.priority,        spec.yield_within_ns};
   if (auto ok = CheckTerms(common, ""); !ok) return std::unexpected(ok.error());
+  if (auto ok = spec.exclusive ? CheckExclusive(spec) : Status{}; !ok) {
+    return std::unexpected(ok.error());
+  }
   bool requests = spec.memory_request.has_value();
   for (const TermsOnGpu& on : spec.on) requests |= on.memory_request.has_value();
   if (spec.guaranteed && requests) {
@@ -153,8 +221,11 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
                 "for another amount (--memory-request); leave one of them out");
   }
   auto chosen = ChooseDevices(spec, devices, [&](const DeviceStatus& device) {
-    Status ok = CheckMemory(NewMemory(spec, {}, device), device);
-    return ok ? CheckRequest(spec.compute_request, device) : ok;
+    Status ok = CheckAlone(spec, device);
+    if (ok && spec.exclusive) return CheckLine(device);
+    if (ok) ok = CheckMemory(NewMemory(spec, {}, device), device);
+    if (ok) ok = CheckRequest(spec.compute_request, device);
+    return ok ? CheckLine(device) : ok;
   });
   if (!chosen) return std::unexpected(chosen.error());
   if (auto ok = CheckGang(spec.gang, chosen->size()); !ok) return std::unexpected(ok.error());
@@ -168,9 +239,17 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
     ShareTerms terms = Changed(common, own);
     terms.memory_bytes = memory.limit_bytes;
     terms.memory_request_bytes = memory.request_bytes;
-    Status ok = CheckTerms(terms, Where(device));
+    Status ok = CheckAlone(spec, device);
+    if (spec.exclusive) {
+      if (ok) ok = CheckLine(device);
+      if (!ok) return std::unexpected(ok.error());
+      valid.devices.push_back({(*chosen)[i], WholeOf(device, common)});
+      continue;
+    }
+    if (ok) ok = CheckTerms(terms, Where(device));
     if (ok) ok = CheckMemory(memory, device);
     if (ok) ok = CheckRequest(terms.compute_request, device);
+    if (ok) ok = CheckLine(device);
     if (!ok) return std::unexpected(ok.error());
     valid.devices.push_back({(*chosen)[i], terms});
   }

@@ -24,6 +24,17 @@ bool IsForCompute(std::string_view name) {
                      [name](std::string_view begin) { return name.starts_with(begin); });
 }
 
+// The rest of the driver.
+void AddOthers(const driver::DriverFiles& files, CdiEdits* edits) {
+  for (const driver::DriverFiles::File& library : files.libraries) {
+    if (!IsForCompute(library.name)) continue;
+    for (const char* place : kLibraryFolders) {
+      edits->mounts.push_back({library.path, place + library.name});
+    }
+  }
+  for (const std::string& program : files.programs) edits->mounts.push_back({program, program});
+}
+
 void AddDriver(const driver::DriverFiles& files, CdiEdits* edits) {
   const std::string folder = std::string(kDriverInContainer) + "/";
   edits->mounts.push_back({files.cuda, folder + "libcuda.so.real"});
@@ -32,13 +43,23 @@ void AddDriver(const driver::DriverFiles& files, CdiEdits* edits) {
     edits->mounts.push_back({files.machine_file, folder + "machine.toml"});
     edits->mounts.push_back({files.machine_state, folder + "state", true});
   }
-  for (const driver::DriverFiles::File& library : files.libraries) {
-    if (!IsForCompute(library.name)) continue;
-    for (const char* place : kLibraryFolders) {
-      edits->mounts.push_back({library.path, place + library.name});
+  AddOthers(files, edits);
+}
+
+// The driver as it is, where programs look for it; nothing of prorata. The simulated one finds its
+// machine beside itself.
+void AddPlainDriver(const driver::DriverFiles& files, CdiEdits* edits) {
+  for (const char* place : kLibraryFolders) {
+    const std::string folder = place;
+    for (const char* end : {"", ".1"}) {
+      edits->mounts.push_back({files.cuda, folder + "libcuda.so" + end});
+      edits->mounts.push_back({files.nvml, folder + "libnvidia-ml.so" + end});
     }
+    if (files.machine_file.empty()) continue;
+    edits->mounts.push_back({files.machine_file, folder + "machine.toml"});
+    edits->mounts.push_back({files.machine_state, folder + "state", true});
   }
-  for (const std::string& program : files.programs) edits->mounts.push_back({program, program});
+  AddOthers(files, edits);
 }
 
 }  // namespace
@@ -57,6 +78,16 @@ Result<CdiEdits> EditsOf(const ShareConfig& config, const std::string& nvml_path
     auto nodes = driver::FindDeviceNodes(uuids);
     if (!nodes) return std::unexpected(nodes.error());
     edits.device_nodes = std::move(*nodes);
+  }
+  if (config.exclusive) {
+    // All GPUs of a simulated machine are behind its one driver.
+    std::string visible;
+    for (const DeviceOfShare& on : config.devices)
+      visible += (visible.empty() ? "" : ",") + on.uuid;
+    if (!files->machine_file.empty())
+      edits.environment.push_back("CUDA_VISIBLE_DEVICES=" + visible);
+    AddPlainDriver(*files, &edits);
+    return edits;
   }
   std::error_code error;
   const auto folder = std::filesystem::canonical(config.folder, error);

@@ -1,0 +1,65 @@
+"""64 members begin at once: what prorata adds to cuInit of each."""
+import os
+import pathlib
+import statistics
+import sys
+import unittest
+
+import harness
+import quiet
+from unmet import unmet
+
+PROGRAM = pathlib.Path(__file__).resolve().with_name("start_together.py")
+MEMBERS = 64
+ROUNDS = 5
+BAR_US = 5000
+
+
+class StartTogether(harness.MachineTestCase):
+    def round(self, on_share):
+        """What cuInit took each of them, in microseconds."""
+        begin_read, begin_write = os.pipe()
+        end_read, end_write = os.pipe()
+        program = [sys.executable, PROGRAM]
+        command = self.machine.command(["--name", "all"], program) if on_share else program
+        environment = {} if on_share else self.machine.bare_environment()
+        members = [self.machine.start(["sh", "-c", f'exec "$@" 3<&{end_read}', "sh", *command],
+                                      environment, stdin=begin_read, pass_fds=(end_read,))
+                   for _ in range(MEMBERS)]
+        os.close(begin_read)
+        os.close(end_read)
+        for member in members:
+            self.assertEqual(harness.read_line(member), "ready\n")
+        os.close(begin_write)
+        took = []
+        for member in members:
+            result, took_us = harness.read_line(member).split()
+            self.assertEqual(result, "0")
+            took.append(float(took_us))
+        os.close(end_write)
+        for member in members:
+            self.assertEqual(member.wait(harness.DEADLINE_S), 0)
+        return took
+
+    # A join takes the agent about 0.26 ms of a processor and its member 0.33 ms more than the driver alone
+    # (on a machine with other work), and the agent takes one after another.
+    @unmet("64 joins, one after another in the agent, take 12 ms and more in the median")
+    def test_each_of_64_is_late_by_five_milliseconds_at_most(self):
+        self.machine.start_agent("--cdi-dir", self.machine.folder / "cdi")
+        status, _, err = self.machine.call([harness.PRORATA, "create", "all", "--memory", "8GiB"])
+        self.assertEqual(status, 0, err)
+        bare, shared = [], []
+        with quiet.Watch(pids=self.machine.agent_pids()) as watch:
+            for _ in range(ROUNDS):
+                bare.append(statistics.median(self.round(False)))
+                shared.append(statistics.median(self.round(True)))
+        added_us = statistics.median(s - b for s, b in zip(shared, bare))
+        text = (f"cuInit of {MEMBERS} at once: {statistics.median(bare):.0f} us without prorata, "
+                f"{statistics.median(shared):.0f} us with, {added_us:.0f} us more (medians of "
+                f"{ROUNDS} rounds)")
+        print(text)
+        watch.judge(self, added_us <= BAR_US, text)
+
+
+if __name__ == "__main__":
+    unittest.main()
