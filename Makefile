@@ -58,6 +58,7 @@ test: everything
 	@scripts/setup.sh cuda-venv $(BUILD)
 	@scripts/setup.sh nvidia-smi $(BUILD)
 	@scripts/setup.sh containers
+	@scripts/setup.sh userlands $(BUILD)
 	@scripts/run_tests.py --build $(BUILD) --label all
 
 # Its exit status says whether everything that the scenarios expect was met.
