@@ -50,7 +50,7 @@ struct RunOptions : ShareOptions {
   std::vector<std::string> command;
 };
 
-// inspect, rm, cdi: of shares by their names.
+// inspect, rm, cdi: of shares by their names. container-hook: libraries.
 struct NamedOptions {
   std::vector<std::string> names;
   bool ctr = false;      // cdi: as arguments of containerd's ctr
@@ -129,6 +129,7 @@ enum class Verb {
   kRemove,
   kInspect,
   kCdi,
+  kContainerHook,
 };
 
 struct Options {

@@ -1,6 +1,7 @@
-// What programs that were compiled with a newer glibc's headers ask for, and an older glibc has not, or has under
-// names of before: with it gpuload and the simulated GPU's driver are linked against an older userland's own C
-// library (userlands.py). Not part of prorata: its client library needs nothing newer than glibc 2.27 as it is.
+// What programs that were compiled with a newer glibc's headers ask for, and an older glibc has
+// not, or has under names of before: with it gpuload and the simulated GPU's driver are linked
+// against an older userland's own C library (userlands.py). Not part of prorata: its client library
+// needs nothing newer than glibc 2.27 as it is.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -60,6 +60,56 @@ class Userlands(podman.PodmanTestCase):
         # Nor is it the cache alone that leads there.
         self.run_in(tag, ["sh", "-c", "rm /etc/ld.so.cache && exec gpuload --allocate 128MiB"])
 
+    def listed(self, tag, options=()):
+        """What `ldconfig -p` says of libcuda and NVML, in its order."""
+        lines = [line.split() for line in self.run_in(tag, ["ldconfig", "-p"], options).splitlines()]
+        return [(line[0], line[-1]) for line in lines if line and line[0].startswith(("libcuda.", "libnvidia-ml."))]
+
+    def test_ldconfig_lists_the_libraries(self):
+        expected = [(name, f"{OURS}/{name}") for name in ("libnvidia-ml.so.1", "libnvidia-ml.so", "libcuda.so.1",
+                                                           "libcuda.so")]
+        for name in ("debian11", "debian13"):
+            tag = self.make_image(name)
+            for options in ([], ["--read-only"], ["--user", "1000"],
+                            ["--uidmap", "0:100000:65536", "--gidmap", "0:100000:65536"]):
+                with self.subTest(image=name, options=options):
+                    self.assertEqual(self.listed(tag, options), expected)
+            # The rest is as the image's own ldconfig made it, and its own makes the same of what is there.
+            self.assertIn("libc.so.6", self.run_in(tag, ["ldconfig", "-p"]))
+            own = self.run_in(tag, ["sh", "-c", "ldconfig && ldconfig -p && ls -l /etc/ld.so.cache"])
+            self.assertIn(f"libcuda.so.1 (libc6,x86-64) => {OURS}/libcuda.so.1", own)
+
+    def test_an_images_own_driver_in_the_cache_is_no_way_out(self):
+        """CUDA's compatibility libraries, which the image's ld.so.cache names first."""
+        def compat(root):
+            (root / COMPAT).mkdir(parents=True)
+            shutil.copy(self.DRIVER / "libcuda.so.1", root / COMPAT)
+            conf = root / "etc/ld.so.conf"
+            conf.write_text(f"/{COMPAT}\n{conf.read_text()}")
+
+        tag = self.make_image("debian11", more=compat)
+        self.assertEqual([path for name, path in self.listed(tag) if name == "libcuda.so.1"],
+                         [f"{OURS}/libcuda.so.1", f"/{COMPAT}/libcuda.so.1"])
+        report = json.loads(self.run_in(tag, LOAD).splitlines()[-1])
+        self.assertEqual(report["allocated_bytes"], 2 * GIB - 512 * MIB)
+
+    def test_images_whose_cache_is_none(self):
+        """A container starts all the same, and the file is as it was."""
+        def link(root):
+            (root / "etc/ld.so.cache").symlink_to("/proc/1/root/etc/ld.so.cache")
+
+        def text(root):
+            (root / "etc/ld.so.cache").write_text("not glibc's\n")
+
+        def folder(root):
+            (root / "etc/ld.so.cache").mkdir()
+
+        for what, check in ((link, "! test -f /etc/ld.so.cache"), (text, "grep -q not /etc/ld.so.cache"),
+                            (folder, "test -d /etc/ld.so.cache"), (None, "! test -e /etc/ld.so.cache")):
+            tag = self.make_image("debian11", more=what, ldconfig=False)
+            with self.subTest(cache=what):
+                self.run_in(tag, ["sh", "-c", f"set -e; {check}; exec gpuload --allocate 128MiB"])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -78,9 +78,9 @@ def red_hats_loader(loader):
     return code
 
 
-def write(path, name, programs=(), red_hat=False, more=None):
+def write(path, name, programs=(), red_hat=False, more=None, ldconfig=True):
     """A root file system as a tar. `programs`: as image.write. `more`: called with its folder before its
-    ld.so.cache is made."""
+    ld.so.cache is made, if it is to have one."""
     root = path.with_suffix(".root")
     for folder in image.FOLDERS:
         (root / folder).mkdir(parents=True, exist_ok=True)
@@ -107,8 +107,9 @@ def write(path, name, programs=(), red_hat=False, more=None):
         (root / target).chmod(mode)
     if more:
         more(root)
-    if ldconfig := next(iter(tree(name).glob("**/sbin/ldconfig")), None):
-        shutil.copy(ldconfig, root / "usr/bin/ldconfig")
-        subprocess.run([ldconfig, "-r", root], check=True)
+    maker = next(iter(tree(name).glob("**/sbin/ldconfig")), None)
+    if maker and ldconfig:
+        shutil.copy(maker, root / "usr/bin/ldconfig")
+        subprocess.run([maker, "-r", root], check=True)
     subprocess.run(["tar", "-C", root, "-cf", path, "."], check=True)
     shutil.rmtree(root)
