@@ -55,7 +55,9 @@ constexpr const char* kPsFooter =
     "MEMORY is used / limit, and in brackets the part that no allocation asked for (contexts).\n"
     "COMPUTE is request-limit, the priority if it is not 0, and `gang` for a share that runs on "
     "all\n"
-    "its GPUs at the same time. CONTAINER is there where one has a share. GPU TIME is the part of "
+    "its GPUs at the same time. CONTAINER is there where one has a share; 1 OUTSIDE: a program of "
+    "it "
+    "uses the GPU\npast the share (`prorata inspect` says which). GPU TIME is the part of "
     "the device's time that the share had in\n"
     "the last seconds, and what it is entitled to among those who want time now.";
 
