@@ -17,7 +17,7 @@ build_packages=(
   libgtest-dev libbenchmark-dev liblz4-dev libzstd-dev prometheus-cpp-dev libncurses-dev strace
   musl-tools libfccp-dev gnuplot-nox
 )
-container_packages=(podman containerd runc uidmap)
+container_packages=(podman containerd runc uidmap podman-compose)
 lint_packages=(clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev)
 
 # Exact versions, so that a test that passed here passes elsewhere. About 265 MB together.
