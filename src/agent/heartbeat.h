@@ -10,8 +10,8 @@
 
 namespace prorata::agent {
 
-// Bumps the heartbeat of every limits file each 20 ms of the clock, on the agent's loop: it says
-// that the loop passes, and so that leases are granted and revoked. A loop that is stuck, whatever
+// Bumps the heartbeat of every limits file at least each 20 ms of the clock, on the agent's loop: it
+// says that the loop passes, and so that leases are granted and revoked. A loop that is stuck, whatever
 // the reason, has no heartbeat, and members go into failsafe mode. Not thread-safe.
 class Heartbeat {
  public:
@@ -20,6 +20,8 @@ class Heartbeat {
   void Add(protocol::LimitsFile* file);
   // After this the file is not touched any more.
   void Remove(protocol::LimitsFile* file);
+  // The loop passes for another reason. Spares it a wake-up of its own soon after.
+  void LoopPasses();
   // How often it was lost for so long that members may have noticed: the loop was stuck, or this
   // process was stopped. One more before anything else is done after that, the first beat included.
   uint64_t silences() const;

@@ -226,7 +226,8 @@ class Program {
   }
 
   // Kernels behind a wait that this thread ends afterwards, by a word of host memory or by a write
-  // in another stream; now more of them than any bound holds, now one.
+  // in another stream; now more of them than any bound holds, now one. Up to --pause-us before the
+  // wait nothing is launched: then the library fences what is under way by itself.
   void SelfRelease() {
     const Device& device = devices_[0];
     const CUstream gated = device.Stream();
@@ -239,10 +240,12 @@ class Program {
     AwaitBegin();
     const int64_t rounds = options_.Number("rounds", 12);
     const int64_t before = options_.Number("before", 0);
+    const int64_t pause_us = options_.Number("pause-us", 0);
     for (int64_t round = 1; round <= rounds; ++round) {
       const auto value = static_cast<uint32_t>(round);
       const uint64_t behind = std::uniform_int_distribution<uint64_t>(1, 60)(random_);
       for (int64_t i = 0; i < before; ++i) Launch(device, gated, NextNs());
+      if (pause_us > 0) SleepUs(std::uniform_int_distribution<int64_t>(0, pause_us)(random_));
       SHAPES_CALL(cuStreamWaitValue32_v2, gated, address, value, kGeq);
       for (uint64_t i = 0; i < behind; ++i) {
         Launch(device, gated, NextNs());

@@ -89,6 +89,7 @@ class Process {
 
   // --- World -----------------------------------------------------------------------------------
   int64_t NowNs();
+  void Nap(int64_t) {}  // nothing is under way while a virtual thread runs
   int64_t AgentSilentNs();
   const protocol::DeviceLimits& Limits(uint32_t);
   protocol::DeviceUsage& Usage(uint32_t) { return usage_; }

@@ -35,7 +35,7 @@ Process::Stream Process::MakeStream(const Host* thread) {
 void Process::DestroyStream(const Stream& stream) {
   if (stream.record != nullptr) {
     stream.record->ending.store(1);
-    if (client::HasOpen(*stream.record)) Tracker().EndOld(stream.record);
+    Tracker().EndBeforeWait(stream.record);
     if (!Tracker().StreamGone(stream.record)) RecordGone(stream.record);
   }
   world_.machine().DestroyStream(stream.handle);
@@ -50,7 +50,7 @@ simgpu::Handle Process::PutWait(const Stream& stream, simgpu::Handle event_befor
   simgpu::Machine& machine = world_.machine();
   const simgpu::Handle gate =
       machine.CreateStream(context_, simgpu::StreamKind::kNonBlocking).value();
-  if (stream.record != nullptr && client::HasOpen(*stream.record)) Tracker().EndOld(stream.record);
+  if (stream.record != nullptr) Tracker().EndBeforeWait(stream.record);
   if (event_before != 0) machine.Submit(stream.handle, Work::Record(event_before)).value();
   machine.Submit(stream.handle, Work::WaitForStream(gate, 1)).value();
   world_.CoreTouched();

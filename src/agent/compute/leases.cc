@@ -24,7 +24,7 @@ std::vector<std::unique_ptr<policy::LeasePolicy>> NewPolicies(size_t count) {
 }  // namespace
 
 Leases::Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock& clock,
-               const Heartbeat& heartbeat)
+               Heartbeat& heartbeat)
     : clock_(clock),
       heartbeat_(heartbeat),
       scheduler_(*this, NewPolicies(devices)),
@@ -73,6 +73,7 @@ void Leases::GangChanged(uint64_t id, bool begun) {
 }
 
 void Leases::SetDeadline(size_t number, int64_t when_ns) {
+  heartbeat_.LoopPasses();
   MoveTo(devices_[number]->deadline, when_ns);
 }
 

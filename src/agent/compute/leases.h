@@ -22,7 +22,7 @@ class Leases final : private LeaseScheduler::Host {
  public:
   // `clock` and `heartbeat` must outlive it; slices are measured in the clock's time.
   Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock& clock,
-         const Heartbeat& heartbeat);
+         Heartbeat& heartbeat);
 
   // The most of the device's time that its shares may use together above their requests. Before
   // the first of them is there.
@@ -80,7 +80,7 @@ class Leases final : private LeaseScheduler::Host {
   void MoveTo(Deadline& deadline, int64_t when_ns);
 
   const DilatedClock& clock_;
-  const Heartbeat& heartbeat_;
+  Heartbeat& heartbeat_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::map<uint64_t, Share*> shares_;
   LeaseScheduler scheduler_;

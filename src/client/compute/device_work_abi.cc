@@ -119,7 +119,7 @@ void BeforeWait(CUstream stream, bool per_thread) {
   if (legacy == nullptr && !HasOpen(*record)) return;
   const InContextOf here(record);
   Tracker().EndLegacy(record);
-  if (HasOpen(*record)) Tracker().EndOld(record);
+  Tracker().EndBeforeWait(record);
 }
 
 // The next batch begins behind it. A launch of another thread in between is measured with the wait

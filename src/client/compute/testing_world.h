@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -21,6 +22,11 @@ inline constexpr int64_t kNever = INT64_MAX;
 class FakeWorld {
  public:
   int64_t NowNs() const { return now_ns; }
+  void Nap(int64_t ns) {
+    now_ns += ns;
+    ++naps;
+    if (on_nap) on_nap();
+  }
   int64_t AgentSilentNs() const { return silent_ns; }
   const protocol::DeviceLimits& Limits(uint32_t) const { return limits; }
   protocol::DeviceUsage& Usage(uint32_t) { return usage; }
@@ -73,7 +79,8 @@ class FakeWorld {
   int64_t now_ns = 1 * kS;
   int64_t silent_ns = 0;
   uint32_t capturing = 0;
-  int records = 0, queries = 0;
+  int records = 0, queries = 0, naps = 0;
+  std::function<void()> on_nap;  // what other threads do meanwhile
   Recorded record_answer = Recorded::kYes;
   std::vector<ContextWork*> works;
   std::vector<StreamRecord*> gone;

@@ -61,6 +61,8 @@ class WorkTracker : public WorkPoller<World> {
   static constexpr uint32_t kMeasureEvery = 16;
   static constexpr int64_t kTailNs = 100'000;
   static constexpr uint32_t kMostGiveUps = 10;
+  static constexpr int64_t kMaxFencingNs = 5'000'000;
+  static constexpr int64_t kFencingNapNs = 20'000;
 
   explicit WorkTracker(World& world) : WorkPoller<World>(world) {}
   using WorkPoller<World>::Poll;
@@ -72,6 +74,7 @@ class WorkTracker : public WorkPoller<World> {
     ContextWork* work = stream->work;
     StreamRecord* legacy = work->legacy.load(std::memory_order_relaxed);
     if (legacy != nullptr) EndLegacy(stream);
+    if (stream->waits.load(std::memory_order_relaxed) != 0) AwaitFencing(stream);
     Fencing(stream, [&] {
       if (HasOpen(*stream)) Close(stream, false, false);  // a launch of unknown length comes alone
       if (work->pending.load(std::memory_order_relaxed) != 0) Poll(work);
@@ -113,6 +116,14 @@ class WorkTracker : public WorkPoller<World> {
       Close(stream, false, false);
       Poll(stream->work);
     });
+  }
+
+  // Before something that makes the stream wait is put into it. What is under way is fenced first:
+  // a fence behind the wait would show it running until the wait is over.
+  void EndBeforeWait(StreamRecord* stream) {
+    if (!HasOpen(*stream)) return;
+    AwaitFencing(stream);
+    if (HasOpen(*stream)) EndOld(stream);
   }
 
   // Called by a thread that is about to wait at the gate. While the lease is closed nothing is
@@ -295,6 +306,15 @@ class WorkTracker : public WorkPoller<World> {
   using Base::ReleaseOthers;
   using Base::TryIdle;
   using Base::world_;
+
+  // Another thread may be at it: that may be preempted, or held up in the driver, so not for long.
+  // Without it a batch may be taken to run while it waits, and is charged for that.
+  void AwaitFencing(StreamRecord* stream) {
+    const int64_t until_ns = world_.NowNs() + kMaxFencingNs;
+    while (stream->fencing.load(std::memory_order_acquire) != 0 && world_.NowNs() < until_ns) {
+      world_.Nap(kFencingNapNs);
+    }
+  }
 
   template <typename F>
   void Fencing(StreamRecord* stream, F&& f) {

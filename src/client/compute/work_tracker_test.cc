@@ -282,6 +282,44 @@ TEST_F(WorkTrackerTest, WhatIsKnownNotToHaveBegunIsNotOccupiedAndNotDrained) {
   EXPECT_EQ(world_.compute.occupancy.reasons(), 0u);
 }
 
+// The helper fences the stream's batch at the very moment at which a wait is put in: what was
+// launched before the wait must not seem to run until that is over.
+TEST_F(WorkTrackerTest, AWaitIsPutBehindAFenceThatAnotherThreadIsAt) {
+  Context context(world_);
+  Teach(1, 10'000);
+  StreamRecord& stream = context.streams[0];
+  Launch(context, 0, 1, world_.now_ns + 10'000);
+  stream.fencing.store(1);
+  world_.on_nap = [&] {
+    if (world_.naps == 3) stream.fencing.store(0);
+  };
+  tracker_.EndBeforeWait(&stream);
+  EXPECT_FALSE(HasOpen(stream));
+  // And at the next: the batch behind the wait has a start event.
+  stream.fencing.store(1);
+  world_.naps = 0;
+  stream.waits.store(1);
+  world_.free_at_ns[&stream] = kNever;
+  LaunchFenced(context, 0, 1, kNever);
+  world_.now_ns += kMs;
+  Look();
+  EXPECT_FALSE(Busy()) << "all that is left waits";
+  EXPECT_EQ(world_.compute.blocked, 1u);
+}
+
+TEST_F(WorkTrackerTest, AThreadThatNeverEndsItsFenceIsNotWaitedForLong) {
+  Context context(world_);
+  Launch(context, 0, 1, world_.now_ns + kMs);
+  const int64_t begin_ns = world_.now_ns;
+  StreamRecord& stream = context.streams[0];
+  tracker_.Begin(&stream, 0);
+  AddLaunch(&stream, &context, 1, 10'000);
+  stream.fencing.store(1);
+  tracker_.EndBeforeWait(&stream);
+  EXPECT_TRUE(HasOpen(stream));
+  EXPECT_LE(world_.now_ns - begin_ns, 6 * kMs);
+}
+
 TEST_F(WorkTrackerTest, WorkBesideABlockedStreamIsNotBlocked) {
   Context context(world_);
   Teach(1, kMs);

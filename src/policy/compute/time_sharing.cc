@@ -253,6 +253,14 @@ bool TimeSharing::DoesNothing(const Share& running) const {
   return running.idle_hint || (blocked && now_ns_ - running.granted_ns >= kWakeUpNs);
 }
 
+// What a limit leaves of the lease; kNever: no limit ends it.
+int64_t TimeSharing::MayRunNs(const Share& running) const {
+  if (!Limited(running)) return kNever;
+  // Its thread needs the slice to wake, and to launch what the work that does not end waits for.
+  if (running.past_limit) return running.granted_ns + options_.slice_ns - now_ns_;
+  return TokensLastNs(running);
+}
+
 bool TimeSharing::MustYield(const Share& running, const Share& next) const {
   if (running.gang == GangTurn::kCatchUp) return false;
   if (DoesNothing(running) || next.gang == GangTurn::kOn) return true;
@@ -266,6 +274,7 @@ bool TimeSharing::MustYield(const Share& running, const Share& next) const {
 
 void TimeSharing::Grant(Share& share) {
   share.boosted = Starves(share);
+  share.past_limit = share.boosted && share.phase == Phase::kStalled;
   if (share.phase == Phase::kStalled) {
     share.longest_drain_ns = std::max(share.longest_drain_ns, now_ns_ - share.revoked_ns);
   }
@@ -283,7 +292,7 @@ void TimeSharing::Revoke(Share& share) {
   share.had_slice = !free_ && !co_running_ && held_ns > options_.slice_ns / 2;
   share.phase = Phase::kDraining;
   share.revoked_ns = now_ns_;
-  share.boosted = share.claimed = share.gang_drained = false;
+  share.boosted = share.past_limit = share.claimed = share.gang_drained = false;
   share.drain_charged_ns = 0;
   // The bound that was published, and the longest that was measured here; never its own word.
   const int64_t bound_ns = share.issued_contended ? kBacklogNs : kNever / 2;
@@ -339,7 +348,7 @@ void TimeSharing::HoldTogether() {
 void TimeSharing::Schedule() {
   for (Share& share : shares_) {
     if (share.phase != Phase::kRunning || !Limited(share)) continue;
-    if (TokensLastNs(share) <= 0 || DoesNothing(share)) Revoke(share);
+    if (MayRunNs(share) <= 0 || DoesNothing(share)) Revoke(share);
   }
   StepCoRun();
   Share* best = Best();
@@ -453,9 +462,8 @@ int64_t TimeSharing::NextDeadline() {
       if (best != nullptr && !co_running_) by(NextYield(share, *best));
       if (plain != nullptr && !co_running_) by(NextYield(share, *plain));
       if (share.work.blocked) by(std::max(share.granted_ns + kWakeUpNs, now_ns_ + kLeastStepNs));
-      if (Limited(share) && !share.idle_hint && TokensLastNs(share) != kNever) {
-        by(now_ns_ + std::max(kLeastStepNs, TokensLastNs(share)));
-      }
+      const int64_t left_ns = MayRunNs(share);
+      if (!share.idle_hint && left_ns != kNever) by(now_ns_ + std::max(kLeastStepNs, left_ns));
     }
     if (Waits(share) && !Eligible(share)) {
       by(now_ns_ + 1 + std::max(TokensAfterNs(share), PauseLeftNs(share)));

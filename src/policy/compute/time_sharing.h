@@ -91,6 +91,7 @@ class TimeSharing final : public LeasePolicy {
     bool claims = false;        // RUNNABLE: woke without debt, and has a request
     bool claimed = false;       // RUNNING: was dispatched for that
     bool boosted = false;       // RUNNING: was dispatched because it had waited for too long
+    bool past_limit = false;    // RUNNING: for a slice, whatever is left of its limit
     bool gang_drained = false;  // DRAINING, of a gang: nothing of it is left on this device
     bool issued_open = false;
     bool issued_contended = false;
@@ -140,6 +141,7 @@ class TimeSharing final : public LeasePolicy {
   Share* Best(bool gangs_too = false);
   Share* Running();
   bool DoesNothing(const Share& running) const;
+  int64_t MayRunNs(const Share& running) const;
   bool MustYield(const Share& running, const Share& next) const;
   int64_t RemainingNs() const;
   void Grant(Share& share);

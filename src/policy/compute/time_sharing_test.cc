@@ -250,6 +250,13 @@ TEST_F(TimeSharingTest, OneThatStallsAndNeedsALeaseToEndGetsOne) {
   Wants(1, now_ns);
   for (; In(1) != Phase::kRunning && now_ns < 12 * kS; now_ns += 100 * kMs) Decide(now_ns);
   EXPECT_EQ(In(1), Phase::kRunning) << "what it waits for may be its own next launch";
+  // Its thread has to wake first: the lease stays for a slice, though nothing is left of the limit.
+  const int64_t granted_ns = now_ns - 100 * kMs;
+  for (now_ns = granted_ns; In(1) == Phase::kRunning && now_ns < 13 * kS;) {
+    Decide(now_ns = std::max(now_ns, next_ns_));
+  }
+  EXPECT_GE(now_ns - granted_ns, kSlice);
+  EXPECT_LE(now_ns - granted_ns, kSlice + kMs);
 }
 
 // --- Who is next --------------------------------------------------------------------------------
