@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -107,6 +108,24 @@ TEST_F(LoaderCacheTest, NamesAreSortedAsTheLoaderComparesThem) {
     if (const size_t from = line.find("=> /l/"); from != line.npos) order += line.substr(from + 6);
   }
   EXPECT_EQ(order, "lib1.so\nlibz10.so\nlibz9.so\n");
+}
+
+// What ldconfig wrote until glibc 2.31, for older loaders: another format before the one that is read.
+TEST_F(LoaderCacheTest, TheFormatOfBeforeIsPassedOver) {
+  const std::string path = ::testing::TempDir() + "loader_cache_old_" + std::to_string(::getpid());
+  // -X: no links are made; only this file is written.
+  ASSERT_EQ(std::system(("/sbin/ldconfig -X -c compat -C " + path).c_str()), 0);
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream bytes;
+  bytes << file.rdbuf();
+  ::unlink(path.c_str());
+  const std::string old = bytes.str();
+  ASSERT_TRUE(old.starts_with("ld.so-1.7.0"));
+  const auto added = AddToLoaderCache(old, kOurs);
+  ASSERT_TRUE(added) << added.error().message;
+  std::vector<std::string> lines = Listed(*added);
+  std::erase_if(lines, [](const auto& line) { return line.starts_with("\tlibcuda.so"); });
+  EXPECT_EQ(lines, Listed(old));
 }
 
 TEST_F(LoaderCacheTest, BytesMayBeAnything) {
