@@ -110,7 +110,8 @@ TEST_F(LoaderCacheTest, NamesAreSortedAsTheLoaderComparesThem) {
   EXPECT_EQ(order, "lib1.so\nlibz10.so\nlibz9.so\n");
 }
 
-// What ldconfig wrote until glibc 2.31, for older loaders: another format before the one that is read.
+// What ldconfig wrote until glibc 2.31, for older loaders: another format before the one that is
+// read.
 TEST_F(LoaderCacheTest, TheFormatOfBeforeIsPassedOver) {
   const std::string path = ::testing::TempDir() + "loader_cache_old_" + std::to_string(::getpid());
   // -X: no links are made; only this file is written.
