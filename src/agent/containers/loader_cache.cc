@@ -86,17 +86,20 @@ std::string_view WithoutOldPart(std::string_view bytes) {
   return bytes.substr(std::min(bytes.size(), (end + 7) / 8 * 8));
 }
 
-std::optional<std::vector<std::string>> ReadHwcaps(std::string_view bytes, uint32_t offset) {
+// The extension's own offsets count from the file's beginning, those of its names from the new
+// header's.
+std::optional<std::vector<std::string>> ReadHwcaps(std::string_view file, std::string_view bytes,
+                                                   uint32_t offset) {
   std::vector<std::string> names;
   if (offset == 0) return names;
-  const auto extension = ReadAt<Extension>(bytes, offset);
+  const auto extension = ReadAt<Extension>(file, offset);
   if (!extension || extension->magic != kExtensionMagic) return std::nullopt;
   for (size_t i = 0; i < extension->sections; ++i) {
-    const auto section = ReadAt<Section>(bytes, offset + sizeof(Extension) + i * sizeof(Section));
+    const auto section = ReadAt<Section>(file, offset + sizeof(Extension) + i * sizeof(Section));
     if (!section) return std::nullopt;
     if (section->tag != kHwcapsTag) continue;
     for (size_t at = 0; at < section->bytes; at += sizeof(uint32_t)) {
-      const auto name_offset = ReadAt<uint32_t>(bytes, section->offset + at);
+      const auto name_offset = ReadAt<uint32_t>(file, section->offset + at);
       auto name = name_offset ? StringAt(bytes, *name_offset) : std::nullopt;
       if (!name) return std::nullopt;
       names.push_back(std::move(*name));
@@ -105,13 +108,13 @@ std::optional<std::vector<std::string>> ReadHwcaps(std::string_view bytes, uint3
   return names;
 }
 
-std::optional<Cache> Read(std::string_view bytes) {
-  bytes = WithoutOldPart(bytes);
+std::optional<Cache> Read(std::string_view file) {
+  const std::string_view bytes = WithoutOldPart(file);
   const auto header = ReadAt<Header>(bytes, 0);
   if (!header || !bytes.starts_with(kMagic)) return std::nullopt;
   // 0: an old glibc wrote it, which did not say.
   if (header->flags != 0 && header->flags != kLittleEndian) return std::nullopt;
-  auto hwcaps = ReadHwcaps(bytes, header->extension_offset);
+  auto hwcaps = ReadHwcaps(file, bytes, header->extension_offset);
   if (!hwcaps) return std::nullopt;
   Cache cache{{}, std::move(*hwcaps)};
   // Many entries that all point to one long string would be far more than there is.
