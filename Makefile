@@ -6,11 +6,12 @@ CMAKE_STAMP := $(BUILD)/build.ninja
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build everything demo test test-unit test-zoo scenarios simulate bench placement gpu-check generate format lint layers check soak stress \
-        asan-ubsan tsan fuzz clean
+        asan-ubsan tsan fuzz hooks clean
 
 help:
 	@echo 'make demo        install what is missing, build, share one GPU between three programs'
 	@echo 'make test        install what is missing, build, run all tests'
+	@echo 'make test-unit   those of one source file each, in a minute: no processes, no engines'
 	@echo 'make test-zoo    NVIDIA libraries, PyTorch, JAX and more on the simulated GPU: fetches 7 GB (ZOO=light: 1.4 GB)'
 	@echo 'make scenarios   scenario files in many processes and on the virtual clock: do they agree?'
 	@echo 'make build       programs in build/bin, client library in build/lib, simulated driver in build/sim'
@@ -24,6 +25,7 @@ help:
 	@echo 'make generate    write generated/ anew from spec/'
 	@echo 'make check       format, lint, layers, generated code'
 	@echo 'make asan-ubsan  the tests that can run under AddressSanitizer and UBSan; also: tsan, fuzz'
+	@echo 'make hooks       have git check commit messages as you commit'
 	@echo 'make format      lay out the C++ sources with clang-format 19'
 
 # Installs distribution packages; does nothing, and needs no network, where all are there.
@@ -62,6 +64,9 @@ test: everything
 	@scripts/setup.sh userlands $(BUILD)
 	@scripts/run_tests.py --build $(BUILD) --label all
 
+test-unit: everything
+	@scripts/run_tests.py --build $(BUILD) --label unit
+
 # Its exit status says whether everything that the scenarios expect was met.
 simulate: setup $(CMAKE_STAMP)
 	@cmake --build --preset release --target simulation -- -j$(JOBS)
@@ -97,6 +102,7 @@ format:
 
 check:
 	@scripts/setup.sh lint
+	@scripts/setup.sh ruff $(BUILD)
 	@scripts/lint.py --all --build $(BUILD)
 
 layers:
@@ -112,6 +118,9 @@ fuzz: setup
 	cmake --preset fuzz
 	cmake --build --preset fuzz -- -j$(JOBS)
 	@scripts/run_fuzzers.py --build $(BUILD)/fuzzers --seconds $(or $(SECONDS_EACH),10)
+
+hooks:
+	git config core.hooksPath scripts/hooks
 
 clean:
 	rm -rf $(BUILD)

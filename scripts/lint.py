@@ -5,6 +5,7 @@
 --tidy    clang-tidy 19 over the sources that the build compiles
 --layers  a room includes only rooms above it; policy objects use no clock, file, socket or thread
 --code    generated/ is what codegen/ makes of spec/
+--scripts ruff over Python, shellcheck over shell scripts
 --house   file and function length, leftover marks, dead files
 --all     all of them
 """
@@ -55,6 +56,28 @@ def check_format(fix):
     bad = sorted(set(re.findall(r"^(\S+?):\d+:\d+: error", done.stderr, re.M)))
     return [f"{name}: not as clang-format 19 lays it out; run `make format`" for name in bad] or (
         [done.stderr.strip()] if done.returncode else [])
+
+
+def check_scripts(build):
+    names = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
+                           capture_output=True, text=True, check=True).stdout.split("\n")
+    shell, python = [], []
+    for name in filter(lambda name: name and (ROOT / name).is_file(), names):
+        with open(ROOT / name, "rb") as file:
+            first = file.readline(64)
+        if re.match(rb"#!.*\b(ba)?sh\b", first):
+            shell.append(name)
+        elif name.endswith(".py"):
+            python.append(name)
+    problems = []
+    # Of ruff's rules those that find errors; style is pylint's.
+    for command in (["shellcheck", "--format", "gcc", *shell],
+                    [ROOT / build / "venv-ruff" / "bin" / "ruff", "check", "--isolated", "--quiet",
+                     "--select", "E7,E9,F", "--ignore", "F403,F405", "--output-format", "concise", *python]):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            problems += [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return problems
 
 
 def tidy_one(source, build):
@@ -159,12 +182,12 @@ def check_house():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("format", "tidy", "layers", "code", "house", "all", "fix"):
+    for name in ("format", "tidy", "layers", "code", "scripts", "house", "all", "fix"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--build", default="build")
     args = parser.parse_args()
     steps = [("format", lambda: check_format(args.fix)), ("house", check_house),
-             ("layers", lambda: check_layers(args.build)), ("code", check_generated),
+             ("layers", lambda: check_layers(args.build)), ("code", check_generated), ("scripts", lambda: check_scripts(args.build)),
              ("tidy", lambda: check_tidy(args.build))]
     failed = 0
     for name, step in steps:

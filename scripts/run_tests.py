@@ -18,6 +18,7 @@ import test_report
 
 KEPT_OF_FAILED = 4 << 20  # bytes of one test's output; the end is kept
 KEPT_OF_PASSED = 16 << 10
+MOST_NOISY = 0.03  # of all tests; a run that skipped more for noise says so
 UNMET = "EXPECTED FAILURE"  # how a line begins that tells of one
 
 
@@ -53,6 +54,16 @@ def counts(junit):
     return found
 
 
+def noise_warning(found):
+    """A line where too much was skipped because the machine was noisy; else nothing."""
+    noisy = sum("noisy" in reason for _, reason in found.skipped)
+    total = found.passed + len(found.failed) + len(found.skipped)
+    if noisy <= MOST_NOISY * total:
+        return ""
+    return (f"NOT JUDGED: {noisy} of {total} tests were skipped because the machine was noisy; "
+            "run them again on a quieter one")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", required=True)
@@ -74,6 +85,8 @@ def main():
         print(f"SKIPPED {name}: {reason}")
     for name, line in found.unmet:
         print(f"{line} ({name})")
+    if warning := noise_warning(found):
+        print(warning)
     test_report.finish(args.label, found.passed, found.failed, len(found.skipped),
                        len(found.unmet))
     return code or (1 if found.failed or not found.passed else 0)

@@ -3,7 +3,8 @@
 # nothing and needs no network.
 #
 #   scripts/setup.sh build               compiler, CMake and libraries (apt; sudo where not root)
-#   scripts/setup.sh lint                clang 19 with clang-format and clang-tidy
+#   scripts/setup.sh lint                clang 19 with clang-format and clang-tidy; shellcheck
+#   scripts/setup.sh ruff BUILD          the checker of Python from PyPI into BUILD/venv-ruff
 #   scripts/setup.sh cuda-venv BUILD     nvcc and cudart from PyPI into BUILD/venv-cuda13 and -cuda12
 #   scripts/setup.sh nvidia-smi BUILD    the program alone, from Debian's non-free, into BUILD/nvidia-smi
 #   scripts/setup.sh containers          podman, containerd and runc, for tests (needs root)
@@ -18,7 +19,7 @@ build_packages=(
   musl-tools libfccp-dev gnuplot-nox
 )
 container_packages=(podman containerd runc uidmap podman-compose)
-lint_packages=(clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev)
+lint_packages=(clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev shellcheck)
 
 # Exact versions, so that a test that passed here passes elsewhere. About 265 MB together.
 cuda13_wheels=(
@@ -133,6 +134,7 @@ case "${1:-}" in
         echo 'setup: podman or containerd cannot be had; their tests will be skipped' >&2
     fi
     ;;
+  ruff) install_venv "$2/venv-ruff" ruff==0.14.5 ;;
   cuda-venv)
     install_venv "$2/venv-cuda13" "${cuda13_wheels[@]}"
     install_venv "$2/venv-cuda12" "${cuda12_wheels[@]}"

@@ -38,6 +38,7 @@ class Watch:
 
     def __init__(self, pids=()):
         self.noisy = None  # why, with figures; empty: it was quiet
+        self.wake_us = None  # what one wake-up that does nothing took of a CPU, the while
         self._pids = tuple(pids)
 
     def __enter__(self):
@@ -57,7 +58,9 @@ class Watch:
         report = json.loads(out)
         self.noise = noise = report["noise"]
         others = report["others"]
-        self.figures = f"{noise['text']}; others used {100 * others:.0f} % of the CPUs"
+        self.wake_us = report["wake_us"]
+        self.figures = (f"{noise['text']}, each {self.wake_us:.1f} us of a CPU; "
+                        f"others used {100 * others:.0f} % of the CPUs")
         noisy = (noise["wakes"] == 0 or noise["late_mean_us"] > MOST_LATE_MEAN_US
                  or noise["late_p99_us"] > MOST_LATE_P99_US or noise["late_max_us"] > MOST_LATE_US
                  or others > MOST_OTHERS)

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <string>
@@ -28,6 +29,13 @@ Status ForEachNamed(const Devices& devices, const std::string& gpu, std::string_
   }
   for (size_t device = 0; device < devices.count(); ++device) f(device);
   return {};
+}
+
+bool HasSharesOn(const SavedState& saved, const std::string& uuid) {
+  return std::ranges::any_of(saved.shares, [&](const SavedShare& share) {
+    return std::ranges::any_of(share.config.devices,
+                               [&](const DeviceOfShare& on) { return on.uuid == uuid; });
+  });
 }
 
 }  // namespace
@@ -76,29 +84,16 @@ Status Node::SetOvercommit(const SavedState& saved) {
     }
   }
   for (size_t device = 0; device < devices_.count(); ++device) {
-    const auto before = saved.overcommit.find(devices_[device].uuid);
-    const double former = before != saved.overcommit.end() ? before->second : 1;
-    uint64_t promised = 0;
-    bool any = false;
-    for (const SavedShare& share : saved.shares) {
-      for (const DeviceOfShare& on : share.config.devices) {
-        if (on.uuid != devices_[device].uuid) continue;
-        any = true;
-        promised += on.memory_bytes;
-      }
+    const std::string& uuid = devices_[device].uuid;
+    if (told.contains(device)) {
+      ratios_[device] = told[device];
+    } else if (HasSharesOn(saved, uuid) && saved.overcommit.contains(uuid)) {
+      ratios_[device] = saved.overcommit.at(uuid);
     }
-    const bool is_told = told.contains(device);
-    double ratio = is_told ? told[device] : any ? former : 1;
-    if (is_told && ratio < former && promised > devices_[device].total_bytes) {
-      ratio = former;
-      spdlog::warn("GPU {} stays overcommitted {} times: its shares were promised more than it has",
-                   device, protocol::FormatRatio(ratio));
-    }
-    if (ratio > 1) {
+    if (ratios_[device] > 1) {
       spdlog::info("GPU {}: up to {} times its memory is promised", device,
-                   protocol::FormatRatio(ratio));
+                   protocol::FormatRatio(ratios_[device]));
     }
-    memory_.SetRatio(device, ratio);
   }
   return {};
 }
@@ -115,13 +110,10 @@ Status Node::SetElasticCeilings(const SavedState& saved) {
   }
   for (size_t device = 0; device < devices_.count(); ++device) {
     const std::string& uuid = devices_[device].uuid;
-    bool any = false;
-    for (const SavedShare& share : saved.shares) {
-      for (const DeviceOfShare& on : share.config.devices) any |= on.uuid == uuid;
-    }
     Fraction ceiling = Fraction::One();
     const auto before = saved.elastic_ceiling_ppm.find(uuid);
-    if (any && before != saved.elastic_ceiling_ppm.end()) ceiling = {before->second};
+    if (HasSharesOn(saved, uuid) && before != saved.elastic_ceiling_ppm.end())
+      ceiling = {before->second};
     if (told.contains(device)) ceiling = told[device];
     if (ceiling < Fraction::One()) {
       spdlog::info("GPU {}: above their requests, shares use up to {} of its time together", device,

@@ -176,5 +176,70 @@ TEST_F(AgentWaitingTest, WhatIsSetAsideIsThereWheneverItIsWanted) {
   EXPECT_EQ(more["error"]["code"], "memory_exceeded") << more;
 }
 
+// Not overcommitted: what shares borrow is what they said.
+class AgentMemoryRequestTest : public AgentWaitingTest {
+ protected:
+  void SetUp() override { ASSERT_EQ(agent_.Start(), "ready"); }
+
+  // A request of 2 GiB and a limit of 6.
+  std::unique_ptr<TestMember> TwoToSix(const std::string& name, const std::string& on_full) {
+    const json reply = Call(folder_.path(), {{"op", "create_share"},
+                                             {"share",
+                                              {{"name", name},
+                                               {"memory_part", 0.75},
+                                               {"memory_request_bytes", 2 * kGiB},
+                                               {"on_full", on_full}}}});
+    EXPECT_TRUE(reply.contains("share")) << reply;
+    EXPECT_EQ(reply["share"]["devices"][0]["memory_limit_bytes"], 6 * kGiB);
+    auto member = std::make_unique<TestMember>(reply["share"]["directory"].get<std::string>(),
+                                               &processes_.emplace_back());
+    EXPECT_EQ(member->Join(), kWelcome);
+    return member;
+  }
+  json Device() { return Call(folder_.path(), {{"op", "list_devices"}})["devices"][0]; }
+};
+
+TEST_F(AgentMemoryRequestTest, WithinARequestAtOnceAndBeyondItWhileItIsThere) {
+  const auto a = TwoToSix("a", "fail");
+  const auto b = TwoToSix("b", "wait");
+  EXPECT_EQ(Take(*a, 6 * kGiB), GrantResult::kGranted);
+  EXPECT_EQ(Device()["promised_bytes"], 4 * kGiB);
+  EXPECT_EQ(Device()["limit_bytes"], 12 * kGiB);
+  EXPECT_EQ(Device()["borrowed_bytes"], 4 * kGiB);
+  Ask(*b, 7, 3 * kGiB, protocol::kWaitForever);
+  EXPECT_TRUE(Eventually([&] { return Waiting("b") == 1; }, kPatienceMs));
+  EXPECT_EQ(Take(*b, 2 * kGiB), GrantResult::kGranted) << "another call of it waits";
+  EXPECT_LE(a->grant() + b->grant(), 8 * kGiB);
+  agent_.Kill();
+  ASSERT_EQ(agent_.Start(), "ready");
+  ASSERT_TRUE(a->Rejoin() && b->Rejoin());
+  EXPECT_EQ(Device()["borrowed_bytes"], 4 * kGiB);
+  Ask(*b, 8, 3 * kGiB, protocol::kWaitForever);
+  EXPECT_TRUE(Eventually([&] { return Waiting("b") == 1; }, kPatienceMs));
+  a->usage().used_bytes = kGiB;
+  EXPECT_EQ(Hear(*b), (Answered{8, GrantResult::kGranted}));
+  b->usage().used_bytes = 3 * kGiB;
+  EXPECT_EQ(Take(*b, 6 * kGiB), GrantResult::kGranted);
+  EXPECT_EQ(Take(*a, 2 * kGiB), GrantResult::kGranted);
+  EXPECT_EQ(Take(*a, 2 * kGiB + 1), GrantResult::kDeviceFull);
+}
+
+TEST_F(AgentMemoryRequestTest, ARequestThatOthersBorrowedIsNotToBeHadUntilTheyGiveItBack) {
+  const auto a = TwoToSix("a", "fail");
+  EXPECT_EQ(Take(*a, 6 * kGiB), GrantResult::kGranted);
+  const json three = {{"name", "c"}, {"memory_bytes", 3 * kGiB}};
+  json reply = Call(folder_.path(), {{"op", "create_share"}, {"share", three}});
+  EXPECT_EQ(reply["error"]["code"], "memory_exceeded") << reply;
+  EXPECT_EQ(Update("a", {{"memory_request_bytes", 6 * kGiB}})["share"]["guaranteed"], true);
+  EXPECT_EQ(Device()["borrowed_bytes"], 0);
+  EXPECT_TRUE(Update("a", {{"memory_request_bytes", kGiB}}).contains("share"));
+  EXPECT_EQ(Device()["borrowed_bytes"], 5 * kGiB) << "what it took of its request, too";
+  // What is granted and not used is taken back for the new share.
+  a->usage().used_bytes = 5 * kGiB;
+  reply = Call(folder_.path(), {{"op", "create_share"}, {"share", three}});
+  EXPECT_TRUE(reply.contains("share")) << reply;
+  EXPECT_EQ(Take(*a, 5 * kGiB + 1), GrantResult::kDeviceFull);
+}
+
 }  // namespace
 }  // namespace prorata::agent

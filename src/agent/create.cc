@@ -103,6 +103,7 @@ Result<Share*> Node::CreateNow(const protocol::ShareSpec& spec, const Peer& owne
   } else if (named != nullptr && named->config().life.OutlivesPrograms()) {
     return Join(*named, spec);
   }
+  memory_.Gather();
   if (spec.token) {
     if (auto ok = specifications_.MayName(*spec.name); !ok) return std::unexpected(ok.error());
   }
@@ -120,12 +121,10 @@ Result<Share*> Node::CreateNow(const protocol::ShareSpec& spec, const Peer& owne
   config.created_unix_s = ::time(nullptr);
   config.on_full = spec.on_full;
   config.gang = spec.gang;
-  config.guaranteed = spec.guaranteed;
   config.share_memory_with = spec.share_memory_with;
   config.allow_users = spec.allow_users;
   for (const auto& [device, terms] : valid->devices) {
-    config.devices.push_back(
-        {device, devices[device].uuid, terms.memory_bytes, ComputeTermsOf(terms)});
+    config.devices.push_back(OnDevice(device, devices[device].uuid, terms));
   }
   return Make(std::move(config));
 }
@@ -157,8 +156,9 @@ Result<Share*> Node::Make(ShareConfig config) {
   }
   const std::string whose = protocol::FormatKeptBy(share.config().life.Describe());
   for (const DeviceOfShare& on : share.config().devices) {
-    spdlog::info("share '{}' made: {} of GPU {}, request {}, limit {}, for {}", share.config().name,
-                 FormatBytes(on.memory_bytes), on.device, FormatFraction(on.compute.request),
+    spdlog::info("share '{}' made: {} of GPU {}, {} set aside, request {}, limit {}, for {}",
+                 share.config().name, FormatBytes(on.memory_bytes), on.device,
+                 FormatBytes(on.memory_request_bytes), FormatFraction(on.compute.request),
                  FormatFraction(on.compute.limit), whose);
   }
   events_.Add(CreatedEvent(share));

@@ -17,7 +17,6 @@ protocol::ShareStatus Node::Describe(Share& share) {
   status.on_full = config.on_full;
   status.gang = config.gang;
   status.runs_as_gang = leases_.RunsAsGang(share);
-  status.guaranteed = config.guaranteed;
   status.ended = share.ended();
   if (share.container) {
     const ContainerGroup& group = share.container->group;
@@ -30,6 +29,7 @@ protocol::ShareStatus Node::Describe(Share& share) {
     device.uuid = on.uuid;
     device.index = static_cast<uint32_t>(on.device);
     device.memory_limit_bytes = on.memory_bytes;
+    device.memory_request_bytes = on.memory_request_bytes;
     device.used_bytes = share.UsedBytes(i);
     device.overhead_bytes = share.OverheadBytes(i);
     device.granted_bytes = share.ledger(i).granted_bytes() + share.AuditedBytes(i);
@@ -94,9 +94,9 @@ std::vector<protocol::DeviceStatus> Node::DescribeDevices() {
     status.total_bytes = devices_[number].total_bytes;
     status.busy = leases_.Busy(number);
     status.others = times_[number].ran.Others(clock_.NowNs());
-    status.overcommit = memory_.ratio(number);
+    status.overcommit = ratios_[number];
     status.elastic_ceiling = leases_.elastic_ceiling(number);
-    status.set_aside_bytes = memory_.SetAside(number);
+    status.borrowed_bytes = memory_.Borrowed(number);
     status.links = devices_[number].links;
     status.used_bytes = devices_.LastUsedBytes(number);
     status.driver_silent_ms = devices_.UnansweredNs() / kNsPerMs;
@@ -105,7 +105,8 @@ std::vector<protocol::DeviceStatus> Node::DescribeDevices() {
       const auto index = share->IndexOf(number);
       if (!index) continue;
       const DeviceOfShare& on = share->config().devices[*index];
-      status.promised_bytes += on.memory_bytes;
+      status.promised_bytes += on.memory_request_bytes;
+      status.limit_bytes += on.memory_bytes;
       const bool over = share->ended() && share->CountLiving() == 0;
       if (!over) status.promised_request.ppm += on.compute.request.ppm;
       ++status.shares;

@@ -27,17 +27,19 @@ const ResourceClient* LineOf(const std::vector<ResourceClient>& clients, const s
 
 bool SaysNothing(const protocol::ShareSpec& spec) {
   const protocol::ShareSpec none;
-  return spec.gpus.empty() && !spec.gpu_count && !spec.memory_bytes && spec.on.empty() &&
-         spec.compute_request == none.compute_request && spec.compute_limit == none.compute_limit &&
-         spec.weight == none.weight && spec.priority == none.priority &&
-         spec.yield_within_ns == none.yield_within_ns && spec.on_full == none.on_full &&
-         spec.gang == none.gang && !spec.guaranteed && spec.share_memory_with.empty() &&
-         spec.allow_users.Nobody();
+  return spec.gpus.empty() && !spec.gpu_count && !spec.memory && !spec.memory_request &&
+         spec.on.empty() && spec.compute_request == none.compute_request &&
+         spec.compute_limit == none.compute_limit && spec.weight == none.weight &&
+         spec.priority == none.priority && spec.yield_within_ns == none.yield_within_ns &&
+         spec.on_full == none.on_full && spec.gang == none.gang && !spec.guaranteed &&
+         spec.share_memory_with.empty() && spec.allow_users.Nobody();
 }
 
 // Only what grows can be refused, so what shrinks comes first.
 bool Shrinks(const protocol::ShareTerms& now, const protocol::ShareTerms& terms) {
-  return terms.memory_bytes <= now.memory_bytes && terms.compute_request <= now.compute_request;
+  return terms.memory_bytes <= now.memory_bytes &&
+         terms.memory_request_bytes <= now.memory_request_bytes &&
+         terms.compute_request <= now.compute_request;
 }
 
 }  // namespace
@@ -45,8 +47,9 @@ bool Shrinks(const protocol::ShareTerms& now, const protocol::ShareTerms& terms)
 // A change of several shares that is undone unless all of it succeeds.
 class Node::FileChange {
  public:
-  FileChange(Node& node, size_t device, std::string file)
-      : node_(node), device_(device), file_(std::move(file)) {}
+  // `status`: of the device, before the change.
+  FileChange(Node& node, size_t device, std::string file, protocol::DeviceStatus status)
+      : node_(node), device_(device), file_(std::move(file)), status_(std::move(status)) {}
   ~FileChange() {
     if (done_) return;
     for (auto undo = undo_.rbegin(); undo != undo_.rend(); ++undo) (*undo)();
@@ -83,8 +86,7 @@ class Node::FileChange {
     config.created_unix_s = ::time(nullptr);
     config.life = ShareLife::OfFile(file_);
     config.allow_users = client.allow_users;
-    config.devices.push_back({device_, node_.devices_[device_].uuid, client.memory_bytes,
-                              ComputeTermsOf(protocol::TermsOf(client, {}))});
+    config.devices.push_back(OnDevice(device_, status_.uuid, TermsOf(client, {})));
     auto made = node_.Make(std::move(config));
     if (!made) return std::unexpected(made.error());
     undo_.push_back([this, id = (*made)->id()] {
@@ -93,12 +95,18 @@ class Node::FileChange {
     return {};
   }
 
+  protocol::ShareTerms TermsOf(const ResourceClient& client,
+                               const protocol::ShareTerms& now) const {
+    return protocol::TermsOf(client, now, status_);
+  }
+
   void Keep() { done_ = true; }
 
  private:
   Node& node_;
   const size_t device_;
   const std::string file_;
+  const protocol::DeviceStatus status_;
   std::vector<std::function<void()>> undo_;
   bool done_ = false;
 };
@@ -127,17 +135,14 @@ Status Node::ApplyResourceConfig(size_t device, const std::string& file,
     const bool own = std::find(former.begin(), former.end(), share.get()) != former.end();
     if (!own) others.push_back(share->config().name);
   }
-  if (auto ok =
-          protocol::CheckResourcePlan(file, clients, DescribeDevices()[device], judged, others);
-      !ok) {
-    return ok;
-  }
+  const protocol::DeviceStatus status = DescribeDevices()[device];
+  if (auto ok = protocol::CheckResourcePlan(file, clients, status, judged, others); !ok) return ok;
 
   auto at_line = [&file](const ResourceClient& client, const Error& error) {
     return Fail("resource_config",
                 protocol::AtLine(file, client.line, "'" + client.id + "': " + error.message));
   };
-  FileChange change(*this, device, file);
+  FileChange change(*this, device, file, status);
   std::vector<Share*> without_line;
   for (Share* share : former) {
     if (LineOf(clients, share->config().name) != nullptr) continue;
@@ -152,7 +157,7 @@ Status Node::ApplyResourceConfig(size_t device, const std::string& file,
       Share* share = FindByName(client.id);
       if (share == nullptr) continue;
       const protocol::ShareTerms now = share->Terms().front();
-      const protocol::ShareTerms terms = protocol::TermsOf(client, now);
+      const protocol::ShareTerms terms = change.TermsOf(client, now);
       if (Shrinks(now, terms) == growing) continue;
       if (auto ok = change.Change(*share, terms); !ok) return at_line(client, ok.error());
     }
@@ -222,9 +227,10 @@ Result<Share*> Node::Join(Share& share, const protocol::ShareSpec& spec) {
 Status Node::MayChange(const Share& share, const protocol::ShareChange& change) const {
   const std::string* file = share.config().life.file();
   if (file == nullptr) return {};
-  bool in_line = change.memory_bytes || change.compute_request || change.compute_limit;
+  bool in_line =
+      change.memory || change.memory_request || change.compute_request || change.compute_limit;
   for (const protocol::TermsOnGpu& on : change.on) {
-    in_line |= on.memory_bytes || on.compute_request || on.compute_limit;
+    in_line |= on.memory || on.memory_request || on.compute_request || on.compute_limit;
   }
   in_line |= change.allow_users.has_value();
   if (!in_line) return {};

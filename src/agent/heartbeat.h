@@ -10,9 +10,9 @@
 
 namespace prorata::agent {
 
-// Bumps the heartbeat of every limits file at least each 20 ms of the clock, on the agent's loop: it
-// says that the loop passes, and so that leases are granted and revoked. A loop that is stuck, whatever
-// the reason, has no heartbeat, and members go into failsafe mode. Not thread-safe.
+// Bumps the heartbeat of every limits file at least each 20 ms of the clock, on the agent's loop:
+// it says that the loop passes, and so that leases are granted and revoked. A loop that is stuck,
+// whatever the reason, has no heartbeat, and members go into failsafe mode. Not thread-safe.
 class Heartbeat {
  public:
   Heartbeat(boost::asio::io_context& loop, const DilatedClock& clock);

@@ -25,56 +25,65 @@ constexpr int64_t kForeverNs = int64_t{1} << 62;
 // counts as not served.
 constexpr int kMostRounds = 64;
 constexpr int kMostOfAMember = 64;  // requests that wait
-// Where nothing is overcommitted the arithmetic of promises is enough.
+// The capacity of a device where no share may borrow.
 constexpr uint64_t kPlenty = uint64_t{1} << 60;
-
-std::vector<uint64_t> Capacities(const Devices& devices, const std::vector<double>& ratios) {
-  std::vector<uint64_t> capacities;
-  for (size_t i = 0; i < devices.count(); ++i) {
-    capacities.push_back(ratios[i] > 1 ? devices[i].total_bytes : kPlenty);
-  }
-  return capacities;
-}
-
-std::vector<uint64_t> LimitsOf(const Share& share) {
-  std::vector<uint64_t> limits;
-  for (const DeviceOfShare& on : share.config().devices) limits.push_back(on.memory_bytes);
-  return limits;
-}
 
 }  // namespace
 
-MemoryRequests::MemoryRequests(Devices& devices, std::vector<double> ratios, const Clock& clock,
-                               Events& events)
+MemoryRequests::MemoryRequests(Devices& devices, const Clock& clock, Events& events)
     : devices_(devices),
-      ratios_(std::move(ratios)),
       clock_(clock),
       events_(events),
-      admission_(Capacities(devices, ratios_), {}),
-      foreign_(devices.count()) {}
+      admission_(std::vector<uint64_t>(devices.count(), kPlenty), {}),
+      others_(devices.count()) {}
 
-void MemoryRequests::SetRatio(size_t device, double ratio) {
-  ratios_[device] = ratio;
-  admission_.SetCapacity(device, ratio > 1 ? devices_[device].total_bytes : kPlenty);
-}
-
-bool MemoryRequests::Elastic(const Share& share) const {
-  return !share.config().guaranteed &&
-         std::ranges::any_of(share.config().devices,
-                             [this](const DeviceOfShare& on) { return ratios_[on.device] > 1; });
-}
-
-policy::MemoryAdmission::Terms MemoryRequests::TermsOf(const Share& share,
-                                                       std::vector<uint64_t> limit_bytes,
-                                                       protocol::OnFull on_full) const {
-  policy::MemoryAdmission::Terms terms;
-  terms.limit_bytes.assign(devices_.count(), 0);
+policy::MemoryAdmission::Terms MemoryRequests::TermsOf(
+    const Share& share, const std::vector<protocol::ShareTerms>& terms,
+    protocol::OnFull on_full) const {
+  policy::MemoryAdmission::Terms of;
+  of.limit_bytes.assign(devices_.count(), 0);
+  of.request_bytes.assign(devices_.count(), 0);
   for (uint32_t i = 0; i < share.device_count(); ++i) {
-    terms.limit_bytes[share.config().devices[i].device] = limit_bytes[i];
+    const size_t device = share.config().devices[i].device;
+    of.limit_bytes[device] = terms[i].memory_bytes;
+    of.request_bytes[device] = terms[i].memory_request_bytes;
   }
-  terms.guaranteed = !Elastic(share);
-  terms.on_full = on_full.waits() ? policy::OnFull::kWait : policy::OnFull::kFail;
-  return terms;
+  of.on_full = on_full.waits() ? policy::OnFull::kWait : policy::OnFull::kFail;
+  return of;
+}
+
+bool MemoryRequests::Lends(size_t device) const { return admission_.capacity(device) < kPlenty; }
+
+// A device begins to lend with its first share that may borrow, `also` one that is about to come.
+void MemoryRequests::SetCapacities(const policy::MemoryAdmission::Terms* also) {
+  for (size_t device = 0; device < devices_.count(); ++device) {
+    const bool lends = admission_.AnyMayBorrow(device) ||
+                       (also != nullptr && also->limit_bytes[device] > also->request_bytes[device]);
+    if (lends == Lends(device)) continue;
+    others_[device].samples.clear();
+    others_[device].bytes = lends ? Foreign(device) : 0;
+    const uint64_t total = devices_[device].total_bytes;
+    admission_.SetCapacity(device,
+                           lends ? total - std::min(total, others_[device].bytes) : kPlenty);
+  }
+}
+
+// What other programs take by the last figure, until there are samples.
+uint64_t MemoryRequests::Foreign(size_t device) const {
+  uint64_t ours = 0;
+  for (const auto& [id, share] : shares_) ours += UseOf(*share, device);
+  const uint64_t used = devices_.LastUsedBytes(device);
+  return used > ours ? used - ours : 0;
+}
+
+uint64_t MemoryRequests::Holds(const Share& share, uint32_t device) {
+  return share.ledger(device).granted_bytes() + share.AuditedBytes(device);
+}
+
+void MemoryRequests::SetCeiling(Share& share, uint32_t device) {
+  const uint64_t held = admission_.held(share.id(), share.config().devices[device].device);
+  const uint64_t audited = share.AuditedBytes(device);
+  share.SetCeiling(device, held > audited ? held - audited : 0);
 }
 
 Share* MemoryRequests::Find(uint64_t id) const {
@@ -82,34 +91,48 @@ Share* MemoryRequests::Find(uint64_t id) const {
   return found == shares_.end() ? nullptr : found->second;
 }
 
-Status MemoryRequests::Add(Share& share) {
-  Sample();
-  const auto terms = TermsOf(share, LimitsOf(share), share.config().on_full);
-  if (!admission_.Add(share.id(), terms)) {
+// Why MemoryAdmission refuses these terms, which it has not taken.
+Status MemoryRequests::Refused(const Share& share,
+                               const policy::MemoryAdmission::Terms& terms) const {
+  for (const DeviceOfShare& on : share.config().devices) {
+    const uint64_t request = terms.request_bytes[on.device];
+    const uint64_t has = admission_.held(share.id(), on.device);
+    const uint64_t free = admission_.free_bytes(on.device);
+    if (request <= has || request - has <= free) continue;
     return Fail("memory_exceeded",
-                terms.guaranteed
-                    ? "the share's memory cannot be set aside now: other shares hold it, or wait "
-                      "for it; ask for less, or leave --guaranteed out"
-                    : "the share asks for more memory than its GPU could ever give it beside what "
-                      "is set aside for guaranteed shares; ask for less");
+                "the share requests " + FormatBytes(request) + " of memory, but only " +
+                    FormatBytes(has + free) + " of GPU " + std::to_string(on.device) +
+                    " can be set aside for it now: shares hold " +
+                    FormatBytes(admission_.borrowed_bytes(on.device)) +
+                    " beyond their requests; try again when they have freed it, or ask for less");
   }
+  return Fail("memory_exceeded",
+              "with these terms shares that wait when the GPU is full (--on-full wait) could never "
+              "be given all of their limits; ask for less, or try again when some have ended");
+}
+
+Status MemoryRequests::Add(Share& share) {
+  const auto terms = TermsOf(share, share.Terms(), share.config().on_full);
+  SetCapacities(&terms);
+  const bool added = admission_.Add(share.id(), terms);
+  const Status refused = added ? Status() : Refused(share, terms);
+  SetCapacities();
+  if (!added) return refused;
   shares_[share.id()] = &share;
-  if (Elastic(share)) {
-    for (uint32_t i = 0; i < share.device_count(); ++i) share.SetCeiling(i, 0);
-  }
+  Sample();
+  for (uint32_t i = 0; i < share.device_count(); ++i) SetCeiling(share, i);
   return {};
 }
 
 void MemoryRequests::Adopt(Share& share) {
   std::vector<uint64_t> held(devices_.count(), 0);
   for (uint32_t i = 0; i < share.device_count(); ++i) {
-    held[share.config().devices[i].device] = share.ledger(i).granted_bytes();
+    held[share.config().devices[i].device] = Holds(share, i);
   }
-  admission_.Add(share.id(), TermsOf(share, LimitsOf(share), share.config().on_full), held);
   shares_[share.id()] = &share;
-  for (uint32_t i = 0; i < share.device_count() && Elastic(share); ++i) {
-    share.SetCeiling(i, share.ledger(i).granted_bytes());
-  }
+  admission_.Add(share.id(), TermsOf(share, share.Terms(), share.config().on_full), held);
+  SetCapacities();
+  for (uint32_t i = 0; i < share.device_count(); ++i) SetCeiling(share, i);
 }
 
 void MemoryRequests::Remove(Share& share) {
@@ -123,42 +146,47 @@ void MemoryRequests::Remove(Share& share) {
   }
   admission_.Remove(share.id());
   shares_.erase(share.id());
+  SetCapacities();
 }
 
-Status MemoryRequests::SetTerms(Share& share, const std::vector<uint64_t>& limit_bytes,
+Status MemoryRequests::SetTerms(Share& share, const std::vector<protocol::ShareTerms>& terms,
                                 protocol::OnFull on_full) {
   // What waits takes its place anew, under the new terms, or is refused by them.
   for (Pending& pending : pending_) {
     if (pending.share_id != share.id() || pending.ticket == 0) continue;
-    if (on_full.waits() && limit_bytes[pending.request.device] >=
+    if (on_full.waits() && terms[pending.request.device].memory_bytes >=
                                share.config().devices[pending.request.device].memory_bytes) {
       continue;
     }
     admission_.Cancel(pending.ticket);
     pending.ticket = 0;
   }
-  const auto terms = TermsOf(share, limit_bytes, on_full);
-  for (uint32_t i = 0; i < share.device_count() && terms.guaranteed; ++i) {
-    // What it holds is not set aside for others when the limit falls below it.
-    admission_.Request(share.id(), 0, share.config().devices[i].device,
-                       share.ledger(i).granted_bytes(), 0);
+  const auto asked = TermsOf(share, terms, on_full);
+  // What it took of its request was not asked for; it is borrowed when the request falls below it.
+  Acknowledge(share);
+  SetCapacities(&asked);
+  const bool set = admission_.SetTerms(share.id(), asked);
+  const Status refused = set ? Status() : Refused(share, asked);
+  SetCapacities();
+  if (!set) return refused;
+  for (uint32_t i = 0; i < share.device_count(); ++i) SetCeiling(share, i);
+  return {};
+}
+
+void MemoryRequests::Acknowledge(const Share& share) {
+  for (uint32_t i = 0; i < share.device_count(); ++i) {
+    admission_.Acknowledge(share.id(), share.config().devices[i].device, Holds(share, i));
   }
-  if (admission_.SetTerms(share.id(), terms)) return {};
-  return Fail("memory_exceeded",
-              terms.guaranteed
-                  ? "so much memory cannot be set aside for the share now: others hold it, or wait "
-                    "for it; ask for less, or try again when they have ended"
-                  : "with these terms the shares that wait for memory could no longer be sure to "
-                    "get theirs; ask for less, or try again when some have ended");
 }
 
 bool MemoryRequests::Give(Share& share, uint32_t device, uint64_t sum_bytes) {
   const size_t number = share.config().devices[device].device;
   const uint64_t ticket = next_ticket_++;
-  const auto verdict = admission_.Request(share.id(), ticket, number, sum_bytes, clock_.NowNs());
+  const auto verdict = admission_.Request(share.id(), ticket, number,
+                                          sum_bytes + share.AuditedBytes(device), clock_.NowNs());
   if (verdict == Verdict::kWaits) admission_.Cancel(ticket);  // QueueUp does that in earnest
   if (verdict != Verdict::kGiven) return false;
-  share.SetCeiling(device, admission_.held(share.id(), number));
+  SetCeiling(share, device);
   return true;
 }
 
@@ -194,12 +222,16 @@ void MemoryRequests::Gather(size_t device) {
   for (const auto& [id, share] : shares_) {
     const auto index = share->IndexOf(device);
     if (!index) continue;
-    const bool elastic = Elastic(*share);
-    if (elastic) share->RecallSlack(*index);
-    const uint64_t granted = share->ledger(*index).granted_bytes();
-    admission_.GiveBack(id, device, granted);
-    if (elastic) share->SetCeiling(*index, admission_.held(id, device));
+    const DeviceOfShare& on = share->config().devices[*index];
+    if (on.memory_request_bytes < on.memory_bytes) share->RecallSlack(*index);
+    Acknowledge(*share);
+    admission_.GiveBack(id, device, Holds(*share, *index));
+    SetCeiling(*share, *index);
   }
+}
+
+void MemoryRequests::Gather() {
+  for (size_t device = 0; device < devices_.count(); ++device) Gather(device);
 }
 
 void MemoryRequests::Sample() {
@@ -208,47 +240,47 @@ void MemoryRequests::Sample() {
 
 uint64_t MemoryRequests::UseOf(const Share& share, size_t device) {
   const auto index = share.IndexOf(device);
-  // What the audit found is nobody's grant: for what can be granted it is as another program's.
-  return index ? share.UsedBytes(*index) + share.DepartedBytes(*index) - share.AuditedBytes(*index)
-               : 0;
+  return index ? share.UsedBytes(*index) + share.DepartedBytes(*index) : 0;
 }
 
 // What is decided until the figure comes is decided by those before it.
 void MemoryRequests::SampleDevice(size_t device) {
-  Foreign& foreign = foreign_[device];
+  Others& others = others_[device];
   const int64_t now_ns = RealClock().NowNs();
-  if (ratios_[device] <= 1 || foreign.asked || now_ns - foreign.sampled_ns < kSampleEveryNs) return;
-  foreign.sampled_ns = now_ns;
-  foreign.asked = true;
+  if (!Lends(device) || others.asked || now_ns - others.sampled_ns < kSampleEveryNs) return;
+  others.sampled_ns = now_ns;
+  others.asked = true;
   // Read before and after NVML is: what is charged or given back meanwhile is no other program's.
   std::map<uint64_t, uint64_t> before;
   for (const auto& [id, share] : shares_) before[id] = UseOf(*share, device);
   devices_.ReadMemory(device, [this, device, before = std::move(before)](
                                   const Devices::Reading<driver::NvmlMemory>& reading) {
-    foreign_[device].asked = false;
-    if (reading.value && !reading.late()) Sampled(device, before, reading.value->used_bytes);
+    others_[device].asked = false;
+    if (Lends(device) && reading.value && !reading.late())
+      Sampled(device, before, reading.value->used_bytes);
   });
 }
 
 void MemoryRequests::Sampled(size_t device, const std::map<uint64_t, uint64_t>& before,
                              uint64_t used_bytes) {
-  Foreign& foreign = foreign_[device];
+  Others& others = others_[device];
   uint64_t ours = 0;
   for (const auto& [id, share] : shares_) {
     const auto was = before.find(id);
     ours += std::max(was != before.end() ? was->second : 0, UseOf(*share, device));
   }
-  std::erase_if(foreign.samples, [&](const Foreign::Sample& sample) {
-    return foreign.sampled_ns - sample.at_ns > kFreshNs;
+  std::erase_if(others.samples, [&](const Others::Sample& sample) {
+    return others.sampled_ns - sample.at_ns > kFreshNs;
   });
-  if (foreign.samples.size() >= kLooks) foreign.samples.erase(foreign.samples.begin());
-  foreign.samples.push_back({foreign.sampled_ns, used_bytes > ours ? used_bytes - ours : 0});
-  ++foreign.looks;
+  if (others.samples.size() >= kLooks) others.samples.erase(others.samples.begin());
+  others.samples.push_back({others.sampled_ns, used_bytes > ours ? used_bytes - ours : 0});
+  ++others.looks;
+  for (const auto& [id, share] : shares_) Acknowledge(*share);  // what an audit found
   std::vector<uint64_t> sorted;
-  for (const Foreign::Sample& sample : foreign.samples) sorted.push_back(sample.bytes);
+  for (const Others::Sample& sample : others.samples) sorted.push_back(sample.bytes);
   std::ranges::sort(sorted);
   const uint64_t typical = sorted[sorted.size() / 2];
-  foreign.bytes = typical;
+  others.bytes = typical;
   const uint64_t total = devices_[device].total_bytes;
   admission_.SetCapacity(device, total > typical ? total - typical : 0);
 }
@@ -262,8 +294,8 @@ bool MemoryRequests::AnyDeparted(size_t device) const {
 
 // Whether a request may be in want only of what other programs had before it came.
 bool MemoryRequests::MayBeStale(const Pending& pending, size_t device) const {
-  const Foreign& foreign = foreign_[device];
-  return foreign.bytes > 0 && foreign.looks < pending.looks_until &&
+  const Others& others = others_[device];
+  return others.bytes > 0 && others.looks < pending.looks_until &&
          RealClock().NowNs() < pending.dead_until_ns - kDeadNs + kMostLookingNs;
 }
 
@@ -287,8 +319,8 @@ bool MemoryRequests::Ask(Share& share, Request request) {
                          ? kForeverNs
                          : pending.since_ns + int64_t{asked.wait_ms} * kNsPerMs;
   pending.dead_until_ns = RealClock().NowNs() + kDeadNs;
-  const Foreign& foreign = foreign_[share.config().devices[asked.device].device];
-  pending.looks_until = foreign.looks + kLooks + (foreign.asked ? 1 : 0);
+  const Others& others = others_[share.config().devices[asked.device].device];
+  pending.looks_until = others.looks + kLooks + (others.asked ? 1 : 0);
   if (Judge(pending)) return false;
   const auto own = std::ranges::count_if(pending_, [&](const Pending& other) {
     return other.share_id == pending.share_id && other.request.slot == pending.request.slot;
@@ -356,6 +388,7 @@ void MemoryRequests::QueueUp(Pending& pending, Share& share, uint64_t sum_bytes)
     event.asked_bytes = asked.needed_bytes;
     events_.AddCounted(std::move(event));
   }
+  sum_bytes += share.AuditedBytes(asked.device);
   if (pending.ticket != 0) {
     admission_.Amend(pending.ticket, sum_bytes);
     return;
@@ -400,8 +433,7 @@ bool MemoryRequests::Serve() {
     if (std::ranges::find(served, pending.ticket) == served.end()) continue;
     pending.ticket = 0;
     Share& share = *Find(pending.share_id);
-    const size_t number = share.config().devices[pending.request.device].device;
-    share.SetCeiling(pending.request.device, admission_.held(share.id(), number));
+    SetCeiling(share, pending.request.device);
   }
   return !served.empty();
 }
@@ -440,13 +472,8 @@ void MemoryRequests::Describe(const Share& share, uint32_t device,
   out.memory_waiting_ns = static_cast<uint64_t>(oldest_ns);
 }
 
-uint64_t MemoryRequests::SetAside(size_t device) const {
-  if (ratios_[device] <= 1) return 0;
-  uint64_t sum = 0;
-  for (const auto& [id, share] : shares_) {
-    if (share->IndexOf(device) && !Elastic(*share)) sum += admission_.held(id, device);
-  }
-  return sum;
+uint64_t MemoryRequests::Borrowed(size_t device) const {
+  return Lends(device) ? admission_.borrowed_bytes(device) : 0;
 }
 
 }  // namespace prorata::agent

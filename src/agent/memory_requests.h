@@ -8,13 +8,16 @@
 //      allows; in the order that MemoryAdmission decides between shares, and first come first
 //      served among the requests of one share, of which one a device stands in its line.
 //
-// A share whose devices are not overcommitted, or that is guaranteed, never asks MemoryAdmission:
-// its limit is its own. For any other the ledger has a ceiling, what MemoryAdmission gave. Before a
-// request waits or fails, all that members of such shares may use and do not is taken back (a
-// member asks again when it needs it).
+// The ledger of a share has a ceiling: its memory request, which is set aside for it, or what
+// MemoryAdmission gave beyond that. So a share never asks MemoryAdmission within its request, and
+// one whose request is its limit never does. Before a request waits or fails, all that members of
+// shares that may borrow may use and do not is taken back (a member asks again when it needs it).
+// What the audit found of a share is as if it had been given it.
 //
-// What shares may hold together is what NVML's total leaves beside other programs' memory: used by
-// NVML less our ledgers, the median of a few samples, since the two are not read in one moment.
+// What shares may hold together matters where one of them may borrow: it is what NVML's total
+// leaves beside other programs' memory, which is what NVML shows as used less what our shares use,
+// the median of a few samples, since the two are not read in one moment. Elsewhere the arithmetic
+// of promises (protocol/memory_fit.h) is enough, and no estimate can make it fail.
 //
 // Not thread-safe: the agent's loop.
 
@@ -46,21 +49,18 @@ class MemoryRequests {
     Answer answer;
   };
 
-  // `ratios`: how much of each device may be promised. `clock` is the members'.
-  MemoryRequests(Devices& devices, std::vector<double> ratios, const Clock& clock, Events& events);
+  // `clock` is the members'.
+  MemoryRequests(Devices& devices, const Clock& clock, Events& events);
 
-  double ratio(size_t device) const { return ratios_[device]; }
-  // Before shares are there.
-  void SetRatio(size_t device, double ratio);
-
-  // A new share, before it has members. "memory_exceeded": its memory cannot be set aside, or those
-  // who wait could no longer be sure of theirs.
+  // A new share, before it has members. "memory_exceeded": its request cannot be set aside now, or
+  // those who wait could no longer be sure of theirs.
   Status Add(Share& share);
   // One of an agent before us, with its members.
   void Adopt(Share& share);
   void Remove(Share& share);
-  // Before a share's limits and manners become these; as Add.
-  Status SetTerms(Share& share, const std::vector<uint64_t>& limit_bytes, protocol::OnFull on_full);
+  // Before a share's terms become these; as Add.
+  Status SetTerms(Share& share, const std::vector<protocol::ShareTerms>& terms,
+                  protocol::OnFull on_full);
 
   // Called before a request waits or fails: deaths that the loop has not come to yet are noticed.
   std::function<void()> notice_deaths = [] {};
@@ -74,10 +74,12 @@ class MemoryRequests {
   bool anybody_waits() const { return !pending_.empty(); }
   // To be called now and then, so that Grant has samples of what other programs take.
   void Sample();
+  // Takes back what shares may use and do not, so that it is there for a new share or new terms.
+  void Gather();
 
   void Describe(const Share& share, uint32_t device, protocol::ShareDevice& out) const;
-  // The limits of the shares that have memory set aside on an overcommitted device.
-  uint64_t SetAside(size_t device) const;
+  // What shares hold beyond their requests, on a device where any may.
+  uint64_t Borrowed(size_t device) const;
 
  private:
   struct Pending {
@@ -88,9 +90,9 @@ class MemoryRequests {
     int64_t until_ns = 0;       // B
     int64_t dead_until_ns = 0;  // A, real time
     bool told = false;          // that a wait has begun
-    uint64_t looks_until = 0;   // Foreign::looks by which it was decided by what is there now
+    uint64_t looks_until = 0;   // Others::looks by which it was decided by what is there now
   };
-  struct Foreign {
+  struct Others {  // programs outside prorata
     struct Sample {
       int64_t at_ns;
       uint64_t bytes;
@@ -102,9 +104,16 @@ class MemoryRequests {
     uint64_t bytes = 0;  // what decisions go by
   };
 
-  bool Elastic(const Share& share) const;
-  policy::MemoryAdmission::Terms TermsOf(const Share& share, std::vector<uint64_t> limit_bytes,
+  policy::MemoryAdmission::Terms TermsOf(const Share& share,
+                                         const std::vector<protocol::ShareTerms>& terms,
                                          protocol::OnFull on_full) const;
+  bool Lends(size_t device) const;
+  void SetCapacities(const policy::MemoryAdmission::Terms* also = nullptr);
+  uint64_t Foreign(size_t device) const;
+  static uint64_t Holds(const Share& share, uint32_t device);
+  void SetCeiling(Share& share, uint32_t device);
+  void Acknowledge(const Share& share);
+  Status Refused(const Share& share, const policy::MemoryAdmission::Terms& terms) const;
   Share* Find(uint64_t id) const;
   bool Give(Share& share, uint32_t device, uint64_t sum_bytes);
   // One attempt; *sum_bytes: what the share must hold for it (kDeviceFull).
@@ -122,12 +131,11 @@ class MemoryRequests {
   void Finish(Pending& pending, protocol::GrantResult result, const char* outcome);
 
   Devices& devices_;
-  std::vector<double> ratios_;
   const Clock& clock_;
   Events& events_;
   policy::MemoryAdmission admission_;
   std::map<uint64_t, Share*> shares_;
-  std::vector<Foreign> foreign_;
+  std::vector<Others> others_;  // by device
   std::list<Pending> pending_;  // in the order in which they came
   uint64_t next_ticket_ = 1;
 };

@@ -105,6 +105,27 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
   }
 }
 
+TEST(MetricsTest, WhatIsSetAsideAndWhatIsBorrowed) {
+  protocol::ShareStatus share;
+  share.name = "a";
+  share.devices.emplace_back().memory_request_bytes = kGiB;
+  protocol::DeviceStatus device;
+  device.promised_bytes = 8 * kGiB;
+  device.limit_bytes = 9 * kGiB;
+  device.borrowed_bytes = 2 * kGiB;
+  const std::string text = MetricsText({&share, 1}, {&device, 1}, {});
+  const std::string gpu = "{gpu=\"0\",uuid=\"\"} ";
+  for (const std::string& line : {
+           std::string("prorata_share_memory_request_bytes{share=\"a\",gpu=\"0\",uuid=\"\"} ") +
+               "1073741824",
+           "prorata_device_memory_promised_bytes" + gpu + "8589934592",
+           "prorata_device_memory_limit_bytes" + gpu + "9663676416",
+           "prorata_device_memory_borrowed_bytes" + gpu + "2147483648",
+       }) {
+    EXPECT_TRUE(Has(text, line)) << line << "\nis not in\n" << text;
+  }
+}
+
 TEST(MetricsTest, TheContainerOfAShare) {
   protocol::ShareStatus share;
   share.name = "a";

@@ -62,7 +62,8 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       leases_(loop, devices_.count(), clock_, heartbeat_),
       overcommit_(std::move(overcommit)),
       elastic_ceilings_(std::move(elastic_ceilings)),
-      memory_(devices_, std::vector<double>(devices_.count(), 1), clock_, events_),
+      ratios_(devices_.count(), 1),
+      memory_(devices_, clock_, events_),
       sharing_([this](uint64_t id) { return Find(id); }),
       tick_(loop),
       save_(loop),
@@ -174,6 +175,7 @@ Result<Share*> Node::UpdateNow(const std::string& name, const protocol::ShareCha
   Share* share = FindByName(name);
   if (share == nullptr || share->ended()) return NoShare(name);
   if (auto ok = MayChange(*share, change); !ok) return std::unexpected(ok.error());
+  memory_.Gather();
   const std::vector<protocol::DeviceStatus> devices = DescribeDevices();
   const std::vector<protocol::ShareTerms> now = share->Terms();
   std::vector<protocol::DeviceStatus> own;
@@ -191,9 +193,7 @@ Status Node::ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& ter
                       const protocol::ShareChange& also) {
   const std::vector<protocol::ShareTerms> now = share.Terms();
   const protocol::OnFull on_full = also.on_full.value_or(share.config().on_full);
-  std::vector<uint64_t> limits;
-  for (const protocol::ShareTerms& on : terms) limits.push_back(on.memory_bytes);
-  if (auto ok = memory_.SetTerms(share, limits, on_full); !ok) return ok;
+  if (auto ok = memory_.SetTerms(share, terms, on_full); !ok) return ok;
   if (on_full != share.config().on_full) {
     protocol::Event event = EventOf(protocol::EventKind::kShareChanged, share);
     event.detail =
@@ -211,10 +211,12 @@ Status Node::ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& ter
     events_.Add(ChangedEvent(share, i, terms[i]));
     share.SetTerms(i, terms[i]);
     leases_.SetTerms(share, i);
-    spdlog::info("share '{}' changed: {} of GPU {}, request {}, limit {}, weight {}, priority {}",
-                 share.config().name, FormatBytes(terms[i].memory_bytes),
-                 share.config().devices[i].device, FormatFraction(terms[i].compute_request),
-                 FormatFraction(terms[i].compute_limit), terms[i].weight, terms[i].priority);
+    spdlog::info(
+        "share '{}' changed: {} of GPU {}, {} set aside, request {}, limit {}, weight {}, priority "
+        "{}",
+        share.config().name, FormatBytes(terms[i].memory_bytes), share.config().devices[i].device,
+        FormatBytes(terms[i].memory_request_bytes), FormatFraction(terms[i].compute_request),
+        FormatFraction(terms[i].compute_limit), terms[i].weight, terms[i].priority);
   }
   return {};
 }
@@ -379,7 +381,7 @@ void Node::RefreshFigures(std::function<void()> then) {
 std::string Node::EncodedState() const {
   SavedState state;
   for (size_t device = 0; device < devices_.count(); ++device) {
-    if (memory_.ratio(device) > 1) state.overcommit[devices_[device].uuid] = memory_.ratio(device);
+    if (ratios_[device] > 1) state.overcommit[devices_[device].uuid] = ratios_[device];
   }
   state.elastic_ceiling_ppm = ElasticCeilings();
   for (const auto& [id, share] : shares_) {

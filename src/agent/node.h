@@ -229,6 +229,8 @@ class Node {
   Leases leases_;
   const std::vector<protocol::Overcommit> overcommit_;  // as this agent was told
   const std::vector<protocol::ElasticCeiling> elastic_ceilings_;
+  // How much of each device may be promised to shares that do not say their memory request.
+  std::vector<double> ratios_;
   MemoryRequests memory_;
   Sharing sharing_;
   std::map<uint64_t, std::unique_ptr<Share>> shares_;

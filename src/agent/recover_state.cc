@@ -46,6 +46,9 @@ std::optional<SavedShare> ShareIn(const fs::path& folder) {
     DeviceOfShare& device = share.config.devices.emplace_back();
     device.uuid = TextOf(from.uuid);
     device.memory_bytes = from.memory_limit_bytes.load();
+    device.memory_request_bytes =
+        device.memory_bytes -
+        std::min(device.memory_bytes, from.memory_beyond_request_bytes.load());
     device.compute.request = {std::min(from.compute_request_ppm.load(), Fraction::kOne)};
     device.compute.limit = {std::min(from.compute_limit_ppm.load(), Fraction::kOne)};
     device.compute.weight = std::clamp(from.compute_weight.load(), 1u, protocol::kMaxWeight);

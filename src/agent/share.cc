@@ -14,6 +14,10 @@ policy::ComputeTerms ComputeTermsOf(const protocol::ShareTerms& terms) {
           terms.yield_within_ns};
 }
 
+DeviceOfShare OnDevice(size_t device, const std::string& uuid, const protocol::ShareTerms& terms) {
+  return {device, uuid, terms.memory_bytes, terms.memory_request_bytes, ComputeTermsOf(terms)};
+}
+
 Share::Share(uint64_t id, ShareConfig config, LimitsMapping limits)
     : id_(id), config_(std::move(config)), limits_(std::move(limits)) {
   for (uint32_t i = 0; i < device_count(); ++i) {
@@ -56,12 +60,15 @@ void Share::WriteTerms(uint32_t device) {
   const DeviceOfShare& from = config_.devices[device];
   protocol::DeviceLimits& out = limits_->devices[device];
   out.memory_limit_bytes = from.memory_bytes;
+  out.memory_beyond_request_bytes =
+      from.memory_bytes - std::min(from.memory_bytes, from.memory_request_bytes);
   WriteComputeLimits(out, from.compute);
 }
 
 void Share::SetTerms(uint32_t device, const protocol::ShareTerms& terms) {
   DeviceOfShare& on = config_.devices[device];
   on.memory_bytes = terms.memory_bytes;
+  on.memory_request_bytes = terms.memory_request_bytes;
   on.compute = ComputeTermsOf(terms);
   WriteTerms(device);
   ApplyLimit(device);
@@ -71,7 +78,7 @@ std::vector<protocol::ShareTerms> Share::Terms() const {
   std::vector<protocol::ShareTerms> terms;
   for (const DeviceOfShare& on : config_.devices) {
     terms.push_back({on.memory_bytes, on.compute.request, on.compute.limit, on.compute.weight,
-                     config_.guaranteed, on.compute.priority, on.compute.yield_within_ns});
+                     on.memory_request_bytes, on.compute.priority, on.compute.yield_within_ns});
   }
   return terms;
 }

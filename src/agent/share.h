@@ -34,11 +34,13 @@ using protocol::kMaxMembers;
 struct DeviceOfShare {
   size_t device = 0;  // index in Devices
   std::string uuid;
-  uint64_t memory_bytes = 0;
+  uint64_t memory_bytes = 0;          // the limit
+  uint64_t memory_request_bytes = 0;  // the part of it that is set aside
   policy::ComputeTerms compute;
 };
 
 policy::ComputeTerms ComputeTermsOf(const protocol::ShareTerms& terms);
+DeviceOfShare OnDevice(size_t device, const std::string& uuid, const protocol::ShareTerms& terms);
 
 struct ShareConfig {
   std::string name;
@@ -50,7 +52,6 @@ struct ShareConfig {
   std::vector<DeviceOfShare> devices;
   protocol::OnFull on_full = {};
   protocol::Gang gang = protocol::Gang::kAuto;
-  bool guaranteed = false;
   protocol::AllowedUsers allow_users = {};
   std::vector<std::string> share_memory_with;  // names of shares that may open what this exports
 };

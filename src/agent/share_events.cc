@@ -13,9 +13,15 @@ using protocol::Event;
 using protocol::EventKind;
 using protocol::RefusedReason;
 
+// What of the memory is set aside, where that is not all of it.
+std::string RequestInWords(const DeviceOfShare& on) {
+  if (on.memory_request_bytes == on.memory_bytes) return "";
+  return " (request " + FormatBytes(on.memory_request_bytes) + ")";
+}
+
 std::string TermsInWords(const DeviceOfShare& on) {
   const policy::ComputeTerms& compute = on.compute;
-  std::string words = FormatBytes(on.memory_bytes) + ", compute " +
+  std::string words = FormatBytes(on.memory_bytes) + RequestInWords(on) + ", compute " +
                       FormatFraction(compute.request) + "-" + FormatFraction(compute.limit) +
                       ", weight " + std::to_string(compute.weight);
   if (compute.priority != 0) {
@@ -125,6 +131,12 @@ Event ChangedEvent(const Share& share, uint32_t device, const protocol::ShareTer
         (event.detail.empty() ? "" : ", ") + std::string(what) + " " + before + " to " + after;
   };
   changed("memory", FormatBytes(on.memory_bytes), FormatBytes(terms.memory_bytes));
+  const bool all = on.memory_request_bytes == on.memory_bytes &&
+                   terms.memory_request_bytes == terms.memory_bytes;
+  if (!all) {
+    changed("memory request", FormatBytes(on.memory_request_bytes),
+            FormatBytes(terms.memory_request_bytes));
+  }
   changed("compute", FormatFraction(on.compute.request), FormatFraction(terms.compute_request));
   changed("compute limit", FormatFraction(on.compute.limit), FormatFraction(terms.compute_limit));
   changed("weight", std::to_string(on.compute.weight), std::to_string(terms.weight));

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -67,6 +68,7 @@ json ToJson(const SavedShare& share) {
   for (const DeviceOfShare& device : share.config.devices) {
     devices.push_back({{"uuid", device.uuid},
                        {"memory_bytes", device.memory_bytes},
+                       {"memory_request_bytes", device.memory_request_bytes},
                        {"request_ppm", device.compute.request.ppm},
                        {"limit_ppm", device.compute.limit.ppm},
                        {"weight", device.compute.weight},
@@ -79,7 +81,6 @@ json ToJson(const SavedShare& share) {
           {"created_unix_s", share.config.created_unix_s},
           {"on_full", protocol::FormatOnFull(share.config.on_full)},
           {"gang", protocol::FormatGang(share.config.gang)},
-          {"guaranteed", share.config.guaranteed},
           {"ended", share.ended},
           {"containers", share.config.any_container ? "any" : "one"},
           {"container", ToJson(share.container)},
@@ -88,7 +89,17 @@ json ToJson(const SavedShare& share) {
           {"devices", std::move(devices)}};
 }
 
-SavedShare ShareOf(const json& object) {
+// Before there were requests: all of the limit was set aside, but for shares that were not
+// "guaranteed" on a device that was overcommitted.
+uint64_t RequestOf(const json& share, const DeviceOfShare& device, const SavedState& state) {
+  const auto ratio = state.overcommit.find(device.uuid);
+  const bool elastic =
+      !share.value("guaranteed", false) && ratio != state.overcommit.end() && ratio->second > 1;
+  return elastic ? 0 : device.memory_bytes;
+}
+
+// `state`: what is known of the devices.
+SavedShare ShareOf(const json& object, const SavedState& state) {
   SavedShare share;
   object.at("name").get_to(share.config.name);
   object.at("owner_uid").get_to(share.config.owner_uid);
@@ -102,7 +113,6 @@ SavedShare ShareOf(const json& object) {
     share.config.on_full = *on_full;
   }
   if (auto gang = protocol::ParseGang(object.value("gang", "auto"))) share.config.gang = *gang;
-  share.config.guaranteed = object.value("guaranteed", false);
   share.config.share_memory_with = object.value("share_memory_with", std::vector<std::string>());
   if (auto allowed = protocol::ParseAllowedUsers(object.value("allow_users", ""))) {
     share.config.allow_users = std::move(*allowed);
@@ -111,6 +121,8 @@ SavedShare ShareOf(const json& object) {
     DeviceOfShare& out = share.config.devices.emplace_back();
     device.at("uuid").get_to(out.uuid);
     device.at("memory_bytes").get_to(out.memory_bytes);
+    out.memory_request_bytes = std::min(
+        out.memory_bytes, device.value("memory_request_bytes", RequestOf(object, out, state)));
     device.at("request_ppm").get_to(out.compute.request.ppm);
     device.at("limit_ppm").get_to(out.compute.limit.ppm);
     device.at("weight").get_to(out.compute.weight);
@@ -152,7 +164,7 @@ Result<SavedState> DecodeState(const std::string& text) {
         return Fail("state_damaged", "an elastic ceiling that is none");
     }
     for (const json& share : object.at("shares")) {
-      SavedShare saved = ShareOf(share);
+      SavedShare saved = ShareOf(share, state);
       if (auto ok = protocol::ValidateShareName(saved.config.name); !ok) {
         return Fail("state_damaged", ok.error().message);
       }

@@ -43,6 +43,33 @@ TEST(StateFileTest, WhatIsWrittenIsRead) {
   EXPECT_FALSE(again->shares[1].config.any_container);
 }
 
+// Before there were requests.
+TEST(StateFileTest, AGuaranteedShareHadItsLimitSetAsideAnElasticOneNothing) {
+  const std::string device =
+      R"("memory_bytes": 10, "request_ppm": 1, "limit_ppm": 2, "weight": 3})";
+  const auto state = DecodeState(
+      R"({"version": 1, "overcommit": {"GPU-1": 1.5}, "shares": [
+  {"name": "a", "owner_uid": 5, "life": {"token": "x"}, "created_unix_s": 1, "ended": false,
+   "guaranteed": true, "devices": [{"uuid": "GPU-1", )" +
+      device + R"(, {"uuid": "GPU-2", )" + device + R"(]},
+  {"name": "b", "owner_uid": 5, "life": {"token": "x"}, "created_unix_s": 1, "ended": false,
+   "guaranteed": false, "devices": [{"uuid": "GPU-1", )" +
+      device + R"(, {"uuid": "GPU-2", )" + device + "]}]}");
+  ASSERT_TRUE(state) << state.error().message;
+  EXPECT_EQ(state->shares[0].config.devices[0].memory_request_bytes, 10u);
+  EXPECT_EQ(state->shares[0].config.devices[1].memory_request_bytes, 10u);
+  EXPECT_EQ(state->shares[1].config.devices[0].memory_request_bytes, 0u);
+  EXPECT_EQ(state->shares[1].config.devices[1].memory_request_bytes, 10u) << "not overcommitted";
+  // From now on as it is written, whatever the ratio; never more than the limit.
+  SavedState saved = *state;
+  saved.shares[0].config.devices[0].memory_request_bytes = 4;
+  saved.shares[1].config.devices[0].memory_request_bytes = 11;
+  const auto again = DecodeState(EncodeState(saved));
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->shares[0].config.devices[0].memory_request_bytes, 4u);
+  EXPECT_EQ(again->shares[1].config.devices[0].memory_request_bytes, 10u);
+}
+
 TEST(StateFileTest, OfAnotherVersionIsNotDamaged) {
   EXPECT_EQ(DecodeState(R"({"version": 99, "shares": []})").error().code, "state");
   for (const char* text : {"", "{", "[]", R"({"version": "x"})", R"({"version": 1})",

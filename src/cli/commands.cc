@@ -24,7 +24,8 @@ protocol::ShareSpec SpecOf(const ShareOptions& options) {
   if (!options.name.empty()) spec.name = options.name;
   spec.gpus = options.gpus;
   spec.gpu_count = options.gpu_count;
-  spec.memory_bytes = options.memory_bytes;
+  spec.memory = options.memory;
+  spec.memory_request = options.memory_request;
   spec.compute_request = options.compute_request;
   spec.compute_limit = options.compute_limit;
   spec.weight = options.weight;

@@ -50,7 +50,7 @@ TEST(ContainerCommandsTest, AShareInWordsAndInATable) {
   share.container = {{"podman", "0123456789abcdef", "box"}};
   protocol::ShareDevice& device = share.devices.emplace_back();
   device.uuid = "GPU-1";
-  device.memory_limit_bytes = 4 * kGiB;
+  device.memory_limit_bytes = device.memory_request_bytes = 4 * kGiB;
   share.members.push_back({12, "python", kGiB, 0});
   const std::string text = InspectText(share, true);
   for (const char* part : {"prorata.dev/share=train", "`prorata create`",

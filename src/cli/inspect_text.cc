@@ -28,6 +28,7 @@ std::string Date(int64_t unix_s) {
 
 void AddDevice(const protocol::ShareDevice& device, std::vector<Row>* rows) {
   rows->push_back({"GPU " + std::to_string(device.index), device.uuid});
+  rows->push_back({"  memory request", FormatBytes(device.memory_request_bytes)});
   rows->push_back({"  memory limit", FormatBytes(device.memory_limit_bytes)});
   rows->push_back({"  memory used", FormatBytes(device.used_bytes) + ", of it " +
                                         FormatBytes(device.overhead_bytes) +
@@ -67,7 +68,6 @@ std::string InspectText(const protocol::ShareStatus& share, bool is_device) {
       {"containers", share.any_container ? "several at once" : "one after another"},
       {"on full", FormatOnFull(share.on_full)},
       {"gang", FormatGang(share.gang)},
-      {"guaranteed", share.guaranteed ? "yes" : "no"},
   };
   if (share.container) {
     rows.push_back({"container", share.container->name + " (" + share.container->engine + " " +

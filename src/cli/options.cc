@@ -35,6 +35,8 @@ constexpr const char* kRunFooter =
     "  prorata run --memory 4GiB --compute 0.3 -- python train.py\n"
     "  prorata run --gpu 1 --compute-limit 50% --name nightly -- ./job --epochs 3\n"
     "  prorata run --memory 4GiB --on-full wait=5m -- ./job       waits where the GPU is full\n"
+    "  prorata run --memory-request 4GiB --memory 50% -- ./job    4 GiB set aside, and while the\n"
+    "                                                  GPU has it, up to half of its memory\n"
     "  prorata run --gpus 2 --memory 4GiB -- ./job                two GPUs, 4 GiB of each\n"
     "  prorata run --gpu 0,2 --memory 4GiB,2=6GiB -- ./job        4 GiB of each, of GPU 2 6 GiB\n\n"
     "With several GPUs, what --memory, --compute, --compute-limit and --weight say holds for each\n"
@@ -52,7 +54,8 @@ constexpr const char* kPsFooter =
     "Examples:\n"
     "  prorata ps\n"
     "  prorata ps --json | jq '.[].name'\n\n"
-    "MEMORY is used / limit, and in brackets the part that no allocation asked for (contexts).\n"
+    "MEMORY is used / limit, and in brackets the part that no allocation asked for (contexts);\n"
+    "`request` is what is set aside, where that is not all of the limit.\n"
     "COMPUTE is request-limit, the priority if it is not 0, and `gang` for a share that runs on "
     "all\n"
     "its GPUs at the same time. CONTAINER is there where one has a share; 1 OUTSIDE: a program of "
@@ -64,7 +67,9 @@ constexpr const char* kPsFooter =
 constexpr const char* kGpusFooter =
     "Examples:\n"
     "  prorata gpus\n"
-    "  prorata gpus --json | jq '.[0].uuid'";
+    "  prorata gpus --json | jq '.[0].uuid'\n\n"
+    "PROMISED is the memory that is set aside for shares (their requests), and in brackets what\n"
+    "their limits add up to, if that is more. BORROWED is what they hold beyond their requests.";
 
 constexpr const char* kAgentFooter =
     "Examples:\n"
@@ -78,12 +83,14 @@ constexpr const char* kAgentFooter =
 constexpr const char* kUpdateFooter =
     "Examples:\n"
     "  prorata update nightly --memory 6GiB\n"
+    "  prorata update nightly --memory-request 2GiB --memory 50%\n"
     "  prorata update nightly --compute 0.5 --compute-limit 0.8 --weight 200\n"
     "  prorata update nightly --memory 2=6GiB     of its GPU 2 only; 4GiB,2=6GiB: of each, but "
     "2\n"
     "  prorata update nightly --allow-users alice,1001\n\n"
-    "What is not named stays. Running programs go on with it at once. Below what they hold, the\n"
-    "memory limit gives nothing new until use has fallen; nothing is taken from them.";
+    "What is not named stays; a memory request that was the whole limit stays the whole limit.\n"
+    "Running programs go on with it at once. Below what they hold, the memory limit gives nothing\n"
+    "new until use has fallen; nothing is taken from them.";
 
 constexpr const char* kEventsFooter =
     "Examples:\n"
@@ -113,9 +120,10 @@ Status FillUpdate(const CLI::App& app, const RawTerms& raw, const std::string& a
     update->change.allow_users = std::move(*users);
   }
   if (update->change.Empty()) {
-    return Fail("usage",
-                "update: nothing to change; give --memory, --compute, --compute-limit, "
-                "--weight, --priority, --yield-within, --on-full, --gang or --allow-users");
+    return Fail(
+        "usage",
+        "update: nothing to change; give --memory, --memory-request, --compute, --compute-limit, "
+        "--weight, --priority, --yield-within, --on-full, --gang or --allow-users");
   }
   return {};
 }

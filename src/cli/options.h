@@ -28,7 +28,8 @@ inline constexpr int kExitNotFound = 127;
 
 // A new share.
 struct ShareOptions {
-  std::optional<uint64_t> memory_bytes;  // nothing: all that the device has left
+  std::optional<protocol::MemorySize> memory;          // nothing: all that the device has left
+  std::optional<protocol::MemorySize> memory_request;  // nothing: all of it, if not overcommitted
   Fraction compute_request = Fraction::Zero();
   Fraction compute_limit = Fraction::One();
   uint32_t weight = protocol::kDefaultWeight;

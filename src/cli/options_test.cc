@@ -17,7 +17,7 @@ RunOptions RunOf(const Words& words) {
 
 TEST(OptionsTest, RunWithoutFlagsIsAllMemoryRequestZeroLimitOne) {
   const RunOptions run = RunOf({"run", "--", "python", "train.py"});
-  EXPECT_FALSE(run.memory_bytes);
+  EXPECT_FALSE(run.memory || run.memory_request);
   EXPECT_EQ(run.compute_request, Fraction::Zero());
   EXPECT_EQ(run.compute_limit, Fraction::One());
   EXPECT_EQ(run.weight, 100u);
@@ -28,7 +28,7 @@ TEST(OptionsTest, RunReadsItsFlags) {
   const RunOptions run =
       RunOf({"run", "--memory", "4GiB", "--compute=30%", "--compute-limit", "0.5", "--weight", "7",
              "--gpu", "GPU-1", "--name", "night-1", "--", "x"});
-  EXPECT_EQ(run.memory_bytes, 4 * kGiB);
+  EXPECT_EQ(run.memory->bytes, 4 * kGiB);
   EXPECT_EQ(run.compute_request.ppm, 300'000u);
   EXPECT_EQ(run.compute_limit.ppm, 500'000u);
   EXPECT_EQ(run.weight, 7u);
@@ -52,16 +52,16 @@ TEST(OptionsTest, SeveralGpusWithTermsOfTheirOwn) {
              "--compute-limit", "GPU-2=50%,0=0.5", "--weight", "7", "--", "x"});
   EXPECT_EQ(run.gpus, (Words{"0", "GPU-2"}));
   EXPECT_FALSE(run.gpu_count);
-  EXPECT_EQ(run.memory_bytes, 4 * kGiB);
+  EXPECT_EQ(run.memory->bytes, 4 * kGiB);
   EXPECT_EQ(run.compute_request, Fraction::Zero());
   EXPECT_EQ(run.weight, 7u);
   ASSERT_EQ(run.on.size(), 2u);
   EXPECT_EQ(run.on[0].gpu, "GPU-2");
-  EXPECT_EQ(run.on[0].memory_bytes, 6 * kGiB);
+  EXPECT_EQ(run.on[0].memory->bytes, 6 * kGiB);
   EXPECT_EQ(run.on[0].compute_limit, Fraction{500'000});
   EXPECT_FALSE(run.on[0].compute_request || run.on[0].weight);
   EXPECT_EQ(run.on[1].gpu, "0");
-  EXPECT_FALSE(run.on[1].memory_bytes);
+  EXPECT_FALSE(run.on[1].memory);
   EXPECT_EQ(run.on[1].compute_request, Fraction{250'000});
   const RunOptions chosen = RunOf({"run", "--gpus", "16", "--memory", "1GiB", "--", "x"});
   EXPECT_EQ(chosen.gpu_count, 16u);
@@ -87,6 +87,44 @@ TEST(OptionsTest, EventsFromNowOnUnlessOlderOnesAreWanted) {
   EXPECT_FALSE(events({"events", "--no-follow"}).follow);
   EXPECT_EQ(events({"events", "--no-follow", "--since", "7"}).since, 7u);
   EXPECT_EQ(events({"events", "--share", "a/b"}).share, "a/b");
+}
+
+TEST(OptionsTest, MemoryAsAPartOfTheGpuAndItsRequest) {
+  const auto run = RunOf(
+      {"run", "--gpu", "0,1", "--memory", "25%,1=50%", "--memory-request", "0,1=12.5%", "--", "x"});
+  EXPECT_EQ(run.memory, protocol::MemorySize(Fraction{250'000}));
+  EXPECT_EQ(run.memory_request, protocol::MemorySize());
+  ASSERT_EQ(run.on.size(), 1u);
+  EXPECT_EQ(run.on[0].memory, protocol::MemorySize(Fraction{500'000}));
+  EXPECT_EQ(run.on[0].memory_request, protocol::MemorySize(Fraction{125'000}));
+  // A size and a part: only the agent knows.
+  EXPECT_EQ(RunOf({"run", "--memory-request", "5GiB", "--memory", "1%", "--", "x"}).memory,
+            protocol::MemorySize(Fraction{10'000}));
+}
+
+TEST(OptionsTest, BadMemoryIsOneLineAndStatusTwo) {
+  const std::vector<Words> bad = {
+      {"run", "--memory", "0%", "--", "x"},
+      {"run", "--memory", "100.1%", "--", "x"},
+      {"run", "--memory-request", "101%", "--", "x"},
+      {"run", "--memory-request", "-1", "--", "x"},
+      {"run", "--memory-request", "0%", "--", "x"},
+      {"run", "--memory-request", "5GiB", "--memory", "4GiB", "--", "x"},
+      {"run", "--memory-request", "26%", "--memory", "25%", "--", "x"},
+      {"run", "--memory-request", "5GiB", "--guaranteed", "--", "x"},
+      {"run", "--gpu", "0", "--memory-request", "5GiB", "--memory", "8GiB,0=4GiB", "--", "x"},
+      {"update", "x", "--memory-request", "5GiB", "--memory", "4GiB"},
+  };
+  for (const Words& words : bad) {
+    std::string line;
+    for (const std::string& word : words) line += word + " ";
+    const ParseOutcome outcome = ParseCommandLine(words);
+    EXPECT_FALSE(outcome.options) << line;
+    EXPECT_EQ(outcome.status, kExitUsage) << line;
+    EXPECT_EQ(outcome.out, "") << line;
+    EXPECT_TRUE(outcome.err.starts_with("prorata: ")) << line << outcome.err;
+    EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << line << outcome.err;
+  }
 }
 
 TEST(OptionsTest, BadInputIsOneLineAndStatusTwo) {
@@ -194,7 +232,7 @@ TEST(OptionsTest, UpdateNamesWhatChanges) {
   EXPECT_EQ(outcome.options->verb, Verb::kUpdate);
   const UpdateOptions& update = outcome.options->update;
   EXPECT_EQ(update.name, "a/b");
-  EXPECT_EQ(update.change.memory_bytes, uint64_t{6} << 30);
+  EXPECT_EQ(update.change.memory->bytes, uint64_t{6} << 30);
   EXPECT_EQ(update.change.weight, 7u);
   EXPECT_FALSE(update.change.compute_request || update.change.compute_limit);
   EXPECT_FALSE(update.change.on_full);
@@ -202,10 +240,10 @@ TEST(OptionsTest, UpdateNamesWhatChanges) {
             protocol::OnFull{});
   const ParseOutcome one = ParseCommandLine({"update", "a", "--memory", "2=6GiB"});
   ASSERT_TRUE(one.options) << one.err;
-  EXPECT_FALSE(one.options->update.change.memory_bytes);
+  EXPECT_FALSE(one.options->update.change.memory);
   ASSERT_EQ(one.options->update.change.on.size(), 1u);
   EXPECT_EQ(one.options->update.change.on[0].gpu, "2");
-  EXPECT_EQ(one.options->update.change.on[0].memory_bytes, 6 * kGiB);
+  EXPECT_EQ(one.options->update.change.on[0].memory->bytes, 6 * kGiB);
   EXPECT_FALSE(one.options->update.change.allow_users);
   const auto users = [](const char* text) {
     const ParseOutcome read = ParseCommandLine({"update", "a", "--allow-users", text});

@@ -58,12 +58,14 @@ Status FillGpus(const CLI::App& app, const RawShare& raw, ShareOptions* share) {
 }  // namespace
 
 void AddShareOptions(CLI::App* app, RawShare* raw, ShareOptions* share) {
-  AddTermsOptions(
-      app, &raw->terms,
-      {" (default: all that is free)", " (default: 0)", " (default: 1)", " (default: 100)",
-       " (default: 0)", " (default: 2ms)", " (default: fail)", " (default: auto)"});
+  AddTermsOptions(app, &raw->terms,
+                  {" (default: all that is free)",
+                   " (default: all of --memory; nothing where the agent overcommits)",
+                   " (default: 0)", " (default: 1)", " (default: 100)", " (default: 0)",
+                   " (default: 2ms)", " (default: fail)", " (default: auto)"});
   app->add_flag("--guaranteed", share->guaranteed,
-                "Set the whole memory limit aside, also where the agent overcommits");
+                "Set the whole memory limit aside, also where the agent overcommits: a "
+                "--memory-request that is the limit");
   app->add_option("--gpus", raw->gpus,
                   "Number of GPUs; the agent chooses the best-linked ones (default: 1)")
       ->option_text("N");
@@ -85,7 +87,8 @@ void AddShareOptions(CLI::App* app, RawShare* raw, ShareOptions* share) {
 Status FillShare(const CLI::App& app, const RawShare& raw, ShareOptions* share) {
   protocol::ShareChange terms;
   if (auto ok = ReadTermsOptions(app, raw.terms, &terms); !ok) return ok;
-  share->memory_bytes = terms.memory_bytes;
+  share->memory = terms.memory;
+  share->memory_request = terms.memory_request;
   share->compute_request = terms.compute_request.value_or(share->compute_request);
   share->compute_limit = terms.compute_limit.value_or(share->compute_limit);
   share->weight = terms.weight.value_or(share->weight);
@@ -95,6 +98,11 @@ Status FillShare(const CLI::App& app, const RawShare& raw, ShareOptions* share) 
   share->on_full = terms.on_full.value_or(share->on_full);
   share->gang = terms.gang.value_or(share->gang);
   if (auto ok = FillGpus(app, raw, share); !ok) return ok;
+  if (share->guaranteed && app.count("--memory-request") > 0) {
+    return Fail("usage",
+                "--guaranteed sets all of --memory aside and --memory-request another amount; "
+                "give one");
+  }
   const auto* named = app.get_option_no_throw("--name");  // `create` takes it without
   if (named != nullptr && named->count() > 0) {
     if (auto ok = protocol::ValidateShareName(share->name); !ok) {

@@ -13,6 +13,7 @@ namespace {
 using Row = std::vector<std::string>;
 
 constexpr size_t kMembersShown = 8;
+constexpr std::ptrdiff_t kAfterPromised = 4;  // a place in the table of GPUs
 
 }  // namespace
 
@@ -41,12 +42,16 @@ std::string Percent(double part) {
 }
 
 // "1 GiB / 4 GiB (512 MiB)": used, limit, and what of the used no allocation asked for; "~": that
-// is estimated. After `prorata update`, or by overhead alone, the use may be above the limit: then
-// nothing more is given. Far above it by what prorata did not give: "BYPASS?". "waits 12 s": an
-// allocation waits for memory of the device since so long.
+// is estimated. "request 2 GiB": so much of the limit is set aside, not all. After `prorata
+// update`, or by overhead alone, the use may be above the limit: then nothing more is given. Far
+// above it by what prorata did not give: "BYPASS?". "waits 12 s": an allocation waits for memory of
+// the device since so long.
 std::string Memory(const protocol::ShareDevice& device) {
   return FormatBytes(device.used_bytes) + " / " + FormatBytes(device.memory_limit_bytes) + " (" +
          (device.figures_missing ? "~" : "") + FormatBytes(device.overhead_bytes) + ")" +
+         (device.memory_request_bytes < device.memory_limit_bytes
+              ? " request " + FormatBytes(device.memory_request_bytes)
+              : "") +
          (device.used_bytes > device.memory_limit_bytes ? " over" : "") +
          (device.bypass_suspected ? " BYPASS?" : "") +
          (device.memory_waits > 0
@@ -54,11 +59,18 @@ std::string Memory(const protocol::ShareDevice& device) {
               : "");
 }
 
-// "12 GiB", "20 GiB (up to 1.5x)": where the agent overcommits, so many times what there is.
+// "12 GiB", "8 GiB (limits 24 GiB)": what is set aside, and where that is less the limits;
+// "0 B (limits 20 GiB, up to 1.5x)": of shares that have nothing set aside, so many times the GPU.
 std::string Promised(const protocol::DeviceStatus& device) {
-  return FormatBytes(device.promised_bytes) +
-         (device.overcommit > 1 ? " (up to " + protocol::FormatRatio(device.overcommit) + "x)"
-                                : "");
+  std::string more;
+  if (device.limit_bytes > device.promised_bytes) {
+    more = "limits " + FormatBytes(device.limit_bytes);
+  }
+  if (device.overcommit > 1) {
+    more += (more.empty() ? "" : ", ") + std::string("up to ") +
+            protocol::FormatRatio(device.overcommit) + "x";
+  }
+  return FormatBytes(device.promised_bytes) + (more.empty() ? "" : " (" + more + ")");
 }
 
 // "0.25-1", and what else is not as with everybody: "0.25-1 priority 10 gang".
@@ -163,14 +175,20 @@ std::string ShareTable(const std::vector<protocol::ShareStatus>& shares) {
 }
 
 std::string DeviceTable(const std::vector<protocol::DeviceStatus>& devices) {
+  const bool lends = std::ranges::any_of(
+      devices, [](const auto& device) { return device.limit_bytes > device.promised_bytes; });
   std::vector<Row> rows = {{"GPU", "NAME", "MEMORY", "PROMISED", "OTHERS", "COMPUTE PROMISED",
                             "GPU TIME", "TIME OF OTHERS", "SHARES", "UUID"}};
+  if (lends) rows.front().insert(rows.front().begin() + kAfterPromised, "BORROWED");
   for (const protocol::DeviceStatus& device : devices) {
     rows.push_back({std::to_string(device.index), device.name, FormatBytes(device.total_bytes),
                     Promised(device), FormatBytes(device.foreign_bytes),
                     FormatFraction(device.promised_request), Percent(device.busy),
                     device.others ? Percent(*device.others) : "-", std::to_string(device.shares),
                     device.uuid});
+    if (lends) {
+      rows.back().insert(rows.back().begin() + kAfterPromised, FormatBytes(device.borrowed_bytes));
+    }
   }
   // One NVML serves all devices.
   int64_t silent_ms = 0;

@@ -30,6 +30,12 @@ TEST(TablesTest, HowGpusReachEachOther) {
   devices[0].promised_bytes = 20 * kGiB;
   devices[0].overcommit = 1.5;
   EXPECT_NE(DeviceTable(devices).find("20 GiB (up to 1.5x)"), std::string::npos);
+  EXPECT_EQ(DeviceTable(devices).find("BORROWED"), std::string::npos);
+  devices[0].limit_bytes = 24 * kGiB;
+  devices[0].borrowed_bytes = 3 * kGiB;
+  EXPECT_NE(DeviceTable(devices).find("20 GiB (limits 24 GiB, up to 1.5x)  3 GiB     0 B"),
+            std::string::npos)
+      << DeviceTable(devices);
   devices.resize(1);
   EXPECT_EQ(DeviceTable(devices).find("LINKS"), std::string::npos);
 }
@@ -60,7 +66,7 @@ TEST(TablesTest, AShare) {
   share.name = "train";
   protocol::ShareDevice& device = share.devices.emplace_back();
   device.used_bytes = 3 * kGiB;
-  device.memory_limit_bytes = 4 * kGiB;
+  device.memory_limit_bytes = device.memory_request_bytes = 4 * kGiB;
   device.overhead_bytes = 512 * kMiB;
   device.compute_request = {250'000};
   device.compute_limit = Fraction::One();
@@ -74,6 +80,9 @@ TEST(TablesTest, AShare) {
   device.memory_waits = 1;
   device.memory_waiting_ns = 12'900'000'000;
   EXPECT_NE(ShareTable({share}).find("3 GiB / 4 GiB (512 MiB) waits 12 s  "), std::string::npos);
+  device.memory_request_bytes = kGiB;
+  EXPECT_NE(ShareTable({share}).find("3 GiB / 4 GiB (512 MiB) request 1 GiB waits 12 s  "),
+            std::string::npos);
   device.priority = -5;
   share.runs_as_gang = true;
   EXPECT_NE(ShareTable({share}).find("  0.25-1 priority -5 gang  "), std::string::npos);
@@ -84,7 +93,7 @@ TEST(TablesTest, WhatTheAuditFoundIsMarkedAndExplained) {
   share.name = "x";
   protocol::ShareDevice& device = share.devices.emplace_back();
   device.used_bytes = 6 * kGiB;
-  device.memory_limit_bytes = 4 * kGiB;
+  device.memory_limit_bytes = device.memory_request_bytes = 4 * kGiB;
   device.overhead_bytes = 5 * kGiB;
   device.bypass_suspected = true;
   const std::string table = ShareTable({share});

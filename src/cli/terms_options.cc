@@ -100,11 +100,32 @@ Status CheckOrder(const std::optional<Fraction>& request, const std::optional<Fr
                            "; raise the limit or lower the request");
 }
 
+// A size and a part of a device are compared by the agent, which knows the device.
+Status CheckMemoryOrder(const std::optional<protocol::MemorySize>& request,
+                        const std::optional<protocol::MemorySize>& limit,
+                        const std::string& where) {
+  if (!request || !limit) return {};
+  const bool parts = request->part > Fraction::Zero() && limit->part > Fraction::Zero();
+  const bool sizes = request->part == Fraction::Zero() && limit->part == Fraction::Zero();
+  if (!(parts && limit->part < request->part) && !(sizes && limit->bytes < request->bytes)) {
+    return {};
+  }
+  return Fail("usage", "--memory " + FormatMemorySize(*limit) + where +
+                           " is below --memory-request " + FormatMemorySize(*request) +
+                           "; raise the limit or lower the request");
+}
+
 }  // namespace
 
 void AddTermsOptions(CLI::App* app, RawTerms* raw, const RawTerms& without) {
-  app->add_option("--memory", raw->memory,
-                  "Device memory the share may hold, e.g. 512MiB or 4GiB" + without.memory)
+  app->add_option(
+         "--memory", raw->memory,
+         "Device memory the share may hold, e.g. 512MiB, 4GiB or 25% of the GPU's" + without.memory)
+      ->option_text("SIZE");
+  app->add_option("--memory-request", raw->memory_request,
+                  "The part of it that is set aside for the share; the rest it takes while the GPU "
+                  "has it (--on-full)" +
+                      without.memory_request)
       ->option_text("SIZE");
   app->add_option("--compute", raw->compute,
                   "Part of the GPU's time it gets whenever it wants it" + without.compute)
@@ -143,9 +164,12 @@ Status ReadTermsOptions(const CLI::App& app, const RawTerms& raw, ShareChange* t
   auto read = [&](const char* flag, const std::string& text, auto parse, auto common, auto single) {
     if (ok && app.count(flag) > 0) ok = ReadOption(flag, text, parse, terms, common, single);
   };
-  auto bytes = [](const std::string& text) { return ParseBytes(text); };
+  auto size = [](const std::string& text) { return protocol::ParseMemorySize(text); };
+  auto size_or_none = [](const std::string& text) { return protocol::ParseMemoryRequest(text); };
   auto fraction = [](const std::string& text) { return ParseFraction(text); };
-  read("--memory", raw.memory, bytes, &ShareChange::memory_bytes, &TermsOnGpu::memory_bytes);
+  read("--memory", raw.memory, size, &ShareChange::memory, &TermsOnGpu::memory);
+  read("--memory-request", raw.memory_request, size_or_none, &ShareChange::memory_request,
+       &TermsOnGpu::memory_request);
   read("--compute", raw.compute, fraction, &ShareChange::compute_request,
        &TermsOnGpu::compute_request);
   read("--compute-limit", raw.compute_limit, ParseLimit, &ShareChange::compute_limit,
@@ -164,12 +188,17 @@ Status ReadTermsOptions(const CLI::App& app, const RawTerms& raw, ShareChange* t
     if (!gang) return Fail("usage", "--gang: " + gang.error().message);
     terms->gang = *gang;
   }
+  if (ok) ok = CheckMemoryOrder(terms->memory_request, terms->memory, "");
   if (ok) ok = CheckOrder(terms->compute_request, terms->compute_limit, "");
   for (const TermsOnGpu& on : terms->on) {
     if (!ok) break;
     const auto& request = on.compute_request ? on.compute_request : terms->compute_request;
     const auto& limit = on.compute_limit ? on.compute_limit : terms->compute_limit;
     ok = CheckOrder(request, limit, " on GPU " + on.gpu);
+    if (ok) {
+      ok = CheckMemoryOrder(on.memory_request ? on.memory_request : terms->memory_request,
+                            on.memory ? on.memory : terms->memory, " on GPU " + on.gpu);
+    }
   }
   return ok;
 }

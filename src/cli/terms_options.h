@@ -18,6 +18,7 @@ namespace prorata::cli {
 // As typed.
 struct RawTerms {
   std::string memory;
+  std::string memory_request;
   std::string compute;
   std::string compute_limit;
   std::string weight;

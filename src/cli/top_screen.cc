@@ -173,8 +173,10 @@ Line RowLine(const std::vector<Column>& columns, const TopRow& row, bool utf8) {
       Add(&line, Bar({on.achieved, on.entitled, on.compute_limit.value()}, column.columns,
                      Style::kGood, utf8));
     } else if (column.id == Column::kMemoryBar) {
-      Add(&line, Bar({PartOf(on.used_bytes, on.memory_limit_bytes)}, column.columns,
-                     over ? Style::kBad : Style::kGood, utf8));
+      const bool borrows = on.memory_request_bytes < on.memory_limit_bytes;
+      const double request = PartOf(on.memory_request_bytes, on.memory_limit_bytes);
+      Add(&line, Bar({PartOf(on.used_bytes, on.memory_limit_bytes), borrows ? request : -1},
+                     column.columns, over ? Style::kBad : Style::kGood, utf8));
     } else {
       const std::string text = Text(column.id, row);
       Style style = Style::kPlain;

@@ -40,7 +40,7 @@ protocol::ShareStatus Share(const std::string& name, double busy) {
   on.achieved = busy;
   on.entitled = 0.5;
   on.used_bytes = kGiB;
-  on.memory_limit_bytes = 4 * kGiB;
+  on.memory_limit_bytes = on.memory_request_bytes = 4 * kGiB;
   on.compute_limit = Fraction::One();
   return share;
 }

@@ -19,7 +19,7 @@ protocol::ShareStatus Share(const std::string& name, double busy, uint64_t used_
   on.index = gpu;
   on.achieved = busy;
   on.used_bytes = used_gib * kGiB;
-  on.memory_limit_bytes = 4 * kGiB;
+  on.memory_limit_bytes = on.memory_request_bytes = 4 * kGiB;
   on.compute_limit = Fraction::One();
   return share;
 }

@@ -13,29 +13,31 @@ constexpr size_t kNobody = std::numeric_limits<size_t>::max();
 MemoryAdmission::MemoryAdmission(std::vector<uint64_t> capacity_bytes, const Options& options)
     : capacity_(std::move(capacity_bytes)), options_(options), random_(options.seed) {}
 
-// What nobody else can have. (A guaranteed share may hold more than a limit that was lowered.)
-uint64_t MemoryAdmission::Taken(const Share& share, size_t device) {
-  const uint64_t held = share.held[device];
-  return share.terms.guaranteed ? std::max(share.terms.limit_bytes[device], held) : held;
+MemoryAdmission::Share MemoryAdmission::Made(const Terms& terms,
+                                             std::span<const uint64_t> held) const {
+  Share share{terms, std::vector<uint64_t>(capacity_.size(), 0)};
+  share.terms.request_bytes.resize(capacity_.size(), 0);
+  std::copy(held.begin(), held.end(), share.held.begin());
+  return share;
 }
 
-// What is left for elastic shares on each device; below 0 where a capacity shrank.
+// What is neither held nor set aside on each device; below 0 where a capacity shrank.
 std::vector<int64_t> MemoryAdmission::Free() const {
   std::vector<int64_t> free(capacity_.begin(), capacity_.end());
   for (const auto& [key, share] : shares_) {
     for (size_t device = 0; device < free.size(); ++device) {
-      free[device] -= static_cast<int64_t>(Taken(share, device));
+      free[device] -= static_cast<int64_t>(share.taken(device));
     }
   }
   return free;
 }
 
-// The most that elastic shares can ever hold of each device.
-std::vector<int64_t> MemoryAdmission::Reach(const std::vector<int64_t>& free) const {
-  std::vector<int64_t> reach = free;
+// The most that can ever be borrowed of each device.
+std::vector<int64_t> MemoryAdmission::Reach() const {
+  std::vector<int64_t> reach(capacity_.begin(), capacity_.end());
   for (const auto& [key, share] : shares_) {
-    for (size_t device = 0; device < reach.size() && !share.terms.guaranteed; ++device) {
-      reach[device] += static_cast<int64_t>(share.held[device]);
+    for (size_t device = 0; device < reach.size(); ++device) {
+      reach[device] -= static_cast<int64_t>(share.request(device));
     }
   }
   return reach;
@@ -43,13 +45,12 @@ std::vector<int64_t> MemoryAdmission::Reach(const std::vector<int64_t>& free) co
 
 // Whether no share that waits was promised more than it can ever be given.
 bool MemoryAdmission::WithinReach() const {
-  const std::vector<int64_t> reach = Reach(Free());
+  const std::vector<int64_t> reach = Reach();
   return std::ranges::all_of(shares_, [&](const auto& entry) {
-    const Terms& terms = entry.second.terms;
+    const Share& share = entry.second;
     for (size_t device = 0; device < reach.size(); ++device) {
-      const auto limit = static_cast<int64_t>(terms.limit_bytes[device]);
-      if (!terms.guaranteed && terms.on_full == OnFull::kWait && limit > reach[device])
-        return false;
+      const auto most = static_cast<int64_t>(share.most(device));
+      if (share.terms.on_full == OnFull::kWait && most > 0 && most > reach[device]) return false;
     }
     return true;
   });
@@ -60,19 +61,17 @@ bool MemoryAdmission::Finishable(const Share& share, const std::vector<int64_t>&
                                  const std::vector<int64_t>& reach) {
   if (share.terms.on_full == OnFull::kFail) return true;
   for (size_t device = 0; device < free.size(); ++device) {
-    const auto limit = static_cast<int64_t>(share.terms.limit_bytes[device]);
-    const auto need = std::min(limit, reach[device]) - static_cast<int64_t>(share.held[device]);
+    const auto most = static_cast<int64_t>(share.most(device));
+    const auto need = std::min(most, reach[device]) - static_cast<int64_t>(share.borrowed(device));
     if (need > 0 && need > free[device]) return false;
   }
   return true;
 }
 
 bool MemoryAdmission::SafeFrom(std::vector<int64_t> free) const {
-  const std::vector<int64_t> reach = Reach(free);
+  const std::vector<int64_t> reach = Reach();
   std::vector<const Share*> left;
-  for (const auto& [key, share] : shares_) {
-    if (!share.terms.guaranteed) left.push_back(&share);
-  }
+  for (const auto& [key, share] : shares_) left.push_back(&share);
   while (!left.empty()) {
     const auto ended = std::partition(left.begin(), left.end(), [&](const Share* share) {
       return !Finishable(*share, free, reach);
@@ -80,7 +79,7 @@ bool MemoryAdmission::SafeFrom(std::vector<int64_t> free) const {
     if (ended == left.end()) return false;
     for (auto share = ended; share != left.end(); ++share) {
       for (size_t device = 0; device < free.size(); ++device) {
-        free[device] += static_cast<int64_t>((*share)->held[device]);
+        free[device] += static_cast<int64_t>((*share)->borrowed(device));
       }
     }
     left.erase(ended, left.end());
@@ -91,9 +90,7 @@ bool MemoryAdmission::SafeFrom(std::vector<int64_t> free) const {
 bool MemoryAdmission::Safe() const { return SafeFrom(Free()); }
 
 bool MemoryAdmission::Add(Key key, const Terms& terms, std::span<const uint64_t> held) {
-  Share share{terms, std::vector<uint64_t>(capacity_.size(), 0)};
-  std::copy(held.begin(), held.end(), share.held.begin());
-  if (!shares_.try_emplace(key, std::move(share)).second) return false;
+  if (!shares_.try_emplace(key, Made(terms, held)).second) return false;
   const std::vector<int64_t> free = Free();
   const bool fits = std::ranges::all_of(free, [](int64_t bytes) { return bytes >= 0; });
   // What an agent before us left is taken as it is: its programs run.
@@ -117,20 +114,22 @@ bool MemoryAdmission::SetTerms(Key key, const Terms& terms) {
   const bool was_safe = Safe(), was_within_reach = WithinReach();
   const Share before = found->second;
   Share& share = found->second;
-  share.terms = terms;
+  share = Made(terms, before.held);
   const std::vector<int64_t> free = Free();
-  const bool fits = std::ranges::all_of(free, [](int64_t bytes) { return bytes >= 0; });
-  if ((!fits && terms.guaranteed) || (was_safe && !SafeFrom(free)) ||
-      (was_within_reach && !WithinReach())) {
+  bool fits = true;  // what more is set aside
+  for (size_t device = 0; device < free.size(); ++device) {
+    fits &= free[device] >= 0 || share.taken(device) <= before.taken(device);
+  }
+  if (!fits || (was_safe && !SafeFrom(free)) || (was_within_reach && !WithinReach())) {
     share = before;
     return false;
   }
   return true;
 }
 
-// Whether the state stays safe when the share comes to hold `bytes`.
+// Whether the state stays safe when the share comes to hold `bytes`, more than it has.
 bool MemoryAdmission::Fits(const Share& share, size_t device, uint64_t bytes) const {
-  const auto more = static_cast<int64_t>(bytes - share.held[device]);
+  const auto more = static_cast<int64_t>(bytes - share.taken(device));
   std::vector<int64_t> free = Free();
   if (free[device] < more) return false;
   // The share itself may be the one that can end first: what it is given comes back with it.
@@ -147,8 +146,9 @@ bool MemoryAdmission::Fits(const Share& share, size_t device, uint64_t bytes) co
 bool MemoryAdmission::Leads(const Waiter& first, int64_t now_ns) const {
   const bool long_enough = first.bypasses >= options_.most_bypasses ||
                            now_ns - first.since_ns >= options_.longest_bypass_ns;
-  return options_.order == WaitOrder::kFifo && long_enough &&
-         static_cast<int64_t>(first.bytes) <= Reach(Free())[first.device];
+  const auto beyond = static_cast<int64_t>(first.bytes) -
+                      static_cast<int64_t>(shares_.at(first.share).request(first.device));
+  return options_.order == WaitOrder::kFifo && long_enough && beyond <= Reach()[first.device];
 }
 
 // Whether a request may be served before the first in line.
@@ -156,8 +156,11 @@ bool MemoryAdmission::MayPass(const Share& share, Ticket ticket, int64_t now_ns)
   if (queue_.empty() || queue_.front().ticket == ticket || !Leads(queue_.front(), now_ns)) {
     return true;
   }
-  const bool holds = std::ranges::any_of(share.held, [](uint64_t bytes) { return bytes > 0; });
-  return holds && share.terms.on_full == OnFull::kWait;
+  if (share.terms.on_full != OnFull::kWait) return false;
+  for (size_t device = 0; device < capacity_.size(); ++device) {
+    if (share.borrowed(device) > 0) return true;
+  }
+  return false;
 }
 
 // Up to a multiple of the chunk where that is safe too; the request was found to fit.
@@ -184,9 +187,8 @@ MemoryAdmission::Verdict MemoryAdmission::Request(Key key, Ticket ticket, size_t
     return Verdict::kOverLimit;
   }
   Share& share = found->second;
-  if (bytes <= share.held[device]) return Verdict::kGiven;
-  if (share.terms.guaranteed) {
-    share.held[device] = bytes;
+  if (bytes <= share.taken(device)) {
+    share.held[device] = std::max(share.held[device], bytes);
     return Verdict::kGiven;
   }
   // A share's own earlier requests go first: else its threads would overtake each other for ever.
@@ -220,6 +222,13 @@ void MemoryAdmission::GiveBack(Key key, size_t device, uint64_t bytes) {
   held = std::min(held, bytes);
 }
 
+void MemoryAdmission::Acknowledge(Key key, size_t device, uint64_t bytes) {
+  const auto found = shares_.find(key);
+  if (found == shares_.end()) return;
+  uint64_t& held = found->second.held[device];
+  held = std::max(held, bytes);
+}
+
 // The place in the queue of the request to serve now.
 size_t MemoryAdmission::Next(int64_t now_ns) {
   const std::vector<int64_t> free = Free();
@@ -227,7 +236,8 @@ size_t MemoryAdmission::Next(int64_t now_ns) {
   for (size_t i = 0; i < queue_.size(); ++i) {
     const Waiter& waiter = queue_[i];
     const Share& share = shares_.at(waiter.share);
-    if (waiter.bytes <= share.held[waiter.device]) return i;  // a member of it was given enough
+    // It has so much by now: a member of it was given enough, or its request was raised.
+    if (waiter.bytes <= share.taken(waiter.device)) return i;
     if (!MayPass(share, waiter.ticket, now_ns) || !Fits(share, waiter.device, waiter.bytes)) {
       continue;
     }
@@ -242,7 +252,7 @@ size_t MemoryAdmission::Next(int64_t now_ns) {
   return *std::ranges::max_element(possible, {}, [&](size_t i) {
     const Share& share = shares_.at(queue_[i].share);
     const size_t device = queue_[i].device;
-    const auto lacks = static_cast<int64_t>(share.terms.limit_bytes[device] - share.held[device]);
+    const auto lacks = static_cast<int64_t>(share.terms.limit_bytes[device] - share.taken(device));
     return lacks <= free[device] ? lacks : free[device] - lacks;
   });
 }
@@ -255,10 +265,8 @@ std::vector<MemoryAdmission::Ticket> MemoryAdmission::Decide(int64_t now_ns) {
     const Waiter waiter = queue_[next];
     queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(next));
     Share& share = shares_.at(waiter.share);
-    if (waiter.bytes > share.held[waiter.device]) {
-      share.held[waiter.device] = waiter.bytes;
-      CountBypass(waiter.ticket);
-    }
+    if (waiter.bytes > share.taken(waiter.device)) CountBypass(waiter.ticket);
+    share.held[waiter.device] = std::max(share.held[waiter.device], waiter.bytes);
     served.push_back(waiter.ticket);
   }
 }
@@ -266,7 +274,7 @@ std::vector<MemoryAdmission::Ticket> MemoryAdmission::Decide(int64_t now_ns) {
 uint64_t MemoryAdmission::held(Key key, size_t device) const {
   const auto found = shares_.find(key);
   if (found == shares_.end()) return 0;
-  return Taken(found->second, device);
+  return found->second.taken(device);
 }
 
 uint64_t MemoryAdmission::limit(Key key, size_t device) const {
@@ -276,6 +284,17 @@ uint64_t MemoryAdmission::limit(Key key, size_t device) const {
 
 uint64_t MemoryAdmission::free_bytes(size_t device) const {
   return static_cast<uint64_t>(std::max<int64_t>(0, Free()[device]));
+}
+
+uint64_t MemoryAdmission::borrowed_bytes(size_t device) const {
+  uint64_t sum = 0;
+  for (const auto& [key, share] : shares_) sum += share.borrowed(device);
+  return sum;
+}
+
+bool MemoryAdmission::AnyMayBorrow(size_t device) const {
+  return std::ranges::any_of(shares_,
+                             [device](const auto& entry) { return entry.second.most(device) > 0; });
 }
 
 }  // namespace prorata::policy

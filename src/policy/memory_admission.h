@@ -10,34 +10,40 @@
 // after those before it have ended. For one device the greedy order is exact; for several the same
 // with vectors.
 //
-// Two things decide what a share may still ask for:
-//   guaranteed  its whole limit is set aside when it is made; it never competes, and is not part of
-//               the state below. For programs that never end: the banker counts on holders to end.
-//   elastic     it is given memory as it asks. `kFail`: where there is none, the answer is "no" at
-//               once, so it never waits and the banker need not save anything for it. `kWait`: it
-//               may ask for all of its limit and wait for it.
+// Each share has a request and a limit on each device, as CPU memory has in Kubernetes:
+//   up to the request  set aside for it when it is made: given at once, whatever others do;
+//   up to the limit    given while the device has it. Where it has not, `kFail` is refused at once,
+//                      so it never waits and the banker need not save anything for it; `kWait`
+//                      waits.
+// The banker sees only what is *borrowed*, held beyond the requests: it counts on it to come back,
+// never on what is set aside. So a share whose request is its limit competes with nobody (for
+// programs that never end), one whose request is 0 has nothing of its own, and both are the one
+// rule. What all can borrow together, the *reach*, is the capacity less all requests.
 //
 // Who is next. Requests wait in line, the first come first, and of those that can be served the one
 // that fits best into what is free is served: that wastes least. But the first in line is passed
 // only most_bypasses times, and only while it is younger than longest_bypass. After that the
-// first *leads*: until it is served, only shares that already hold
+// first *leads*: until it is served, only shares that already borrow
 // memory and may wait are given more (they must end for the leader to be served); what is freed
 // otherwise is kept for it. Since the holders are fewer each time one ends, everybody is served as
 // long as holders end: nobody starves. The orders kBestFit, kRecent and kRandom choose differently
 // among waiting requests and have no leader; they are here to be compared with.
 //
 // What stays true after every call (capacities left alone):
-//   1. per device, what elastic shares hold is at most the capacity less the guaranteed limits;
+//   1. per device, what is borrowed is at most the reach, and less by what is set aside and unused:
+//      request or holding, the larger of each share, add up to at most the capacity;
 //   2. no share holds more than its limit;
-//   3. the state is safe.
+//   3. the state is safe;
+//   4. what a share asks for within its request is given at once.
 // A capacity that shrinks (other programs take memory) may break 1 and 3 until memory comes back;
-// then nothing is given that would make it worse. A share whose limit is beyond a shrunk capacity
-// counts as one that asks for all there is: what it asks beyond that waits for the capacity, leads
-// nobody, and makes nobody else wait.
+// then nothing beyond the requests is given that would make it worse. A share whose limit is beyond
+// a shrunk reach counts as one that asks for all there is: what it asks beyond that waits for the
+// capacity, leads nobody, and makes nobody else wait.
 //
 // Sizes are bytes, times nanoseconds on one clock that never goes back. Not thread-safe. A call
 // costs at most O(devices * shares^2).
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <random>
@@ -64,8 +70,8 @@ class MemoryAdmission {
     uint64_t seed = 1;  // kRandom
   };
   struct Terms {
-    std::vector<uint64_t> limit_bytes;  // per device; 0: the share is not on it
-    bool guaranteed = false;
+    std::vector<uint64_t> limit_bytes;         // per device; 0: the share is not on it
+    std::vector<uint64_t> request_bytes = {};  // per device, at most the limit; empty: none
     OnFull on_full = OnFull::kFail;
   };
   enum class Verdict : uint8_t {
@@ -82,15 +88,15 @@ class MemoryAdmission {
   void SetCapacity(size_t device, uint64_t bytes) { capacity_[device] = bytes; }
   uint64_t capacity(size_t device) const { return capacity_[device]; }
 
-  // False, and nothing changed: guaranteed limits and what elastic shares hold would not fit, or an
-  // elastic limit is beyond what can ever be given. `held` (elastic shares): what it holds already,
-  // from a state that an agent before us left.
+  // False, and nothing changed: its requests cannot be set aside beside what others have or
+  // borrowed, or a share that waits could not be sure of its limit any more (the new one's, too).
+  // `held`: what it holds already, from a state that an agent before us left.
   bool Add(Key share, const Terms& terms, std::span<const uint64_t> held = {});
   // All it holds comes back, and its waiting requests are gone.
   void Remove(Key share);
-  // New limits and manners of a share. A limit may fall below what is held; nothing is
-  // taken, and nothing given before it is below again. False, and nothing changed, as for Add; when
-  // waiters could no longer all be served; and while a request of the share for more than its new
+  // New terms of a share. Limit and request may fall below what is held; nothing is taken, and
+  // nothing given before it is below the limit again; what is above the request is borrowed then.
+  // False, and nothing changed, as for Add; and while a request of the share for more than its new
   // limit waits: cancel that first, or it would be served beyond the limit.
   bool SetTerms(Key share, const Terms& terms);
 
@@ -104,17 +110,23 @@ class MemoryAdmission {
   bool Amend(Ticket ticket, uint64_t bytes);
   // The share gives back what it does not use, down to `bytes`. More than it holds: nothing.
   void GiveBack(Key share, size_t device, uint64_t bytes);
+  // The share holds at least `bytes`, whoever gave it: found by an audit, or within its request.
+  void Acknowledge(Key share, size_t device, uint64_t bytes);
 
   // The waiting requests that are served now, in order; they wait no longer. Time alone never
   // serves anybody: call it after Remove, GiveBack, Cancel, SetTerms, SetCapacity, and a Request
   // that waits.
   std::vector<Ticket> Decide(int64_t now_ns);
 
-  // What it was given, or what is set aside for it.
+  // What it was given or has set aside, whichever is more: what nobody else can have.
   uint64_t held(Key share, size_t device) const;
   uint64_t limit(Key share, size_t device) const;
-  // Not held by elastic shares and not set aside; 0 while the capacity is exceeded.
+  // Neither held nor set aside; 0 while the capacity is exceeded.
   uint64_t free_bytes(size_t device) const;
+  // What shares hold beyond their requests together.
+  uint64_t borrowed_bytes(size_t device) const;
+  // Whether any share may borrow: else the capacity matters to Add and SetTerms alone.
+  bool AnyMayBorrow(size_t device) const;
   size_t waiting() const { return queue_.size(); }
   bool Safe() const;
 
@@ -122,6 +134,14 @@ class MemoryAdmission {
   struct Share {
     Terms terms;
     std::vector<uint64_t> held;
+
+    uint64_t request(size_t device) const { return terms.request_bytes[device]; }
+    uint64_t taken(size_t device) const { return std::max(held[device], request(device)); }
+    uint64_t borrowed(size_t device) const { return taken(device) - request(device); }
+    // The most that it may borrow.
+    uint64_t most(size_t device) const {
+      return terms.limit_bytes[device] - std::min(terms.limit_bytes[device], request(device));
+    }
   };
   struct Waiter {
     Ticket ticket;
@@ -132,9 +152,9 @@ class MemoryAdmission {
     uint32_t bypasses = 0;
   };
 
-  static uint64_t Taken(const Share& share, size_t device);
+  Share Made(const Terms& terms, std::span<const uint64_t> held) const;
   std::vector<int64_t> Free() const;
-  std::vector<int64_t> Reach(const std::vector<int64_t>& free) const;
+  std::vector<int64_t> Reach() const;
   static bool Finishable(const Share& share, const std::vector<int64_t>& free,
                          const std::vector<int64_t>& reach);
   bool WithinReach() const;

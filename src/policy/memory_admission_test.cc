@@ -24,8 +24,8 @@ Terms Waiting(std::vector<uint64_t> limits) {
   return {.limit_bytes = std::move(limits), .on_full = OnFull::kWait};
 }
 Terms Failing(std::vector<uint64_t> limits) { return {.limit_bytes = std::move(limits)}; }
-Terms Guaranteed(std::vector<uint64_t> limits) {
-  return {.limit_bytes = std::move(limits), .guaranteed = true};
+Terms Guaranteed(const std::vector<uint64_t>& limits) {
+  return {.limit_bytes = limits, .request_bytes = limits};
 }
 
 // The deadlock of the literature: 5 GiB, two programs with a limit of 4 that take 2 and then 2
@@ -72,6 +72,118 @@ TEST(MemoryAdmission, GuaranteedMemoryIsSetAside) {
   EXPECT_EQ(admission.Request(2, 1, 0, 6, 0), Verdict::kGiven);
   EXPECT_FALSE(admission.Add(3, Guaranteed({1})));  // its memory is in use
   EXPECT_EQ(admission.Request(1, 2, 0, 4, 0), Verdict::kGiven);
+}
+
+// 16, and two with a request of 4 and a limit of 12.
+TEST(MemoryAdmission, WithinItsRequestEachIsGivenAtOnceAndTheRestWhileItIsThere) {
+  for (const OnFull on_full : {OnFull::kFail, OnFull::kWait}) {
+    MemoryAdmission admission({16}, Exact());
+    const Terms terms{.limit_bytes = {12}, .request_bytes = {4}, .on_full = on_full};
+    const Verdict full = on_full == OnFull::kFail ? Verdict::kFull : Verdict::kWaits;
+    ASSERT_TRUE(admission.Add(1, terms));
+    ASSERT_TRUE(admission.Add(2, terms));
+    EXPECT_EQ(admission.free_bytes(0), 8u);
+    EXPECT_EQ(admission.Request(1, 1, 0, 12, 0), Verdict::kGiven);
+    EXPECT_EQ(admission.borrowed_bytes(0), 8u);
+    EXPECT_EQ(admission.Request(2, 2, 0, 5, 0), full);
+    // One of its requests waits: another within 4 does not.
+    EXPECT_EQ(admission.Request(2, 3, 0, 4, 0), Verdict::kGiven);
+    EXPECT_EQ(admission.Request(1, 4, 0, 13, 0), Verdict::kOverLimit);
+    admission.GiveBack(1, 0, 0);
+    EXPECT_EQ(admission.held(1, 0), 4u) << "set aside for it";
+    EXPECT_EQ(admission.Decide(0).size(), on_full == OnFull::kWait ? 1u : 0u);
+    EXPECT_EQ(admission.Request(2, 5, 0, 12, 0), Verdict::kGiven);
+    EXPECT_EQ(admission.Request(1, 6, 0, 4, 0), Verdict::kGiven);
+    EXPECT_EQ(admission.Request(1, 7, 0, 5, 0), full);
+  }
+}
+
+// Each waits only for what the other borrowed; a request that is used never comes back.
+TEST(MemoryAdmission, TheBankerCountsOnWhatIsBorrowedAlone) {
+  MemoryAdmission admission({16}, Exact());
+  const Terms terms{.limit_bytes = {12}, .request_bytes = {4}, .on_full = OnFull::kWait};
+  ASSERT_TRUE(admission.Add(1, terms));
+  ASSERT_TRUE(admission.Add(2, terms));
+  EXPECT_EQ(admission.Request(1, 1, 0, 7, 0), Verdict::kGiven);
+  // 5 are free; given 5 of them, neither could be sure of 12 before the other ends.
+  EXPECT_EQ(admission.Request(2, 2, 0, 9, 0), Verdict::kWaits);
+  EXPECT_EQ(admission.Request(1, 3, 0, 12, 0), Verdict::kGiven);
+  // A third whose request is used for ever is no reason to wait, nor one to hope.
+  EXPECT_FALSE(admission.Add(3, Guaranteed({1})));
+  admission.GiveBack(1, 0, 4);
+  EXPECT_EQ(admission.Decide(0), std::vector<uint64_t>{2});
+  EXPECT_FALSE(admission.Add(3, Guaranteed({1}))) << "each waits for 8 of 8 beyond the requests";
+}
+
+// Only what is borrowed must come back for a leader; a share that uses its request is no holder.
+TEST(MemoryAdmission, WhoUsesItsRequestAloneDoesNotPassALeader) {
+  auto options = Exact();
+  options.most_bypasses = 0;
+  MemoryAdmission admission({16}, options);
+  ASSERT_TRUE(
+      admission.Add(1, {.limit_bytes = {5}, .request_bytes = {4}, .on_full = OnFull::kWait}));
+  ASSERT_TRUE(admission.Add(2, Waiting({6})));
+  ASSERT_TRUE(admission.Add(3, Waiting({8})));
+  EXPECT_EQ(admission.Request(1, 1, 0, 4, 0), Verdict::kGiven);
+  EXPECT_EQ(admission.Request(2, 2, 0, 6, 0), Verdict::kGiven);
+  EXPECT_EQ(admission.Request(3, 3, 0, 8, 0), Verdict::kWaits);  // 6 are free
+  EXPECT_EQ(admission.Request(1, 4, 0, 5, 0), Verdict::kWaits);
+  admission.Remove(2);
+  EXPECT_EQ(admission.Decide(0), (std::vector<uint64_t>{3, 4}));
+}
+
+// What it waits for beyond its request is within reach: it leads.
+TEST(MemoryAdmission, AShareWithARequestLeads) {
+  auto options = Exact();
+  options.most_bypasses = 0;
+  MemoryAdmission admission({16}, options);
+  ASSERT_TRUE(
+      admission.Add(1, {.limit_bytes = {12}, .request_bytes = {8}, .on_full = OnFull::kWait}));
+  ASSERT_TRUE(
+      admission.Add(2, {.limit_bytes = {8}, .request_bytes = {4}, .on_full = OnFull::kWait}));
+  ASSERT_TRUE(admission.Add(3, Waiting({1})));
+  EXPECT_EQ(admission.Request(2, 1, 0, 6, 0), Verdict::kGiven);
+  EXPECT_EQ(admission.Request(1, 2, 0, 12, 0), Verdict::kWaits);
+  EXPECT_EQ(admission.Request(3, 3, 0, 1, 0), Verdict::kWaits);
+  EXPECT_EQ(admission.Request(1, 4, 0, 8, 0), Verdict::kGiven) << "its own request leads nobody";
+}
+
+TEST(MemoryAdmission, WhatAShareIsFoundToHoldIsNobodyElses) {
+  MemoryAdmission admission({16}, Exact());
+  ASSERT_TRUE(admission.Add(1, {.limit_bytes = {12}, .request_bytes = {4}}));
+  ASSERT_TRUE(admission.Add(2, {.limit_bytes = {12}, .request_bytes = {4}}));
+  admission.Acknowledge(1, 0, 3);
+  EXPECT_EQ(admission.free_bytes(0), 8u) << "within its request";
+  admission.Acknowledge(1, 0, 10);
+  EXPECT_EQ(admission.free_bytes(0), 2u);
+  admission.Acknowledge(1, 0, 5);
+  EXPECT_EQ(admission.held(1, 0), 10u);
+  EXPECT_EQ(admission.Request(2, 1, 0, 7, 0), Verdict::kFull);
+  EXPECT_EQ(admission.Request(2, 2, 0, 6, 0), Verdict::kGiven);
+}
+
+TEST(MemoryAdmission, RequestsMove) {
+  MemoryAdmission admission({16}, Exact());
+  ASSERT_TRUE(admission.Add(1, {.limit_bytes = {12}, .request_bytes = {4}}));
+  ASSERT_TRUE(admission.Add(2, {.limit_bytes = {12}, .request_bytes = {4}}));
+  EXPECT_EQ(admission.Request(1, 1, 0, 10, 0), Verdict::kGiven);
+  EXPECT_FALSE(admission.SetTerms(2, {.limit_bytes = {12}, .request_bytes = {7}}));
+  EXPECT_EQ(admission.held(2, 0), 4u);
+  EXPECT_TRUE(admission.SetTerms(2, {.limit_bytes = {12}, .request_bytes = {6}}));
+  EXPECT_EQ(admission.Request(2, 2, 0, 6, 0), Verdict::kGiven);
+  EXPECT_EQ(admission.Request(2, 3, 0, 7, 0), Verdict::kFull);
+  // Lowered below what is held: the rest is borrowed, and comes back when it is given back.
+  EXPECT_TRUE(admission.SetTerms(2, {.limit_bytes = {12}, .request_bytes = {1}}));
+  EXPECT_EQ(admission.borrowed_bytes(0), 6u + 5u);
+  admission.GiveBack(2, 0, 0);
+  EXPECT_EQ(admission.free_bytes(0), 5u);
+  // What it has by now is its own when the request comes to cover it.
+  EXPECT_TRUE(admission.SetTerms(1, {.limit_bytes = {12}, .request_bytes = {10}}));
+  EXPECT_EQ(admission.borrowed_bytes(0), 0u);
+  EXPECT_TRUE(admission.AnyMayBorrow(0));
+  EXPECT_TRUE(admission.SetTerms(1, Guaranteed({10})));
+  EXPECT_TRUE(admission.SetTerms(2, Guaranteed({1})));
+  EXPECT_FALSE(admission.AnyMayBorrow(0));
 }
 
 TEST(MemoryAdmission, AFailingShareNeedsNothingSaved) {
@@ -204,7 +316,15 @@ struct State {
   std::vector<std::vector<uint64_t>> held;
 };
 
-// Whether there is an order in which all can end: by trying them all.
+uint64_t Set(const State& state, size_t share, size_t device) {
+  return state.terms[share].request_bytes[device];
+}
+uint64_t Taken(const State& state, size_t share, size_t device) {
+  return std::max(state.held[share][device], Set(state, share, device));
+}
+
+// Whether there is an order in which all can end: by trying them all. `free` is less what is set
+// aside, which comes back with nobody.
 bool SafeByTrial(const State& state) {
   std::vector<size_t> order(state.terms.size());
   std::iota(order.begin(), order.end(), 0);
@@ -215,11 +335,12 @@ bool SafeByTrial(const State& state) {
       for (size_t device = 0; device < free.size(); ++device) {
         if (state.terms[share].on_full == OnFull::kFail) continue;
         const auto need = static_cast<int64_t>(state.terms[share].limit_bytes[device]) -
-                          static_cast<int64_t>(state.held[share][device]);
+                          static_cast<int64_t>(Taken(state, share, device));
         good &= need <= 0 || need <= free[device];
       }
       for (size_t device = 0; device < free.size(); ++device) {
-        free[device] += static_cast<int64_t>(state.held[share][device]);
+        free[device] += static_cast<int64_t>(Taken(state, share, device)) -
+                        static_cast<int64_t>(Set(state, share, device));
       }
     }
     if (good) return true;
@@ -238,17 +359,29 @@ TEST(MemoryAdmission, SafeMeansThatSomeOrderWorks) {
     MemoryAdmission admission(capacity, Exact());
     const size_t shares = 1 + random() % 5;
     for (size_t i = 0; i < shares; ++i) {
-      std::vector<uint64_t> limit, held;
+      std::vector<uint64_t> limit, request, held;
+      const bool requests = random() % 2 == 0;
       for (size_t device = 0; device < devices; ++device) {
-        limit.push_back(random() % 13);
-        held.push_back(std::min<uint64_t>(random() % (limit[device] + 1),
-                                          static_cast<uint64_t>(state.free[device])));
-        state.free[device] -= static_cast<int64_t>(held[device]);
+        const auto left = static_cast<uint64_t>(state.free[device]);
+        request.push_back(requests ? std::min(random() % 4, left) : 0);
+        limit.push_back(request[device] + random() % (13 - request[device]));
+        held.push_back(std::min<uint64_t>(random() % (limit[device] + 1), left));
+        state.free[device] -= static_cast<int64_t>(std::max(request[device], held[device]));
       }
-      const Terms terms = random() % 4 == 0 ? Failing(limit) : Waiting(limit);
+      Terms terms = random() % 4 == 0 ? Failing(limit) : Waiting(limit);
+      terms.request_bytes = request;
       state.terms.push_back(terms);
       state.held.push_back(held);
       ASSERT_TRUE(admission.Add(i, terms, held));
+    }
+    // A limit beyond what is left by all requests counts as that (ALimitBeyond...).
+    for (size_t device = 0; device < devices; ++device) {
+      uint64_t set_aside = 0;
+      for (size_t i = 0; i < shares; ++i) set_aside += Set(state, i, device);
+      for (size_t i = 0; i < shares; ++i) {
+        uint64_t& limit = state.terms[i].limit_bytes[device];
+        limit = std::min(limit, Set(state, i, device) + 12 - set_aside);
+      }
     }
     const bool expected = SafeByTrial(state);
     ASSERT_EQ(admission.Safe(), expected) << "round " << round;

@@ -1,5 +1,6 @@
-// Random traces of shares that ask, give back, wait and end: the state stays safe, and everybody is
-// served; and with terms and capacities that move, nothing is given that is not there.
+// Random traces of shares that ask, give back, wait and end: the state stays safe, everybody is
+// served, and within its request at once; and with terms and capacities that move, nothing is given
+// that is not there.
 
 #include <gtest/gtest.h>
 
@@ -54,6 +55,9 @@ class Trace {
     }
   }
 
+  // How often a share took of its request; while another of its requests waited.
+  std::array<int, 2> OfRequests() const { return {within_request_, while_it_waits_}; }
+
  private:
   struct Program {
     uint64_t key;
@@ -72,12 +76,35 @@ class Trace {
       program.terms.limit_bytes.push_back(Pick(21));
     }
     program.held.assign(admission_->devices(), 0);
-    program.terms.guaranteed = Pick(8) == 0;
+    SetRequests(program.terms);
     program.terms.on_full = Pick(4) == 0 ? OnFull::kFail : OnFull::kWait;
     if (admission_->Add(program.key, program.terms)) programs_.push_back(program);
   }
 
+  // Nothing, a part of the limit, or all of it.
+  void SetRequests(Terms& terms) {
+    const uint64_t kind = Pick(8);
+    terms.request_bytes.clear();
+    for (const uint64_t limit : terms.limit_bytes) {
+      terms.request_bytes.push_back(kind == 0 ? limit : kind < 4 ? Pick(limit + 1) / 2 : 0);
+    }
+  }
+
+  // Whoever waits for more and however full the device is: what is within the request is there.
+  void TakeOfRequest(Program& program) {
+    const size_t device = Pick(admission_->devices());
+    const uint64_t bytes = Pick(program.terms.request_bytes[device] + 1);
+    if (bytes <= program.held[device] || (program.ticket != 0 && program.device == device)) return;
+    const uint64_t taken = admission_->held(program.key, device);
+    ASSERT_EQ(admission_->Request(program.key, ++tickets_, device, bytes, now_), Verdict::kGiven);
+    ASSERT_EQ(admission_->held(program.key, device), taken) << "it was set aside";
+    program.held[device] = bytes;
+    ++within_request_;
+    if (program.ticket != 0) ++while_it_waits_;
+  }
+
   void Act(Program& program) {
+    if (Pick(4) == 0) return TakeOfRequest(program);
     if (program.ticket != 0) {
       if (Pick(50) == 0) {  // it times out
         EXPECT_TRUE(admission_->Cancel(program.ticket));
@@ -96,7 +123,11 @@ class Trace {
     } else if (program.held[device] < limit) {
       program.wanted = program.held[device] + 1 + Pick(limit - program.held[device]);
       program.device = device;
-      switch (admission_->Request(program.key, ++tickets_, device, program.wanted, now_)) {
+      const bool within = program.wanted <= program.terms.request_bytes[device];
+      const auto verdict =
+          admission_->Request(program.key, ++tickets_, device, program.wanted, now_);
+      ASSERT_TRUE(!within || verdict == Verdict::kGiven) << "within its request";
+      switch (verdict) {
         case Verdict::kGiven:
           program.held[device] = program.wanted;
           break;
@@ -120,12 +151,9 @@ class Trace {
       if (held_sum_[device] > admission_->capacity(device)) return true;
       uint64_t largest = 0, set_aside = 0;
       for (const Program& program : programs_) {
-        const uint64_t limit = program.terms.limit_bytes[device];
-        if (program.terms.guaranteed) {
-          set_aside += admission_->held(program.key, device);
-        } else {
-          largest = std::max(largest, limit);
-        }
+        const uint64_t request = program.terms.request_bytes[device];
+        largest = std::max(largest, program.terms.limit_bytes[device] - request);
+        set_aside += request;
       }
       if (largest + set_aside > admission_->capacity(device)) return true;
     }
@@ -144,6 +172,7 @@ class Trace {
     Program& program = programs_[Pick(programs_.size())];
     Terms terms = program.terms;
     for (uint64_t& limit : terms.limit_bytes) limit = Pick(21);
+    SetRequests(terms);
     if (Pick(3) == 0)
       terms.on_full = terms.on_full == OnFull::kWait ? OnFull::kFail : OnFull::kWait;
     // As the agent does: what waits for more than the new terms allow is refused first.
@@ -174,6 +203,7 @@ class Trace {
       for (const Program& program : programs_) {
         ASSERT_GE(admission_->held(program.key, device), program.held[device]);
         const uint64_t held = admission_->held(program.key, device);
+        ASSERT_GE(held, program.terms.request_bytes[device]);
         if (!changes_) {
           ASSERT_LE(held, program.terms.limit_bytes[device]);
         }
@@ -194,15 +224,21 @@ class Trace {
   int steps_ = 0;
   bool changes_ = false;
   bool was_safe_ = true;
+  int within_request_ = 0, while_it_waits_ = 0;
 };
 
 TEST(MemoryAdmission, OnRandomTracesTheStateStaysSafeAndEverybodyIsServed) {
+  int within_request = 0, while_it_waits = 0;
   for (uint64_t seed = 1; seed <= 1'000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Trace trace(seed, static_cast<WaitOrder>(seed % 4));
     trace.Run(60);
     if (HasFatalFailure()) return;
+    within_request += trace.OfRequests()[0];
+    while_it_waits += trace.OfRequests()[1];
   }
+  EXPECT_GT(within_request, 1'000);
+  EXPECT_GT(while_it_waits, 100);
 }
 
 TEST(MemoryAdmission, OnRandomTracesWithMovingTermsAndCapacitiesNothingIsGivenThatIsNotThere) {

@@ -4,6 +4,7 @@
 
 #include "policy/placement/linked_devices.h"
 #include "protocol/limits_file.h"
+#include "protocol/memory_fit.h"
 
 namespace prorata::protocol {
 namespace {
@@ -73,15 +74,6 @@ std::vector<uint32_t> RanksOf(std::span<const DeviceStatus> devices) {
 
 std::string Describe(const DeviceStatus& device) {
   return "GPU " + std::to_string(device.index) + " (" + device.uuid + ")";
-}
-
-uint64_t MemoryLeft(const DeviceStatus& device) {
-  auto less = [](uint64_t bytes, uint64_t taken) { return bytes > taken ? bytes - taken : 0; };
-  const uint64_t there = less(device.total_bytes, device.foreign_bytes);
-  const auto may_promise =
-      device.overcommit > 1 ? static_cast<uint64_t>(device.overcommit * static_cast<double>(there))
-                            : there;
-  return std::min(less(may_promise, device.promised_bytes), less(there, device.set_aside_bytes));
 }
 
 Result<std::vector<size_t>> ChooseDevices(const ShareSpec& spec,

@@ -16,10 +16,6 @@ namespace prorata::protocol {
 // "GPU 2 (GPU-8-4-4-4-12)", for people.
 std::string Describe(const DeviceStatus& device);
 
-// What one more share may be promised: what is neither promised nor used outside prorata. More may
-// be promised than there is (overcommit), but to no share more than it could ever hold.
-uint64_t MemoryLeft(const DeviceStatus& device);
-
 // The devices that `spec` names, in its order; or, of those where the share `fits`, as many as it
 // asks for, chosen by policy::ChooseLinked. Indices in `devices`. Errors: "unknown_gpu",
 // "gpu_twice", "gpu_count", and where nothing fits what `fits` says.

@@ -84,6 +84,28 @@ Result<Fraction> FractionField(const json& value, std::string_view field) {
   return Fraction{static_cast<uint32_t>(std::llround(number * Fraction::kOne))};
 }
 
+Result<MemorySize> BytesField(const json& value, std::string_view field, uint64_t least) {
+  const auto bytes = CountField(value, field, least, uint64_t{1} << 62);
+  if (!bytes) return std::unexpected(bytes.error());
+  return MemorySize(*bytes);
+}
+
+Result<MemorySize> PartField(const json& value, std::string_view field) {
+  const auto part = FractionField(value, field);
+  if (!part) return std::unexpected(part.error());
+  if (*part > Fraction::Zero()) return MemorySize(*part);
+  return Malformed("'" + std::string(field) + "' is not above 0");
+}
+
+// Either of the two ways to say it.
+Status NotTwice(const json& object) {
+  for (const std::string field : {"memory", "memory_request"}) {
+    if (!object.contains(field + "_bytes") || !object.contains(field + "_part")) continue;
+    return Malformed("'" + field + "_bytes' and '" + field + "_part' say the same twice");
+  }
+  return {};
+}
+
 Result<OnFull> OnFullField(const json& value, std::string_view field) {
   auto text = TextField(value, field);
   if (!text) return std::unexpected(text.error());
@@ -107,9 +129,10 @@ Status ReadTerm(const std::string& key, const json& value, Terms& terms) {
       bad = std::unexpected(result.error());
     }
   };
-  if (key == "memory_bytes") {
-    take(CountField(value, key, 1, uint64_t{1} << 62), terms.memory_bytes);
-  }
+  if (key == "memory_bytes") take(BytesField(value, key, 1), terms.memory);
+  if (key == "memory_part") take(PartField(value, key), terms.memory);
+  if (key == "memory_request_bytes") take(BytesField(value, key, 0), terms.memory_request);
+  if (key == "memory_request_part") take(PartField(value, key), terms.memory_request);
   if (key == "compute_request") take(FractionField(value, key), terms.compute_request);
   if (key == "compute_limit") take(FractionField(value, key), terms.compute_limit);
   if (key == "weight") take(CountField(value, key, 1, kMaxWeight), terms.weight);
@@ -171,9 +194,11 @@ Status ReadOn(const json& value, std::vector<TermsOnGpu>& on) {
       return Malformed("'on' has an entry that is no object with a 'gpu'");
     }
     TermsOnGpu& terms = on.emplace_back();
-    Status ok = OnlyFields(entry, "an entry of 'on'",
-                           {"gpu", "memory_bytes", "compute_request", "compute_limit", "weight",
-                            "priority", "yield_within_ns"});
+    Status ok = OnlyFields(
+        entry, "an entry of 'on'",
+        {"gpu", "memory_bytes", "memory_part", "memory_request_bytes", "memory_request_part",
+         "compute_request", "compute_limit", "weight", "priority", "yield_within_ns"});
+    if (ok) ok = NotTwice(entry);
     for (const auto& [key, field] : entry.items()) {
       if (ok) ok = ReadTerm(key, field, terms);
     }
@@ -189,9 +214,27 @@ Status ReadOn(const json& value, std::vector<TermsOnGpu>& on) {
 Status ReadSpec(const json& object, ShareSpec& spec) {
   if (!object.is_object()) return Malformed("'share' is not an object");
   Status ok = OnlyFields(object, "'share'",
-                         {"name", "gpu", "gpus", "memory_bytes", "compute_request", "compute_limit",
-                          "weight", "priority", "yield_within_ns", "on", "on_full", "gang",
-                          "guaranteed", "share_memory_with", "allow_users", "token", "containers"});
+                         {"name",
+                          "gpu",
+                          "gpus",
+                          "memory_bytes",
+                          "memory_part",
+                          "memory_request_bytes",
+                          "memory_request_part",
+                          "compute_request",
+                          "compute_limit",
+                          "weight",
+                          "priority",
+                          "yield_within_ns",
+                          "on",
+                          "on_full",
+                          "gang",
+                          "guaranteed",
+                          "share_memory_with",
+                          "allow_users",
+                          "token",
+                          "containers"});
+  if (ok) ok = NotTwice(object);
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, spec);
     if (ok && key == "share_memory_with") ok = ReadSharedWith(value, spec.share_memory_with);
@@ -230,8 +273,10 @@ Status ReadSpec(const json& object, ShareSpec& spec) {
 Status ReadChange(const json& object, ShareChange& change) {
   if (!object.is_object()) return Malformed("'change' is not an object");
   Status ok = OnlyFields(object, "'change'",
-                         {"memory_bytes", "compute_request", "compute_limit", "weight", "priority",
-                          "yield_within_ns", "on", "on_full", "gang", "allow_users"});
+                         {"memory_bytes", "memory_part", "memory_request_bytes",
+                          "memory_request_part", "compute_request", "compute_limit", "weight",
+                          "priority", "yield_within_ns", "on", "on_full", "gang", "allow_users"});
+  if (ok) ok = NotTwice(object);
   for (const auto& [key, value] : object.items()) {
     if (ok) ok = ReadTerm(key, value, change);
     if (ok && key == "on") ok = ReadOn(value, change.on);
@@ -299,10 +344,20 @@ bool NestsTooDeep(std::string_view text) {
   return false;
 }
 
+void WriteMemory(const std::optional<MemorySize>& size, const std::string& field, json& to) {
+  if (!size) return;
+  if (size->part > Fraction::Zero()) {
+    to[field + "_part"] = size->part.value();
+  } else {
+    to[field + "_bytes"] = size->bytes;
+  }
+}
+
 template <typename Terms>
 json WriteTerms(const Terms& from) {
   json to = json::object();
-  if (from.memory_bytes) to["memory_bytes"] = *from.memory_bytes;
+  WriteMemory(from.memory, "memory", to);
+  WriteMemory(from.memory_request, "memory_request", to);
   if (from.compute_request) to["compute_request"] = from.compute_request->value();
   if (from.compute_limit) to["compute_limit"] = from.compute_limit->value();
   if (from.weight) to["weight"] = *from.weight;
@@ -407,7 +462,8 @@ std::string EncodeRequest(const ControlRequest& request) {
     if (spec.gpus.size() == 1) share["gpu"] = spec.gpus.front();
     if (spec.gpus.size() > 1) share["gpu"] = spec.gpus;
     if (spec.gpu_count) share["gpus"] = *spec.gpu_count;
-    if (spec.memory_bytes) share["memory_bytes"] = *spec.memory_bytes;
+    WriteMemory(spec.memory, "memory", share);
+    WriteMemory(spec.memory_request, "memory_request", share);
     share["compute_request"] = spec.compute_request.value();
     share["compute_limit"] = spec.compute_limit.value();
     share["weight"] = spec.weight;

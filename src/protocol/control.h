@@ -16,9 +16,11 @@
 //             {"op": "update_share", "name": NAME, "change": {TERMS, "on"?, "on_full"?, "gang"?}}
 //             {"op": "events", "since"?: SEQUENCE, "follow"?: BOOL, "share"?: NAME}
 //             {"op": "trace", "gpu": GPU, "seconds"?: NUMBER, "after"?: SEQUENCE}
-//   TERMS     "memory_bytes"?, "compute_request"?, "compute_limit"?, "weight"?, "priority"?,
+//   TERMS     MEMORY, "compute_request"?, "compute_limit"?, "weight"?, "priority"?,
 //             "yield_within_ns"?: of each of the share's GPUs, less what "on": [{"gpu": GPU,
 //             TERMS}, ...] says of single ones
+//   MEMORY    "memory_bytes" or "memory_part" (of the device's): the limit; likewise
+//             "memory_request_bytes" or "memory_request_part": what is set aside
 //   GPU       an index or a UUID, as a text; "gpu" of a share is one or a list of them, "gpus" is
 //             the number of GPUs when the agent is to choose them
 //   reply     an object with what was asked, or {"error": {"code": CODE, "message": TEXT}}
@@ -64,6 +66,7 @@
 #include "protocol/gang.h"
 #include "protocol/kept_by.h"
 #include "protocol/link_class.h"
+#include "protocol/memory_size.h"
 #include "protocol/on_full.h"
 #include "protocol/trace.h"
 
@@ -97,7 +100,8 @@ enum class ControlOp {
 // What is asked of a single GPU of a share; what is absent is as on the others.
 struct TermsOnGpu {
   std::string gpu;  // an index or a UUID
-  std::optional<uint64_t> memory_bytes = {};
+  std::optional<MemorySize> memory = {};
+  std::optional<MemorySize> memory_request = {};
   std::optional<Fraction> compute_request = {};
   std::optional<Fraction> compute_limit = {};
   std::optional<uint32_t> weight = {};
@@ -105,17 +109,20 @@ struct TermsOnGpu {
   std::optional<int64_t> yield_within_ns = {};
 
   bool Empty() const {
-    return !memory_bytes && !compute_request && !compute_limit && !weight && !priority &&
-           !yield_within_ns;
+    return !memory && !memory_request && !compute_request && !compute_limit && !weight &&
+           !priority && !yield_within_ns;
   }
 };
 
 // What a person asks for. What is absent is decided by the agent.
 struct ShareSpec {
-  std::optional<std::string> name = {};       // absent: the agent makes one up
-  std::vector<std::string> gpus = {};         // indices or UUIDs; empty: where it fits best
-  std::optional<uint32_t> gpu_count = {};     // how many; absent: as many as are named, or one
-  std::optional<uint64_t> memory_bytes = {};  // of each GPU; absent: all that is free
+  std::optional<std::string> name = {};    // absent: the agent makes one up
+  std::vector<std::string> gpus = {};      // indices or UUIDs; empty: where it fits best
+  std::optional<uint32_t> gpu_count = {};  // how many; absent: as many as are named, or one
+  std::optional<MemorySize> memory = {};   // the limit, of each GPU; absent: all that is free
+  // What is set aside for it of each GPU. Absent: all of the limit; nothing of a device that the
+  // agent overcommits.
+  std::optional<MemorySize> memory_request = {};
   Fraction compute_request = {};
   Fraction compute_limit = Fraction::One();
   uint32_t weight = kDefaultWeight;
@@ -126,8 +133,7 @@ struct ShareSpec {
   std::vector<TermsOnGpu> on = {};  // of GPUs that are named in `gpus`
   OnFull on_full = {};              // when a device is full, the share is not
   Gang gang = Gang::kAuto;          // with several GPUs: on all of them at the same time
-  // Its whole limits are set aside for it, on devices that more was promised of than they have.
-  bool guaranteed = false;
+  bool guaranteed = false;          // the memory request is the limit, wherever it is
   // Names of shares whose programs may open memory that this one's export.
   std::vector<std::string> share_memory_with = {};
   AllowedUsers allow_users = {};          // whose programs may join, beside the owner's
@@ -138,7 +144,8 @@ inline constexpr size_t kMaxSharedWith = 16;
 
 // What is to be different about a share that runs. What is absent stays as it is.
 struct ShareChange {
-  std::optional<uint64_t> memory_bytes = {};
+  std::optional<MemorySize> memory = {};
+  std::optional<MemorySize> memory_request = {};
   std::optional<Fraction> compute_request = {};
   std::optional<Fraction> compute_limit = {};
   std::optional<uint32_t> weight = {};
@@ -150,8 +157,8 @@ struct ShareChange {
   std::optional<AllowedUsers> allow_users = {};  // in place of those of before
 
   bool Empty() const {
-    return !memory_bytes && !compute_request && !compute_limit && !weight && !priority &&
-           !yield_within_ns && on.empty() && !on_full && !gang && !allow_users;
+    return !memory && !memory_request && !compute_request && !compute_limit && !weight &&
+           !priority && !yield_within_ns && on.empty() && !on_full && !gang && !allow_users;
   }
 };
 
@@ -191,8 +198,9 @@ struct ShareDevice {
   std::string uuid;
   uint32_t index = 0;
   uint64_t memory_limit_bytes = 0;
-  uint64_t used_bytes = 0;      // charged by members, overhead included
-  uint64_t overhead_bytes = 0;  // the part of it that no allocation asked for (contexts)
+  uint64_t memory_request_bytes = 0;  // the part of it that is set aside
+  uint64_t used_bytes = 0;            // charged by members, overhead included
+  uint64_t overhead_bytes = 0;        // the part of it that no allocation asked for (contexts)
   uint64_t granted_bytes = 0;
   uint64_t admitted_bytes = 0;     // what the grants may add up to now: at most the limit
   uint32_t memory_waits = 0;       // allocations that wait for the device's memory
@@ -259,8 +267,7 @@ struct ShareStatus {
   OnFull on_full;
   Gang gang = Gang::kAuto;
   bool runs_as_gang = false;  // now: asked for, or its kernels were seen to wait for each other
-  bool guaranteed = false;
-  bool ended = false;                             // removed, and kept until its members are gone
+  bool ended = false;         // removed, and kept until its members are gone
   std::optional<ContainerStatus> container = {};  // whose processes it is kept for, now
   bool any_container = false;
   std::vector<ShareDevice> devices;
@@ -275,19 +282,20 @@ struct DeviceStatus {
   uint64_t total_bytes = 0;
   uint64_t used_bytes = 0;      // by NVML, all programs
   uint64_t foreign_bytes = 0;   // the part of it that is no share's: the driver, other programs
-  uint64_t promised_bytes = 0;  // the memory limits of all shares
+  uint64_t promised_bytes = 0;  // the memory requests of all shares: set aside
+  uint64_t limit_bytes = 0;     // the memory limits of all shares
+  uint64_t borrowed_bytes = 0;  // what shares hold beyond their requests together
   Fraction promised_request;
   uint32_t shares = 0;
   double busy = 0;  // the part of about the last second that its shares were charged together
   // The part of it in which kernels of programs outside of all shares ran, by NVML. Absent: NVML
   // has no figures, or the device has no share.
   std::optional<double> others = {};
-  // What may be promised of it, as a multiple of what the shares may hold together (all but what
-  // is foreign); 1: no more than there is.
+  // What limits of shares that did not say their request may add up to, as a multiple of what the
+  // shares may hold together (all but what is foreign); 1: no more than there is.
   double overcommit = 1;
   // The most of its time that shares may use together above their requests.
   Fraction elastic_ceiling = Fraction::One();
-  uint64_t set_aside_bytes = 0;   // the limits of guaranteed shares
   int64_t driver_silent_ms = 0;   // NVML has not answered for so long: used_bytes is old; 0: it has
   std::vector<DeviceLink> links;  // to each device in their order, itself too; empty: not known
 };
@@ -322,7 +330,7 @@ struct ShareTerms {
   Fraction compute_request;
   Fraction compute_limit;
   uint32_t weight = kDefaultWeight;
-  bool guaranteed = false;  // never changed
+  uint64_t memory_request_bytes = 0;
   int32_t priority = 0;
   int64_t yield_within_ns = kDefaultYieldWithinNs;
 
@@ -345,7 +353,8 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
 
 // Judges a change of a share, whose present terms are `now`, on its devices (in the same order) as
 // they are with the share on them. All of the change is good or none of it. A memory limit below
-// what the share uses is no error: new allocations are refused until use has fallen. Errors as for
+// what the share uses is no error: new allocations are refused until use has fallen. A memory
+// request that was the whole limit follows it, where the change does not name it. Errors as for
 // ValidateShare.
 Result<std::vector<ShareTerms>> ValidateChange(const ShareChange& change,
                                                std::span<const ShareTerms> now,

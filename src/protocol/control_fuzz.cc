@@ -37,7 +37,9 @@ std::vector<DeviceStatus> Machine() {
   devices[0].shares = 1;
   devices[1].overcommit = 2;
   devices[1].foreign_bytes = kGiB;
-  devices[1].set_aside_bytes = 2 * kGiB;
+  devices[1].promised_bytes = 2 * kGiB;
+  devices[1].limit_bytes = 20 * kGiB;
+  devices[1].borrowed_bytes = 3 * kGiB;
   devices[2].promised_bytes = 16 * kGiB;
   devices[2].promised_request = Fraction::One();
   return devices;
@@ -45,6 +47,7 @@ std::vector<DeviceStatus> Machine() {
 
 void CheckTerms(const ShareTerms& terms) {
   Must(terms.memory_bytes > 0);
+  Must(terms.memory_request_bytes <= terms.memory_bytes);
   Must(terms.compute_request.ppm <= terms.compute_limit.ppm);
   Must(terms.compute_limit.ppm > 0 && terms.compute_limit.ppm <= Fraction::kOne);
   Must(terms.weight > 0 && terms.weight <= kMaxWeight);
@@ -55,10 +58,10 @@ void CheckTerms(const ShareTerms& terms) {
 // What a share was granted on a device fits beside what was promised before.
 void CheckFits(const ShareTerms& terms, const DeviceStatus& device) {
   CheckTerms(terms);
-  Must(terms.memory_bytes <= device.total_bytes - device.foreign_bytes - device.set_aside_bytes);
-  const double most = device.overcommit * static_cast<double>(device.total_bytes);
-  Must(static_cast<double>(device.promised_bytes) + static_cast<double>(terms.memory_bytes) <=
-       most);
+  const uint64_t left = device.total_bytes - device.foreign_bytes - device.promised_bytes;
+  Must(terms.memory_bytes <= left);
+  Must(terms.memory_request_bytes + device.borrowed_bytes <= left ||
+       terms.memory_request_bytes == 0);
   Must(terms.compute_request.ppm <= Fraction::kOne - device.promised_request.ppm);
 }
 
@@ -80,7 +83,7 @@ void CheckRequest(const ControlRequest& request) {
   }
   Must(!ValidateShare(request.share, {}, {}));
 
-  const std::vector<ShareTerms> now(2, {2 * kGiB, {100'000}, Fraction::One(), 100, false});
+  const std::vector<ShareTerms> now(2, {2 * kGiB, {100'000}, Fraction::One(), 100, kGiB});
   const std::vector<DeviceStatus> on(machine.begin(), machine.begin() + 2);
   if (const auto changed = ValidateChange(request.change, now, on)) {
     Must(changed->size() == now.size());

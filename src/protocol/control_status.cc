@@ -1,5 +1,6 @@
 // Replies of the control socket to and from JSON.
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -47,6 +48,7 @@ json ToJson(const ShareDevice& device) {
   return {{"uuid", device.uuid},
           {"index", device.index},
           {"memory_limit_bytes", device.memory_limit_bytes},
+          {"memory_request_bytes", device.memory_request_bytes},
           {"used_bytes", device.used_bytes},
           {"overhead_bytes", device.overhead_bytes},
           {"granted_bytes", device.granted_bytes},
@@ -113,6 +115,7 @@ ShareDevice ShareDeviceOf(const json& object) {
   object.at("uuid").get_to(device.uuid);
   object.at("index").get_to(device.index);
   object.at("memory_limit_bytes").get_to(device.memory_limit_bytes);
+  device.memory_request_bytes = object.value("memory_request_bytes", device.memory_limit_bytes);
   object.at("used_bytes").get_to(device.used_bytes);
   object.at("overhead_bytes").get_to(device.overhead_bytes);
   object.at("granted_bytes").get_to(device.granted_bytes);
@@ -178,7 +181,12 @@ json ToJson(const ShareStatus& share) {
                        {"used_bytes", member.used_bytes},
                        {"device_time_ns", member.device_time_ns}});
   }
+  // What was asked for by `--guaranteed` before there were requests.
+  const bool guaranteed = std::ranges::all_of(share.devices, [](const ShareDevice& on) {
+    return on.memory_request_bytes == on.memory_limit_bytes;
+  });
   json object = {{"name", share.name},
+                 {"guaranteed", guaranteed},
                  {"directory", share.directory},
                  {"owner_uid", share.owner_uid},
                  {"kept_by", ToJson(share.kept_by)},
@@ -187,7 +195,6 @@ json ToJson(const ShareStatus& share) {
                  {"on_full", FormatOnFull(share.on_full)},
                  {"gang", FormatGang(share.gang)},
                  {"runs_as_gang", share.runs_as_gang},
-                 {"guaranteed", share.guaranteed},
                  {"ended", share.ended},
                  {"devices", std::move(devices)},
                  {"members", std::move(members)}};
@@ -218,12 +225,14 @@ json ToJson(const DeviceStatus& device) {
                  {"used_bytes", device.used_bytes},
                  {"foreign_bytes", device.foreign_bytes},
                  {"promised_bytes", device.promised_bytes},
+                 {"set_aside_bytes", device.promised_bytes},  // for readers of before
+                 {"limit_bytes", device.limit_bytes},
+                 {"borrowed_bytes", device.borrowed_bytes},
                  {"promised_request", device.promised_request.value()},
                  {"shares", device.shares},
                  {"busy", device.busy},
                  {"overcommit", device.overcommit},
                  {"elastic_ceiling", device.elastic_ceiling.value()},
-                 {"set_aside_bytes", device.set_aside_bytes},
                  {"driver_silent_ms", device.driver_silent_ms},
                  {"links", std::move(links)}};
   if (device.others) object["others"] = *device.others;
@@ -267,7 +276,6 @@ Result<ShareStatus> ShareFromJson(const json& object) {
     }
     if (auto gang = ParseGang(object.value("gang", "auto"))) share.gang = *gang;
     share.runs_as_gang = object.value("runs_as_gang", false);
-    object.at("guaranteed").get_to(share.guaranteed);
     object.at("ended").get_to(share.ended);
     share.any_container = object.value("containers", "one") == "any";
     if (const auto found = object.find("container"); found != object.end()) {
@@ -303,13 +311,14 @@ Result<DeviceStatus> DeviceFromJson(const json& object) {
     object.at("used_bytes").get_to(device.used_bytes);
     object.at("foreign_bytes").get_to(device.foreign_bytes);
     object.at("promised_bytes").get_to(device.promised_bytes);
+    device.limit_bytes = object.value("limit_bytes", device.promised_bytes);
+    device.borrowed_bytes = object.value("borrowed_bytes", uint64_t{0});
     device.promised_request = FractionOf(object.at("promised_request"));
     object.at("shares").get_to(device.shares);
     object.at("busy").get_to(device.busy);
     if (object.contains("others")) device.others = object["others"].get<double>();
     object.at("overcommit").get_to(device.overcommit);
     device.elastic_ceiling = FractionOf(object.at("elastic_ceiling"));
-    object.at("set_aside_bytes").get_to(device.set_aside_bytes);
     device.driver_silent_ms = object.value("driver_silent_ms", int64_t{0});
     for (const json& link : object.at("links")) device.links.push_back(LinkOf(link));
   });

@@ -37,8 +37,8 @@ TEST(ValidateShare, SettlesWhatIsLeftOpen) {
 }
 
 TEST(ValidateShare, RefusesWhatCannotBeHad) {
-  EXPECT_EQ(CodeFor({.memory_bytes = 2 * kGiB, .compute_request = {400'000}}), "");
-  EXPECT_EQ(CodeFor({.memory_bytes = 2 * kGiB + 1}), "memory_exceeded");
+  EXPECT_EQ(CodeFor({.memory = 2 * kGiB, .compute_request = {400'000}}), "");
+  EXPECT_EQ(CodeFor({.memory = 2 * kGiB + 1}), "memory_exceeded");
   EXPECT_EQ(CodeFor({.compute_request = {400'001}}), "request_exceeded");
   EXPECT_EQ(CodeFor({.compute_request = {300'000}, .compute_limit = {299'999}}),
             "limit_below_request");
@@ -96,10 +96,10 @@ std::string GpusFor(const ShareSpec& spec) {
 
 TEST(ValidateShareOnSeveralGpus, InTheOrderInWhichTheyAreNamed) {
   const ShareSpec spec{.gpus = {"2", "GPU-00000000-0000-0000-0000-000000000001"},
-                       .memory_bytes = 4 * kGiB,
+                       .memory = 4 * kGiB,
                        .compute_request = {300'000},
                        .weight = 7,
-                       .on = {{.gpu = "1", .memory_bytes = 6 * kGiB, .weight = 9},
+                       .on = {{.gpu = "1", .memory = 6 * kGiB, .weight = 9},
                               {.gpu = "GPU-00000000-0000-0000-0000-000000000002",
                                .compute_request = Fraction{0},
                                .compute_limit = Fraction{500'000}}}};
@@ -107,9 +107,10 @@ TEST(ValidateShareOnSeveralGpus, InTheOrderInWhichTheyAreNamed) {
   ASSERT_TRUE(valid.has_value()) << valid.error().message;
   ASSERT_EQ(valid->devices.size(), 2u);
   EXPECT_EQ(valid->devices[0].device, 2u);
-  EXPECT_EQ(valid->devices[0].terms, (ShareTerms{4 * kGiB, {0}, {500'000}, 7}));
+  EXPECT_EQ(valid->devices[0].terms, (ShareTerms{4 * kGiB, {0}, {500'000}, 7, 4 * kGiB}));
   EXPECT_EQ(valid->devices[1].device, 1u);
-  EXPECT_EQ(valid->devices[1].terms, (ShareTerms{6 * kGiB, {300'000}, Fraction::One(), 9}));
+  EXPECT_EQ(valid->devices[1].terms,
+            (ShareTerms{6 * kGiB, {300'000}, Fraction::One(), 9, 6 * kGiB}));
 }
 
 TEST(ValidateShareOnSeveralGpus, WithoutMemoryAllThatIsFreeOfEach) {
@@ -121,7 +122,7 @@ TEST(ValidateShareOnSeveralGpus, WithoutMemoryAllThatIsFreeOfEach) {
 
 TEST(ValidateShareOnSeveralGpus, TheAgentChoosesTheBestLinkedThatFit) {
   EXPECT_EQ(GpusFor({.gpu_count = 2}), "02");
-  EXPECT_EQ(GpusFor({.gpu_count = 4, .memory_bytes = 4 * kGiB}), "0123");
+  EXPECT_EQ(GpusFor({.gpu_count = 4, .memory = 4 * kGiB}), "0123");
   EXPECT_EQ(GpusFor({.gpu_count = 3, .compute_request = {600'000}}), "012");
 }
 
@@ -139,24 +140,23 @@ TEST(ValidateShareOnSeveralGpus, EveryRefusalSaysWhatWhereAndWhatThereIs) {
   expect({.gpu_count = 17}, {"gpu_count: ", "17", "1 to 16"});
   expect({.gpu_count = 0}, {"gpu_count: "});
   expect({.gpus = {"0", "1"}, .gpu_count = 3}, {"gpu_count: ", "3 GPUs", "names 2"});
-  expect({.gpus = {"0", "3"}, .memory_bytes = 5 * kGiB},
+  expect({.gpus = {"0", "3"}, .memory = 5 * kGiB},
          {"memory_exceeded: ", "5 GiB", "GPU 3 ", "4 GiB left", "ask for less"});
-  expect({.gpus = {"0", "1"}, .memory_bytes = 9 * kGiB},
+  expect({.gpus = {"0", "1"}, .memory = 9 * kGiB},
          {"memory_exceeded: ", "9 GiB", "GPU 0 ", "8 GiB", "no more than it has"});
-  expect({.gpu_count = 4, .memory_bytes = 5 * kGiB},
+  expect({.gpu_count = 4, .memory = 5 * kGiB},
          {"memory_exceeded: ", "4 GPUs", "only 3 of the 4", "GPU 3 ", "4 GiB left"});
   expect({.gpu_count = 4, .compute_request = {600'000}},
          {"request_exceeded: ", "only 3 of the 4", "GPU 3 ", "0.5"});
-  expect({.gpus = {"0", "1"}, .on = {{.gpu = "2", .memory_bytes = kGiB}}},
+  expect({.gpus = {"0", "1"}, .on = {{.gpu = "2", .memory = kGiB}}},
          {"gpu_not_in_share: ", "'2'", "GPU 0 ", "GPU 1 "});
-  expect({.gpu_count = 2, .on = {{.gpu = "2", .memory_bytes = kGiB}}},
+  expect({.gpu_count = 2, .on = {{.gpu = "2", .memory = kGiB}}},
          {"gpu_not_in_share: ", "'2'", "--gpu"});
   expect({.gpus = {"0", "1"},
-          .on = {{.gpu = "1", .memory_bytes = kGiB},
+          .on = {{.gpu = "1", .memory = kGiB},
                  {.gpu = "GPU-00000000-0000-0000-0000-000000000001", .weight = 3}}},
          {"gpu_twice: ", "GPU 1 "});
-  expect({.gpus = {"0", "1"}, .on = {{.gpu = "1", .memory_bytes = 0}}},
-         {"memory_zero: ", "GPU 1 "});
+  expect({.gpus = {"0", "1"}, .on = {{.gpu = "1", .memory = 0}}}, {"memory_zero: ", "GPU 1 "});
   expect({.gpus = {"0", "1"}, .on = {{.gpu = "1", .compute_limit = Fraction{0}}}},
          {"bad_fraction: ", "GPU 1 "});
   expect({.gpus = {"0", "1"},
@@ -168,13 +168,12 @@ TEST(ValidateShareOnSeveralGpus, EveryRefusalSaysWhatWhereAndWhatThereIs) {
 TEST(ValidateChangeOnSeveralGpus, AllOfItOrNothing) {
   const std::vector<DeviceStatus> all = FourDevices();
   const std::vector<DeviceStatus> own = {all[3], all[1]};  // 4 GiB and half of GPU 3 are its own
-  const std::vector<ShareTerms> now = {{4 * kGiB, {500'000}, Fraction::One(), 100},
-                                       {2 * kGiB, {}, {500'000}, 100}};
-  auto after = ValidateChange(
-      {.memory_bytes = kGiB, .on = {{.gpu = "3", .memory_bytes = 6 * kGiB}}}, now, own);
+  const std::vector<ShareTerms> now = {{4 * kGiB, {500'000}, Fraction::One(), 100, 4 * kGiB},
+                                       {2 * kGiB, {}, {500'000}, 100, 2 * kGiB}};
+  auto after = ValidateChange({.memory = kGiB, .on = {{.gpu = "3", .memory = 6 * kGiB}}}, now, own);
   ASSERT_TRUE(after.has_value()) << after.error().message;
-  EXPECT_EQ(after->at(0), (ShareTerms{6 * kGiB, {500'000}, Fraction::One(), 100}));
-  EXPECT_EQ(after->at(1), (ShareTerms{kGiB, {}, {500'000}, 100}));
+  EXPECT_EQ(after->at(0), (ShareTerms{6 * kGiB, {500'000}, Fraction::One(), 100, 6 * kGiB}));
+  EXPECT_EQ(after->at(1), (ShareTerms{kGiB, {}, {500'000}, 100, kGiB}));
   after = ValidateChange({.on = {{.gpu = "1", .weight = 5}}}, now, own);
   ASSERT_TRUE(after.has_value()) << after.error().message;
   EXPECT_EQ(after->at(0), now[0]);
@@ -184,33 +183,34 @@ TEST(ValidateChangeOnSeveralGpus, AllOfItOrNothing) {
     const auto result = ValidateChange(change, now, own);
     return result ? "" : result.error().code;
   };
-  EXPECT_EQ(code({.memory_bytes = 9 * kGiB}), "memory_exceeded");
+  EXPECT_EQ(code({.memory = 9 * kGiB}), "memory_exceeded");
   EXPECT_EQ(code({.on = {{.gpu = "0", .weight = 5}}}), "gpu_not_in_share");
-  EXPECT_EQ(code({.on = {{.gpu = "1", .memory_bytes = 0}}}), "memory_zero");
+  EXPECT_EQ(code({.on = {{.gpu = "1", .memory = 0}}}), "memory_zero");
   EXPECT_EQ(code({.compute_request = Fraction{600'000}}), "limit_below_request") << "of GPU 1";
   EXPECT_EQ(code({.on = {{.gpu = "3", .compute_request = Fraction{600'000}}}}), "");
 }
 
 // The device's only other share holds 3 GiB and requests 0.4; this one 2 GiB and 0.2.
 std::string CodeForChange(const ShareChange& change) {
-  const ShareTerms now{2 * kGiB, {200'000}, {500'000}, 100};
+  const ShareTerms now{2 * kGiB, {200'000}, {500'000}, 100, 2 * kGiB};
   const auto result = ValidateChange(change, std::vector{now}, OneDevice());
   return result ? "" : result.error().code;
 }
 
 TEST(ValidateChange, WhatIsNotNamedStays) {
-  const ShareTerms now{2 * kGiB, {200'000}, {500'000}, 70};
-  const auto terms = ValidateChange({.memory_bytes = kGiB}, std::vector{now}, OneDevice());
+  const ShareTerms now{2 * kGiB, {200'000}, {500'000}, 70, 2 * kGiB};
+  const auto terms = ValidateChange({.memory = kGiB}, std::vector{now}, OneDevice());
   ASSERT_TRUE(terms.has_value());
   EXPECT_EQ(terms->at(0).memory_bytes, kGiB);
+  EXPECT_EQ(terms->at(0).memory_request_bytes, kGiB) << "all of the limit, as before";
   EXPECT_EQ(terms->at(0).compute_request.ppm, 200'000u);
   EXPECT_EQ(terms->at(0).compute_limit.ppm, 500'000u);
   EXPECT_EQ(terms->at(0).weight, 70u);
 }
 
 TEST(ValidateChange, CountsTheShareItselfOut) {
-  EXPECT_EQ(CodeForChange({.memory_bytes = 4 * kGiB}), "");
-  EXPECT_EQ(CodeForChange({.memory_bytes = 4 * kGiB + 1}), "memory_exceeded");
+  EXPECT_EQ(CodeForChange({.memory = 4 * kGiB}), "");
+  EXPECT_EQ(CodeForChange({.memory = 4 * kGiB + 1}), "memory_exceeded");
   EXPECT_EQ(CodeForChange({.compute_request = Fraction{500'000}}), "");
   EXPECT_EQ(
       CodeForChange({.compute_request = Fraction{600'001}, .compute_limit = Fraction{1'000'000}}),
@@ -223,21 +223,21 @@ TEST(ValidateChange, CountsTheShareItselfOut) {
 TEST(ValidateChange, LessIsAlwaysToBeHad) {
   std::vector<DeviceStatus> crowded = OneDevice();
   crowded[0].foreign_bytes = 8 * kGiB;  // programs outside prorata took it all
-  const ShareTerms now{2 * kGiB, {}, Fraction::One(), 100};
-  EXPECT_TRUE(ValidateChange({.memory_bytes = kGiB}, std::vector{now}, crowded).has_value());
-  EXPECT_FALSE(ValidateChange({.memory_bytes = 3 * kGiB}, std::vector{now}, crowded).has_value());
+  const ShareTerms now{2 * kGiB, {}, Fraction::One(), 100, 2 * kGiB};
+  EXPECT_TRUE(ValidateChange({.memory = kGiB}, std::vector{now}, crowded).has_value());
+  EXPECT_FALSE(ValidateChange({.memory = 3 * kGiB}, std::vector{now}, crowded).has_value());
 }
 
 TEST(DecodeRequest, ReadsAChange) {
   ControlRequest request;
   request.op = ControlOp::kUpdateShare;
   request.name = "a/b";
-  request.change = {.memory_bytes = kGiB, .compute_limit = Fraction{250'000}};
+  request.change = {.memory = kGiB, .compute_limit = Fraction{250'000}};
   const auto back = DecodeRequest(EncodeRequest(request));
   ASSERT_TRUE(back.has_value()) << back.error().message;
   EXPECT_EQ(back->op, ControlOp::kUpdateShare);
   EXPECT_EQ(back->name, "a/b");
-  EXPECT_EQ(back->change.memory_bytes, kGiB);
+  EXPECT_EQ(back->change.memory->bytes, kGiB);
   EXPECT_EQ(back->change.compute_limit, Fraction{250'000});
   EXPECT_FALSE(back->change.compute_request || back->change.weight);
   EXPECT_FALSE(back->change.allow_users);
@@ -276,7 +276,7 @@ TEST(DecodeRequest, RoundTrips) {
   ControlRequest request{ControlOp::kCreateShare, {}, ""};
   request.share = {.name = "a/b",
                    .gpus = {"0"},
-                   .memory_bytes = kGiB,
+                   .memory = kGiB,
                    .compute_request = {300'000},
                    .compute_limit = {700'001},
                    .weight = 7};
@@ -284,7 +284,7 @@ TEST(DecodeRequest, RoundTrips) {
   ASSERT_TRUE(read.has_value()) << read.error().message;
   EXPECT_EQ(read->op, ControlOp::kCreateShare);
   EXPECT_EQ(read->share.name, "a/b");
-  EXPECT_EQ(read->share.memory_bytes, kGiB);
+  EXPECT_EQ(read->share.memory->bytes, kGiB);
   EXPECT_EQ(read->share.compute_request.ppm, 300'000u);
   EXPECT_EQ(read->share.compute_limit.ppm, 700'001u);
   EXPECT_EQ(read->share.weight, 7u);
@@ -304,14 +304,14 @@ TEST(DecodeRequest, SeveralGpusRoundTrip) {
   ControlRequest request{ControlOp::kCreateShare, {}, ""};
   request.share = {.gpus = {"2", "GPU-x"},
                    .gpu_count = 2,
-                   .on = {{.gpu = "2", .memory_bytes = kGiB, .compute_limit = Fraction{1}}}};
+                   .on = {{.gpu = "2", .memory = kGiB, .compute_limit = Fraction{1}}}};
   const auto read = DecodeRequest(EncodeRequest(request));
   ASSERT_TRUE(read.has_value()) << read.error().message;
   EXPECT_EQ(read->share.gpus, (std::vector<std::string>{"2", "GPU-x"}));
   EXPECT_EQ(read->share.gpu_count, 2u);
   ASSERT_EQ(read->share.on.size(), 1u);
   EXPECT_EQ(read->share.on[0].gpu, "2");
-  EXPECT_EQ(read->share.on[0].memory_bytes, kGiB);
+  EXPECT_EQ(read->share.on[0].memory->bytes, kGiB);
   EXPECT_EQ(read->share.on[0].compute_limit, Fraction{1});
   EXPECT_FALSE(read->share.on[0].compute_request || read->share.on[0].weight);
 

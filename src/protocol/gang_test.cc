@@ -65,7 +65,7 @@ TEST(Gang, AlwaysNeedsSeveralGpus) {
     devices[i].uuid = "GPU-" + std::to_string(i);
     devices[i].total_bytes = 8 * kGiB;
   }
-  ShareSpec spec{.memory_bytes = kGiB, .gang = Gang::kAlways};
+  ShareSpec spec{.memory = kGiB, .gang = Gang::kAlways};
   EXPECT_EQ(ValidateShare(spec, devices, {}).error().code, "gang_of_one");
   spec.gpu_count = 2;
   EXPECT_TRUE(ValidateShare(spec, devices, {}).has_value());

@@ -113,7 +113,10 @@ struct DeviceLimits {
   // What the audit found on the device beyond all charges and beyond the overhead in the members'
   // rows: memory of the share that is no one member's. Counts as used.
   std::atomic<uint64_t> overhead_bytes;
-  uint64_t reserved2[4];
+  // How much of the limit is beyond the request, so not set aside; 0 in a file of an agent that
+  // did not know of requests. For an agent that must recover the share; nothing for members.
+  std::atomic<uint64_t> memory_beyond_request_bytes;
+  uint64_t reserved2[3];
 };
 static_assert(sizeof(DeviceLimits) == 256);
 

@@ -51,7 +51,6 @@ TEST(OnFull, TravelsInRequestsAndReplies) {
   }
   ShareStatus share;
   share.on_full = {kWaitForever};
-  share.guaranteed = true;
   share.devices.emplace_back();
   share.devices[0].memory_waits = 2;
   share.devices[0].memory_waiting_ns = 7;
@@ -59,17 +58,20 @@ TEST(OnFull, TravelsInRequestsAndReplies) {
   const auto read = ShareFromJson(ToJson(share));
   ASSERT_TRUE(read.has_value()) << read.error().message;
   EXPECT_EQ(read->on_full, OnFull{kWaitForever});
-  EXPECT_TRUE(read->guaranteed);
   EXPECT_EQ(read->devices[0].memory_waits, 2u);
   EXPECT_EQ(read->devices[0].memory_waiting_ns, 7u);
   EXPECT_EQ(read->devices[0].admitted_bytes, kGiB);
   DeviceStatus device;
   device.overcommit = 1.5;
-  device.set_aside_bytes = 3;
+  device.promised_bytes = 3;
+  device.limit_bytes = 5;
+  device.borrowed_bytes = 2;
   const auto read_device = DeviceFromJson(ToJson(device));
   ASSERT_TRUE(read_device.has_value()) << read_device.error().message;
   EXPECT_EQ(read_device->overcommit, 1.5);
-  EXPECT_EQ(read_device->set_aside_bytes, 3u);
+  EXPECT_EQ(read_device->promised_bytes, 3u);
+  EXPECT_EQ(read_device->limit_bytes, 5u);
+  EXPECT_EQ(read_device->borrowed_bytes, 2u);
 }
 
 TEST(Overcommit, IsARatioOfOneGpuOrOfAll) {
@@ -92,14 +94,14 @@ DeviceStatus Overcommitted() {
   DeviceStatus device;
   device.total_bytes = 8 * kGiB;
   device.foreign_bytes = 2 * kGiB;
-  device.promised_bytes = 5 * kGiB;
+  device.limit_bytes = 5 * kGiB;
   device.overcommit = 2;
   device.shares = 1;
   return device;
 }
 
 std::string CodeFor(uint64_t memory_bytes, const DeviceStatus& device) {
-  const auto valid = ValidateShare({.memory_bytes = memory_bytes}, {&device, 1}, {});
+  const auto valid = ValidateShare({.memory = memory_bytes}, {&device, 1}, {});
   return valid ? "" : valid.error().code;
 }
 
@@ -107,26 +109,27 @@ TEST(Overcommit, PromisesARatioOfWhatSharesMayHold) {
   DeviceStatus device = Overcommitted();
   EXPECT_EQ(CodeFor(6 * kGiB, device), "");                     // 5 + 6 <= 2 * (8 - 2)
   EXPECT_EQ(CodeFor(6 * kGiB + 1, device), "memory_exceeded");  // more than there can ever be
-  device.promised_bytes = 11 * kGiB;
+  device.limit_bytes = 11 * kGiB;
   EXPECT_EQ(CodeFor(kGiB, device), "");
   EXPECT_EQ(CodeFor(kGiB + 1, device), "memory_exceeded");
+  device.promised_bytes = 6 * kGiB;
   device.overcommit = 1;
   EXPECT_EQ(CodeFor(kMiB, device), "memory_exceeded");
 }
 
 TEST(Overcommit, WhatIsSetAsideIsNobodyElses) {
   DeviceStatus device = Overcommitted();
-  device.set_aside_bytes = 4 * kGiB;
+  device.promised_bytes = 4 * kGiB;
   EXPECT_EQ(CodeFor(2 * kGiB, device), "");
   EXPECT_EQ(CodeFor(2 * kGiB + 1, device), "memory_exceeded");
   // A guaranteed share that grows is not in its own way.
-  ShareTerms now{4 * kGiB, {}, Fraction::One(), 100, true};
+  ShareTerms now{4 * kGiB, {}, Fraction::One(), 100, 4 * kGiB};
   auto may_become = [&](uint64_t bytes) {
-    return ValidateChange({.memory_bytes = bytes}, {&now, 1}, {&device, 1}).has_value();
+    return ValidateChange({.memory = bytes}, {&now, 1}, {&device, 1}).has_value();
   };
   EXPECT_TRUE(may_become(6 * kGiB));
   EXPECT_FALSE(may_become(6 * kGiB + 1));
-  now.guaranteed = false;
+  now.memory_request_bytes = 0;
   EXPECT_FALSE(may_become(6 * kGiB));
 }
 

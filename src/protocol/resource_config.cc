@@ -11,8 +11,9 @@ namespace {
 
 constexpr size_t kMostShown = 80;
 constexpr std::string_view kForm =
-    "a client's line is ID REQUEST LIMIT GPU_MEM, and users=... if need be";
+    "a client's line is ID REQUEST LIMIT GPU_MEM, and users=... or memory_request=... if need be";
 constexpr std::string_view kUsers = "users=";
+constexpr std::string_view kMemoryRequest = "memory_request=";
 
 // A piece of the file for a message: one line, of a bearable length.
 std::string Shown(std::string_view text) {
@@ -42,9 +43,35 @@ bool ParseWhole(std::string_view text, Number* number) {
   return !text.empty() && error == std::errc{} && at == end;
 }
 
+// A field after the four that Gemini has.
+Status ReadFurther(std::string_view field, ResourceClient& client) {
+  const bool again = (field.starts_with(kUsers) && !client.allow_users.Nobody()) ||
+                     (field.starts_with(kMemoryRequest) && client.memory_request_bytes);
+  if (again) return Fail("resource_config", "the field " + Shown(field) + " comes second");
+  if (field.starts_with(kUsers) && field.size() > kUsers.size()) {
+    auto allowed = ParseAllowedUsers(field.substr(kUsers.size()));
+    if (!allowed) return Fail("resource_config", "the users: " + allowed.error().message);
+    client.allow_users = std::move(*allowed);
+    return {};
+  }
+  if (!field.starts_with(kMemoryRequest)) {
+    return Fail("resource_config", "the field " + Shown(field) +
+                                       " after GPU_MEM is not users=all, users=1000,1001 or "
+                                       "memory_request=1073741824");
+  }
+  uint64_t bytes = 0;
+  if (!ParseWhole(field.substr(kMemoryRequest.size()), &bytes) || bytes > client.memory_bytes) {
+    return Fail("resource_config", "the " + Shown(field) +
+                                       " is no number of bytes from 0 to the GPU_MEM, " +
+                                       std::to_string(client.memory_bytes));
+  }
+  client.memory_request_bytes = bytes;
+  return {};
+}
+
 // What is wrong is an error whose message lacks the place.
 Result<ResourceClient> ReadClient(const std::vector<std::string_view>& fields) {
-  if (fields.size() != 4 && fields.size() != 5) {
+  if (fields.size() < 4 || fields.size() > 6) {
     return Fail("resource_config", "it has " + std::to_string(fields.size()) + " fields, not 4; " +
                                        std::string(kForm));
   }
@@ -83,15 +110,8 @@ Result<ResourceClient> ReadClient(const std::vector<std::string_view>& fields) {
     return Fail("resource_config", "the GPU_MEM " + Shown(fields[3]) +
                                        " is no number of bytes above 0, as 1073741824");
   }
-  if (fields.size() == 5) {
-    const bool users = fields[4].starts_with(kUsers) && fields[4].size() > kUsers.size();
-    if (!users) {
-      return Fail("resource_config",
-                  "the fifth field " + Shown(fields[4]) + " is not users=all or users=1000,1001");
-    }
-    auto allowed = ParseAllowedUsers(fields[4].substr(kUsers.size()));
-    if (!allowed) return Fail("resource_config", "the users: " + allowed.error().message);
-    client.allow_users = std::move(*allowed);
+  for (size_t i = 4; i < fields.size(); ++i) {
+    if (auto ok = ReadFurther(fields[i], client); !ok) return std::unexpected(ok.error());
   }
   return client;
 }

@@ -8,15 +8,17 @@
 //   batch           0   0.5 1073741824
 //
 // A client becomes a share of that name, so an ID is what a name of a share may be (control.h); it
-// may hold '/'. REQUEST and LIMIT are fractions of the GPU, GPU_MEM is bytes. A fifth field, which
-// Gemini's own scheduler does not have, says whose programs may join beside those of the agent's
-// user: users=all or users=1000,1001 (allowed_users.h). Fields are separated
-// by spaces or tabs, lines end with LF or CRLF, and empty lines count for nothing. Nothing else is
-// guessed at: a file with one bad line is no configuration.
+// may hold '/'. REQUEST and LIMIT are fractions of the GPU, GPU_MEM is bytes. A further field,
+// which Gemini's own scheduler does not have, says whose programs may join beside those of the
+// agent's user: users=all or users=1000,1001 (allowed_users.h), and another how many bytes of
+// GPU_MEM are set aside: memory_request=1073741824. Fields are separated by spaces or tabs, lines
+// end with LF or CRLF, and empty lines count for nothing. Nothing else is guessed at: a file with
+// one bad line is no configuration.
 //
 // No I/O; thread-safe.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +38,7 @@ struct ResourceClient {
   uint64_t memory_bytes = 0;
   uint32_t line = 0;  // where it stands, from 1
   AllowedUsers allow_users = {};
+  std::optional<uint64_t> memory_request_bytes = {};  // absent: as with other shares
 
   bool operator==(const ResourceClient&) const = default;
 };

@@ -25,6 +25,9 @@ std::string Written(const std::vector<ResourceClient>& clients) {
         client.id + " " + FormatFraction(client.request) + " " + FormatFraction(client.limit) +
         " " + std::to_string(client.memory_bytes) +
         (client.allow_users.Nobody() ? "" : " users=" + FormatAllowedUsers(client.allow_users)) +
+        (client.memory_request_bytes
+             ? " memory_request=" + std::to_string(*client.memory_request_bytes)
+             : "") +
         "\n";
   }
   return text;
@@ -49,6 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Must(ids.insert(client.id).second);
     Must(client.request <= client.limit && client.limit.ppm > 0);
     Must(client.limit <= Fraction::One() && client.memory_bytes > 0);
+    Must(client.memory_request_bytes.value_or(0) <= client.memory_bytes);
     requests += client.request.ppm;
   }
   Must(requests <= Fraction::kOne && clients->size() <= kMaxShares);

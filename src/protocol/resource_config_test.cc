@@ -55,10 +55,26 @@ TEST(ResourceConfigTest, TheNumberOfClientsIsKept) {
 TEST(ResourceConfigTest, FieldsAreFour) {
   EXPECT_EQ(ErrorOf("1\na 0 1\n"),
             "c.txt:2: it has 3 fields, not 4; a client's line is ID REQUEST LIMIT GPU_MEM, and "
-            "users=... if need be");
-  EXPECT_NE(ErrorOf("1\na 0 1 1 1\n").find("the fifth field '1' is not users=all"),
+            "users=... or memory_request=... if need be");
+  EXPECT_NE(ErrorOf("1\na 0 1 1 1\n").find("the field '1' after GPU_MEM is not users=all"),
             std::string::npos);
-  EXPECT_NE(ErrorOf("1\na 0 1 1 users=all 1\n").find("it has 6 fields"), std::string::npos);
+  EXPECT_NE(ErrorOf("1\na 0 1 1 users=all 1\n").find("the field '1' after GPU_MEM"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf("1\na 0 1 1 a b c\n").find("it has 7 fields"), std::string::npos);
+}
+
+TEST(ResourceConfigTest, FurtherFieldsInAnyOrder) {
+  for (const char* line :
+       {"a 0 1 5 users=7 memory_request=4", "a 0 1 5 memory_request=4 users=7"}) {
+    const auto clients = ParseResourceConfig("c.txt", "1\n" + std::string(line) + "\n");
+    ASSERT_TRUE(clients) << clients.error().message;
+    EXPECT_EQ(clients->front().memory_request_bytes, 4u);
+    EXPECT_TRUE(clients->front().allow_users.Admits(7));
+  }
+  const auto clients = ParseResourceConfig("c.txt", "2\na 0 1 5 memory_request=0\nb 0 1 5\n");
+  ASSERT_TRUE(clients) << clients.error().message;
+  EXPECT_EQ(clients->front().memory_request_bytes, 0u);
+  EXPECT_FALSE(clients->back().memory_request_bytes);
 }
 
 TEST(ResourceConfigTest, NumbersOutOfRange) {
@@ -80,6 +96,11 @@ TEST(ResourceConfigTest, NumbersOutOfRange) {
       {"a 0 1 1.5", "the GPU_MEM '1.5' is no number"},
       {"a 0 1 18446744073709551616", "the GPU_MEM '18446744073709551616' is no number"},
       {"a 0 1 9223372036854775808", "the GPU_MEM '9223372036854775808' is no number"},
+      {"a 0 1 5 memory_request=6", "the 'memory_request=6' is no number of bytes from 0 to the "},
+      {"a 0 1 5 memory_request=", "the 'memory_request=' is no number of bytes"},
+      {"a 0 1 5 memory_request=-1", "the 'memory_request=-1' is no number of bytes"},
+      {"a 0 1 5 memory_request=1 memory_request=2", "the field 'memory_request=2' comes second"},
+      {"a 0 1 5 users=1 users=2", "the field 'users=2' comes second"},
   };
   for (const auto& bad : kCases) {
     EXPECT_NE(ErrorOf("2\nz 0 1 1\n" + std::string(bad.line) + "\n")

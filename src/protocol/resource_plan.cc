@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "protocol/memory_fit.h"
+
 namespace prorata::protocol {
 namespace {
 
@@ -14,7 +16,9 @@ const FileShare* Find(std::span<const FileShare> shares, std::string_view name) 
 
 // What the device promised, with `terms` in the place of `now`.
 void Replace(DeviceStatus& device, const ShareTerms& now, const ShareTerms& terms) {
-  device.promised_bytes += terms.memory_bytes - std::min(device.promised_bytes, now.memory_bytes);
+  device.promised_bytes +=
+      terms.memory_request_bytes - std::min(device.promised_bytes, now.memory_request_bytes);
+  device.limit_bytes += terms.memory_bytes - std::min(device.limit_bytes, now.memory_bytes);
   device.promised_request.ppm +=
       terms.compute_request.ppm - std::min(device.promised_request.ppm, now.compute_request.ppm);
 }
@@ -23,6 +27,7 @@ void Replace(DeviceStatus& device, const ShareTerms& now, const ShareTerms& term
 ShareTerms Lowered(const ShareTerms& now, const ShareTerms& terms) {
   ShareTerms lowered = now;
   lowered.memory_bytes = std::min(now.memory_bytes, terms.memory_bytes);
+  lowered.memory_request_bytes = std::min(now.memory_request_bytes, terms.memory_request_bytes);
   lowered.compute_request = std::min(now.compute_request, terms.compute_request);
   return lowered;
 }
@@ -31,7 +36,8 @@ Status CheckNew(const ResourceClient& client, const DeviceStatus& device,
                 std::span<const std::string> names) {
   ShareSpec spec;
   spec.name = client.id;
-  spec.memory_bytes = client.memory_bytes;
+  spec.memory = client.memory_bytes;
+  if (client.memory_request_bytes) spec.memory_request = *client.memory_request_bytes;
   spec.compute_request = client.request;
   spec.compute_limit = client.limit;
   const auto valid = ValidateShare(spec, {&device, 1}, names);
@@ -41,7 +47,11 @@ Status CheckNew(const ResourceClient& client, const DeviceStatus& device,
 
 Status CheckKept(const ResourceClient& client, const ShareTerms& now, const DeviceStatus& device) {
   ShareChange change;
-  change.memory_bytes = client.memory_bytes;
+  change.memory = client.memory_bytes;
+  const uint64_t request = TermsOf(client, now, device).memory_request_bytes;
+  if (client.memory_request_bytes || request != now.memory_request_bytes) {
+    change.memory_request = request;
+  }
   change.compute_request = client.request;
   change.compute_limit = client.limit;
   const auto valid = ValidateChange(change, {&now, 1}, {&device, 1});
@@ -51,9 +61,12 @@ Status CheckKept(const ResourceClient& client, const ShareTerms& now, const Devi
 
 }  // namespace
 
-ShareTerms TermsOf(const ResourceClient& client, const ShareTerms& now) {
+ShareTerms TermsOf(const ResourceClient& client, const ShareTerms& now,
+                   const DeviceStatus& device) {
   ShareTerms terms = now;
   terms.memory_bytes = client.memory_bytes;
+  terms.memory_request_bytes =
+      SettleMemory({client.memory_bytes, client.memory_request_bytes}, device).request_bytes;
   terms.compute_request = client.request;
   terms.compute_limit = client.limit;
   return terms;
@@ -71,7 +84,7 @@ Status CheckResourcePlan(std::string_view file, std::span<const ResourceClient> 
     const bool stays = line != clients.end() || share.has_members;
     if (stays) names.push_back(share.name);
     if (line != clients.end()) {
-      Replace(after, share.terms, Lowered(share.terms, TermsOf(*line, share.terms)));
+      Replace(after, share.terms, Lowered(share.terms, TermsOf(*line, share.terms, device)));
     } else if (!stays) {
       Replace(after, share.terms, {});
       after.shares -= std::min(after.shares, 1u);
@@ -79,15 +92,16 @@ Status CheckResourcePlan(std::string_view file, std::span<const ResourceClient> 
   }
   for (const ResourceClient& client : clients) {
     const FileShare* before = Find(former, client.id);
-    const ShareTerms now =
-        before != nullptr ? Lowered(before->terms, TermsOf(client, before->terms)) : ShareTerms{};
+    const ShareTerms now = before != nullptr
+                               ? Lowered(before->terms, TermsOf(client, before->terms, device))
+                               : ShareTerms{};
     const Status ok =
         before != nullptr ? CheckKept(client, now, after) : CheckNew(client, after, names);
     if (!ok) {
       return Fail("resource_config",
                   AtLine(file, client.line, "'" + client.id + "': " + ok.error().message));
     }
-    Replace(after, now, TermsOf(client, now));
+    Replace(after, now, TermsOf(client, now, device));
     if (before != nullptr) continue;
     ++after.shares;
     names.push_back(client.id);

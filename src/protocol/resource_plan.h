@@ -20,8 +20,9 @@ struct FileShare {
   bool has_members = false;  // without its line it keeps what it has until they are gone
 };
 
-// The share as its line says it. Of what no line says (weight and so on) it keeps what it has.
-ShareTerms TermsOf(const ResourceClient& client, const ShareTerms& now);
+// The share as its line says it: with as much memory set aside as for another share of the device
+// where it does not say. Of what no line says (weight and so on) it keeps what it has.
+ShareTerms TermsOf(const ResourceClient& client, const ShareTerms& now, const DeviceStatus& device);
 
 // `device` is as it is, with the `former` shares on it; `others` are the names of all other shares
 // of the agent. "resource_config" with a message that begins with "FILE:LINE: ".

@@ -18,11 +18,12 @@ class ResourcePlanTest : public ::testing::Test {
   void Has(const std::string& name, uint32_t request_ppm, uint64_t memory_bytes,
            bool has_members = true) {
     ShareTerms terms;
-    terms.memory_bytes = memory_bytes;
+    terms.memory_bytes = terms.memory_request_bytes = memory_bytes;
     terms.compute_request = {request_ppm};
     terms.compute_limit = Fraction::One();
     former_.push_back({name, terms, has_members});
     device_.promised_bytes += memory_bytes;
+    device_.limit_bytes += memory_bytes;
     device_.promised_request.ppm += request_ppm;
     ++device_.shares;
   }
@@ -99,16 +100,38 @@ TEST_F(ResourcePlanTest, NotMoreThanBeforeIsAlwaysToBeHad) {
   EXPECT_NE(Judge(), "");
 }
 
+TEST_F(ResourcePlanTest, ALineMaySayHowMuchIsSetAside) {
+  Line("a", 0, 12 * kGiB);
+  Line("b", 0, 12 * kGiB);
+  clients_[0].memory_request_bytes = clients_[1].memory_request_bytes = 4 * kGiB;
+  EXPECT_EQ(Judge(), "");
+  EXPECT_EQ(TermsOf(clients_[0], {}, device_).memory_request_bytes, 4 * kGiB);
+  clients_[1].memory_request_bytes.reset();
+  EXPECT_EQ(Judge(), "");
+  clients_[1].memory_bytes = 13 * kGiB;
+  EXPECT_NE(Judge().find("f:3: 'b': the share asks for 13 GiB"), std::string::npos) << Judge();
+  // Kept shares as new ones; without the field it is as if it had never been there.
+  clients_.clear();
+  Has("a", 0, 12 * kGiB);
+  Line("a", 0, 12 * kGiB);
+  Line("b", 0, 4 * kGiB);
+  EXPECT_EQ(Judge(), "");
+  clients_[1].memory_bytes = 12 * kGiB;
+  clients_[1].memory_request_bytes = 4 * kGiB;
+  EXPECT_NE(Judge(), "") << "12 GiB could never be given beside the 12 of 'a'";
+  clients_[0].memory_request_bytes = 4 * kGiB;
+  EXPECT_EQ(Judge(), "");
+}
+
 TEST_F(ResourcePlanTest, WhatNoLineSaysStays) {
   ShareTerms now;
   now.weight = 7;
-  now.guaranteed = true;
-  const ShareTerms terms = TermsOf({"a", {1}, {2}, 3, 2}, now);
+  const ShareTerms terms = TermsOf({"a", {1}, {2}, 3, 2}, now, device_);
   EXPECT_EQ(terms.memory_bytes, 3u);
+  EXPECT_EQ(terms.memory_request_bytes, 3u);
   EXPECT_EQ(terms.compute_request.ppm, 1u);
   EXPECT_EQ(terms.compute_limit.ppm, 2u);
   EXPECT_EQ(terms.weight, 7u);
-  EXPECT_TRUE(terms.guaranteed);
 }
 
 }  // namespace

@@ -6,60 +6,42 @@
 #include "base/duration.h"
 #include "protocol/choose_devices.h"
 #include "protocol/control.h"
-#include "protocol/overcommit.h"
+#include "protocol/memory_fit.h"
 
 namespace prorata::protocol {
 namespace {
-
-constexpr uint64_t kDefaultGranularity = 2 * kMiB;  // what a driver hands memory out in
 
 uint32_t RequestLeft(const DeviceStatus& device) {
   return Fraction::kOne - std::min(Fraction::kOne, device.promised_request.ppm);
 }
 
-// `terms` with what `from` says in its place.
+// `terms` with what `from` says in its place, but for the memory.
 template <typename From>
 ShareTerms Changed(const ShareTerms& terms, const From& from) {
-  return {from.memory_bytes.value_or(terms.memory_bytes),
+  return {terms.memory_bytes,
           from.compute_request.value_or(terms.compute_request),
           from.compute_limit.value_or(terms.compute_limit),
           from.weight.value_or(terms.weight),
-          terms.guaranteed,
+          terms.memory_request_bytes,
           from.priority.value_or(terms.priority),
           from.yield_within_ns.value_or(terms.yield_within_ns)};
 }
 
-// What else the arithmetic of an overcommitted device rests on.
-std::string Overcommitted(const DeviceStatus& device) {
-  if (device.overcommit <= 1) return "";
-  return "; " + FormatRatio(device.overcommit) +
-         " times what is left by those may be promised, and " +
-         FormatBytes(device.set_aside_bytes) + " are set aside for guaranteed shares";
+// What is said of a share's memory on a device, of all its devices or of this one.
+template <typename Common>
+MemoryAsked AskedOn(const Common& common, const TermsOnGpu& own, const DeviceStatus& device) {
+  const auto& limit = own.memory ? own.memory : common.memory;
+  const auto& request = own.memory_request ? own.memory_request : common.memory_request;
+  MemoryAsked asked;
+  if (limit) asked.limit_bytes = limit->Of(device.total_bytes);
+  if (request) asked.request_bytes = request->Of(device.total_bytes);
+  return asked;
 }
 
-Status CheckMemory(std::optional<uint64_t> asked_bytes, const DeviceStatus& device) {
-  const uint64_t left = MemoryLeft(device);
-  const std::string taken =
-      FormatBytes(device.promised_bytes) + " of its " + FormatBytes(device.total_bytes) +
-      " are promised to " + std::to_string(device.shares) + " shares and " +
-      FormatBytes(device.foreign_bytes) + " are used outside prorata" + Overcommitted(device);
-  if (!asked_bytes) {
-    if (left >= kDefaultGranularity) return {};
-    return Fail("memory_exceeded", Describe(device) + " has no memory left for another share: " +
-                                       taken + "; end a share, or give each its --memory");
-  }
-  if (*asked_bytes == 0) {
-    return Fail("memory_zero", "the share asks for no memory at all of " + Describe(device) +
-                                   ", with which no program can run; give it some, or leave "
-                                   "--memory out for all that is free");
-  }
-  if (*asked_bytes <= left) return {};
-  return Fail("memory_exceeded",
-              "the share asks for " + FormatBytes(*asked_bytes) + " of memory, but " +
-                  Describe(device) + " has only " + FormatBytes(left) + " left: " + taken +
-                  (*asked_bytes > device.total_bytes
-                       ? "; ask for no more than it has"
-                       : "; ask for less, or end or `prorata update` a share there"));
+MemoryTerms NewMemory(const ShareSpec& spec, const TermsOnGpu& own, const DeviceStatus& device) {
+  MemoryAsked asked = AskedOn(spec, own, device);
+  asked.guaranteed = spec.guaranteed;
+  return SettleMemory(asked, device);
 }
 
 // `where` says on which GPU, if that is known.
@@ -160,16 +142,18 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
     return Fail("too_many_shares", "the agent holds " + std::to_string(names.size()) +
                                        " shares, which is all it can; end one first");
   }
-  const ShareTerms common{0,
-                          spec.compute_request,
-                          spec.compute_limit,
-                          spec.weight,
-                          spec.guaranteed,
-                          spec.priority,
-                          spec.yield_within_ns};
+  const ShareTerms common{0, spec.compute_request, spec.compute_limit,  spec.weight,
+                          0, spec.priority,        spec.yield_within_ns};
   if (auto ok = CheckTerms(common, ""); !ok) return std::unexpected(ok.error());
+  bool requests = spec.memory_request.has_value();
+  for (const TermsOnGpu& on : spec.on) requests |= on.memory_request.has_value();
+  if (spec.guaranteed && requests) {
+    return Fail("guaranteed_and_request",
+                "the share asks for all of its memory limit to be set aside (--guaranteed), and "
+                "for another amount (--memory-request); leave one of them out");
+  }
   auto chosen = ChooseDevices(spec, devices, [&](const DeviceStatus& device) {
-    Status ok = CheckMemory(spec.memory_bytes, device);
+    Status ok = CheckMemory(NewMemory(spec, {}, device), device);
     return ok ? CheckRequest(spec.compute_request, device) : ok;
   });
   if (!chosen) return std::unexpected(chosen.error());
@@ -180,10 +164,10 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
   for (size_t i = 0; i < chosen->size(); ++i) {
     const DeviceStatus& device = devices[(*chosen)[i]];
     const TermsOnGpu& own = (*on)[i];
-    const std::optional<uint64_t> memory = own.memory_bytes ? own.memory_bytes : spec.memory_bytes;
-    const uint64_t all = MemoryLeft(device) / kDefaultGranularity * kDefaultGranularity;
+    const MemoryTerms memory = NewMemory(spec, own, device);
     ShareTerms terms = Changed(common, own);
-    terms.memory_bytes = memory.value_or(all);
+    terms.memory_bytes = memory.limit_bytes;
+    terms.memory_request_bytes = memory.request_bytes;
     Status ok = CheckTerms(terms, Where(device));
     if (ok) ok = CheckMemory(memory, device);
     if (ok) ok = CheckRequest(terms.compute_request, device);
@@ -195,19 +179,37 @@ Result<ValidShare> ValidateShare(const ShareSpec& spec, std::span<const DeviceSt
 
 namespace {
 
+// What a share whose memory on a device is `now` comes to have.
+MemoryTerms ChangedMemory(const MemoryAsked& asked, const ShareTerms& now,
+                          const DeviceStatus& device) {
+  const bool all = now.memory_request_bytes == now.memory_bytes;
+  MemoryTerms memory;
+  memory.limit_bytes = asked.limit_bytes.value_or(now.memory_bytes);
+  memory.request_bytes =
+      asked.request_bytes.value_or(all ? memory.limit_bytes : now.memory_request_bytes);
+  memory.by_ratio = !asked.request_bytes && memory.request_bytes == 0 && device.overcommit > 1;
+  return memory;
+}
+
 // One device's part of a change.
-Result<ShareTerms> ChangeOn(const ShareTerms& terms, const ShareTerms& now,
+Result<ShareTerms> ChangeOn(const ShareChange& change, const TermsOnGpu& own, const ShareTerms& now,
                             const DeviceStatus& device) {
+  ShareTerms terms = Changed(Changed(now, change), own);
+  const MemoryTerms memory = ChangedMemory(AskedOn(change, own, device), now, device);
+  terms.memory_bytes = memory.limit_bytes;
+  terms.memory_request_bytes = memory.request_bytes;
   if (auto ok = CheckTerms(terms, Where(device)); !ok) return std::unexpected(ok.error());
   // As for a new share on the device without this one. Less than before is always to be had, also
   // where programs outside prorata took what was promised.
   DeviceStatus others = device;
-  others.promised_bytes -= std::min(others.promised_bytes, now.memory_bytes);
-  if (now.guaranteed) others.set_aside_bytes -= std::min(others.set_aside_bytes, now.memory_bytes);
+  others.promised_bytes -= std::min(others.promised_bytes, now.memory_request_bytes);
+  others.limit_bytes -= std::min(others.limit_bytes, now.memory_bytes);
+  // A part of it may be this share's own: policy::MemoryAdmission knows.
+  others.borrowed_bytes = 0;
   others.promised_request.ppm -= std::min(others.promised_request.ppm, now.compute_request.ppm);
   others.shares -= std::min(others.shares, 1u);
-  if (terms.memory_bytes > now.memory_bytes || terms.memory_bytes == 0) {
-    if (auto ok = CheckMemory(terms.memory_bytes, others); !ok) return std::unexpected(ok.error());
+  if (auto ok = CheckMemory(memory, others, {now.memory_bytes, now.memory_request_bytes}); !ok) {
+    return std::unexpected(ok.error());
   }
   if (now.compute_request < terms.compute_request) {
     if (auto ok = CheckRequest(terms.compute_request, others); !ok) {
@@ -231,7 +233,7 @@ Result<std::vector<ShareTerms>> ValidateChange(const ShareChange& change,
   if (!on) return std::unexpected(on.error());
   std::vector<ShareTerms> all;
   for (size_t i = 0; i < devices.size(); ++i) {
-    auto terms = ChangeOn(Changed(Changed(now[i], change), (*on)[i]), now[i], devices[i]);
+    auto terms = ChangeOn(change, (*on)[i], now[i], devices[i]);
     if (!terms) return std::unexpected(terms.error());
     all.push_back(*terms);
   }

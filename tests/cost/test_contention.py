@@ -3,6 +3,12 @@ helper threads of the client library spend on a processor, for each active progr
 core. Not the launches' own cost, which bench/micro measures. Beside other work each wake-up takes more
 of a processor (its caches, its other half), so a verdict needs quiet.
 
+Nearly all of it is what waking a thread takes, and that is the machine's: two virtual machines that did
+nothing else took PLAIN_WAKE_US and twice that for a thread that only wakes up and sleeps again. On a
+machine whose wake-ups are dearer the bar is as many of them: the part of a core that is allowed there
+is printed beside what was measured. So a slow machine does not fail what a fast one passes; it says
+nothing about whether 2 % hold there.
+
 A look asks the driver how far the device has come. The simulated driver takes system calls and a step
 of the simulation for that, a third of what the helper threads spend, and says what it took
 (PRORATA_SIM_CALL_TIMES); that is subtracted. A real driver's call is put in its place at REAL_CALL_S,
@@ -17,6 +23,7 @@ import harness
 import quiet
 
 BAR = 0.02
+PLAIN_WAKE_US = 15
 SECONDS = 4
 REAL_CALL_S = 1e-6
 
@@ -105,9 +112,12 @@ class Contention(harness.MachineTestCase):
                 f"{100 * of_agent:.2f} %, the helper thread {100 * of_helpers:.2f} %, and "
                 f"{100 * of_calls:.2f} % for {calls / each:.0f} calls a second of a "
                 f"real driver (the simulated one took {100 * of_driver:.2f} %)")
+        bar = BAR * max(1, watch.wake_us / PLAIN_WAKE_US)
+        said += (f"; a wake-up that does nothing takes {watch.wake_us:.1f} us here, so at most "
+                 f"{100 * bar:.2f} %")
         print(said)
         self.assertGreater(of_helpers, 0, "the driver took more than its callers")
-        watch.judge(self, of_agent + of_helpers + of_calls <= BAR, said)
+        watch.judge(self, of_agent + of_helpers + of_calls <= bar, said)
 
     def test_two_programs(self):
         self.cost(2, 1000)

@@ -80,7 +80,11 @@ nlohmann::json Probe(const Options& options) {
 nlohmann::json Watch(const Options& options) {
   const double used_before_s = UsedCpuS();
   const int64_t begin_ns = RealClock().NowNs();
+  const double before_s = OwnCpuS();
   const Noise noise = Summarize(Measure(0, false, over));
+  // Threads that do nothing but wake up: what that takes of a CPU here, kernel and caches included.
+  const double wake_us =
+      1e6 * (OwnCpuS() - before_s) / static_cast<double>(std::max<size_t>(1, noise.wakes));
   const double used_s = UsedCpuS() - used_before_s;
   const double wall_s = static_cast<double>(RealClock().NowNs() - begin_ns) / 1e9;
   double own_s = 0;
@@ -90,6 +94,7 @@ nlohmann::json Watch(const Options& options) {
   const double others = std::max(0.0, used_s - own_s) / (wall_s * cpus);
   nlohmann::json report = {{"noise", ToJson(noise)},
                            {"others", others},
+                           {"wake_us", wake_us},
                            {"own", own_s / (wall_s * cpus)},
                            {"points", ExpectedPoints(noise, options.need, options.dilation)}};
   if (const Status trusted = JudgeRun(noise, others, options.need, options.dilation); !trusted) {

@@ -11,7 +11,6 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import processes  # pylint: disable=wrong-import-position
 import scenario as scenarios  # pylint: disable=wrong-import-position
-from processes import harness  # pylint: disable=wrong-import-position
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 

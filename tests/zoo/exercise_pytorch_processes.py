@@ -46,7 +46,7 @@ def other(pipe):
             pipe.send(fill(request))
         elif isinstance(request, int):
             try:
-                held = allocate(request)
+                held = allocate(request)  # noqa: F841 (kept until the next request)
                 torch.cuda.synchronize()
                 pipe.send(torch.cuda.mem_get_info())
             except torch.OutOfMemoryError:

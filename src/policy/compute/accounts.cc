@@ -252,6 +252,14 @@ bool TimeSharing::Limited(const Share& share) const {
 
 double TimeSharing::ReopenTokens() const { return kReopenPart * SliceNs(); }
 
+// What a limit leaves of the lease; kNever: no limit ends it.
+int64_t TimeSharing::MayRunNs(const Share& running) const {
+  if (!Limited(running)) return kNever;
+  // Its thread needs the slice to wake, and to launch what the work that does not end waits for.
+  if (running.past_limit) return running.granted_ns + options_.slice_ns - now_ns_;
+  return TokensLastNs(running);
+}
+
 // What is left below the ceiling beyond all requests is for who is owed most: one with a request
 // would else take it too, as long as its own is used up.
 bool TimeSharing::MayTakeElastic(const Share& share) const {

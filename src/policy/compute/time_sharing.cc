@@ -253,14 +253,6 @@ bool TimeSharing::DoesNothing(const Share& running) const {
   return running.idle_hint || (blocked && now_ns_ - running.granted_ns >= kWakeUpNs);
 }
 
-// What a limit leaves of the lease; kNever: no limit ends it.
-int64_t TimeSharing::MayRunNs(const Share& running) const {
-  if (!Limited(running)) return kNever;
-  // Its thread needs the slice to wake, and to launch what the work that does not end waits for.
-  if (running.past_limit) return running.granted_ns + options_.slice_ns - now_ns_;
-  return TokensLastNs(running);
-}
-
 bool TimeSharing::MustYield(const Share& running, const Share& next) const {
   if (running.gang == GangTurn::kCatchUp) return false;
   if (DoesNothing(running) || next.gang == GangTurn::kOn) return true;

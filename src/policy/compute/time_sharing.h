@@ -141,7 +141,6 @@ class TimeSharing final : public LeasePolicy {
   Share* Best(bool gangs_too = false);
   Share* Running();
   bool DoesNothing(const Share& running) const;
-  int64_t MayRunNs(const Share& running) const;
   bool MustYield(const Share& running, const Share& next) const;
   int64_t RemainingNs() const;
   void Grant(Share& share);
@@ -172,6 +171,7 @@ class TimeSharing final : public LeasePolicy {
   double Held(const Share& share, bool waited) const;
   double ReopenTokens() const;
   bool MayTakeElastic(const Share& share) const;
+  int64_t MayRunNs(const Share& running) const;
   int64_t TokensLastNs(const Share& share) const;
   int64_t TokensAfterNs(const Share& share) const;
   double SliceNs() const { return static_cast<double>(options_.slice_ns); }

@@ -4,8 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <ctime>
+#include <limits>
 #include <string>
 
 namespace prorata::simgpu::driver {
@@ -56,6 +58,20 @@ int64_t ProcessorNs() {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+// What reading that clock takes, outside of what it shows: a system call of the measuring, and none
+// of the program's.
+int64_t ReadingNs() {
+  static const int64_t least_ns = [] {
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (int i = 0; i < 100; ++i) {
+      const int64_t before_ns = ProcessorNs();
+      least = std::min(least, ProcessorNs() - before_ns);
+    }
+    return least;
+  }();
+  return least_ns;
+}
+
 }  // namespace
 
 CallTime::CallTime() : row_(t_mine.inside ? nullptr : RowOfThread()) {
@@ -66,7 +82,8 @@ CallTime::CallTime() : row_(t_mine.inside ? nullptr : RowOfThread()) {
 
 CallTime::~CallTime() {
   if (row_ == nullptr) return;
-  row_->ns.fetch_add(static_cast<uint64_t>(ProcessorNs() - began_ns_), std::memory_order_relaxed);
+  const int64_t spent_ns = ProcessorNs() - began_ns_ + ReadingNs();
+  row_->ns.fetch_add(static_cast<uint64_t>(spent_ns), std::memory_order_relaxed);
   row_->calls.fetch_add(1, std::memory_order_relaxed);
   t_mine.inside = false;
 }

@@ -6,8 +6,8 @@
 //
 // Only where PRORATA_SIM_CALL_TIMES names a folder: there each process has a file named by its pid,
 // of CallTimeRow, one for each thread that made such a call, zero beyond the last. Readable all the
-// time. Threads beyond kCallTimeRows are not counted. What it takes to measure is about half in
-// what is measured.
+// time. Threads beyond kCallTimeRows are not counted. What it takes to measure is in what is
+// measured.
 
 #include <atomic>
 #include <cstdint>

@@ -1,0 +1,120 @@
+// What stands behind a wait in its stream: no part of the backlog, and not done (work_poller.h).
+
+#include <gtest/gtest.h>
+
+#include "client/compute/testing_world.h"
+
+namespace prorata::client {
+namespace {
+
+using protocol::MessageType;
+
+class WaitsTest : public WorkTrackerTest {};
+
+// A wait in the stream, and launches behind it: they take nothing of the device until they begin,
+// but they may begin at any moment.
+TEST_F(WaitsTest, WhatIsKnownNotToHaveBegunIsNotOccupiedAndNotDrained) {
+  Context context(world_);
+  Teach(1, kMs);
+  StreamRecord& stream = context.streams[0];
+  stream.waits.store(1);
+  world_.free_at_ns[&stream] = kNever;
+  LaunchFenced(context, 0, 1, kNever);
+  LaunchFenced(context, 0, 1, kNever);
+  Look();
+  const uint64_t before_ns = Occupied();
+  world_.limits.lease.store(Word(2, 0));
+  Pass(1 * kS);
+  EXPECT_EQ(Occupied(), before_ns);
+  EXPECT_FALSE(Reported(MessageType::kLeaseDrained));
+  EXPECT_NE(world_.usage.backlog_ns, 0u);
+  EXPECT_EQ(world_.usage.blocked, 1u);
+  EXPECT_FALSE(Reported(MessageType::kLeaseIdle));
+  // It begins right after it was looked at, and is seen 100 ms later.
+  world_.DoneNs(stream.first->start) = world_.now_ns + 1;
+  Pass(100 * kMs);
+  EXPECT_EQ(Occupied(), before_ns + static_cast<uint64_t>(100 * kMs));
+  EXPECT_EQ(world_.usage.blocked, 0u);
+  EXPECT_EQ(world_.sent, std::vector{MessageType::kLeaseIdle}) << "it runs outside its lease";
+  world_.EndAt(stream, world_.now_ns);
+  Look();
+  EXPECT_TRUE(Reported(MessageType::kLeaseDrained));
+  EXPECT_EQ(world_.compute.blocked, 0u);
+  EXPECT_EQ(world_.compute.occupancy.reasons(), 0u);
+}
+
+// The helper fences the stream's batch at the very moment at which a wait is put in: what was
+// launched before the wait must not seem to run until that is over.
+TEST_F(WaitsTest, AWaitIsPutBehindAFenceThatAnotherThreadIsAt) {
+  Context context(world_);
+  Teach(1, 10'000);
+  StreamRecord& stream = context.streams[0];
+  Launch(context, 0, 1, world_.now_ns + 10'000);
+  stream.fencing.store(1);
+  world_.on_nap = [&] {
+    if (world_.naps == 3) stream.fencing.store(0);
+  };
+  tracker_.EndBeforeWait(&stream);
+  EXPECT_FALSE(HasOpen(stream));
+  // And at the next: the batch behind the wait has a start event.
+  stream.fencing.store(1);
+  world_.naps = 0;
+  stream.waits.store(1);
+  world_.free_at_ns[&stream] = kNever;
+  LaunchFenced(context, 0, 1, kNever);
+  world_.now_ns += kMs;
+  Look();
+  EXPECT_FALSE(Busy()) << "all that is left waits";
+  EXPECT_EQ(world_.compute.blocked, 1u);
+}
+
+TEST_F(WaitsTest, AThreadThatNeverEndsItsFenceIsNotWaitedForLong) {
+  Context context(world_);
+  Launch(context, 0, 1, world_.now_ns + kMs);
+  const int64_t begin_ns = world_.now_ns;
+  StreamRecord& stream = context.streams[0];
+  tracker_.Begin(&stream, 0);
+  AddLaunch(&stream, &context, 1, 10'000);
+  stream.fencing.store(1);
+  tracker_.EndBeforeWait(&stream);
+  EXPECT_TRUE(HasOpen(stream));
+  EXPECT_LE(world_.now_ns - begin_ns, 6 * kMs);
+}
+
+TEST_F(WaitsTest, WorkBesideABlockedStreamIsNotBlocked) {
+  Context context(world_);
+  Teach(1, kMs);
+  context.streams[0].waits.store(1);
+  world_.free_at_ns[&context.streams[0]] = kNever;
+  LaunchFenced(context, 0, 1, kNever);
+  Look();
+  world_.now_ns += kMs;
+  Look();
+  EXPECT_EQ(world_.usage.blocked, 1u);
+  LaunchFenced(context, 1, 1, world_.now_ns + kMs);
+  EXPECT_EQ(world_.usage.blocked, 0u) << "before the helper looks again";
+  Look();
+  EXPECT_EQ(world_.usage.blocked, 0u);
+  world_.now_ns += kMs;
+  Look();
+  world_.now_ns += kMs;
+  Look();
+  EXPECT_EQ(world_.usage.blocked, 1u);
+  EXPECT_FALSE(Reported(MessageType::kLeaseIdle)) << "nobody waits for the device";
+}
+
+TEST_F(WaitsTest, ABlockedStreamGoesWithItsContext) {
+  Context context(world_);
+  Teach(1, kMs);
+  context.streams[0].waits.store(1);
+  world_.free_at_ns[&context.streams[0]] = kNever;
+  LaunchFenced(context, 0, 1, kNever);
+  Look();
+  EXPECT_EQ(world_.compute.blocked, 1u);
+  tracker_.Discard(&context.work);
+  EXPECT_EQ(world_.compute.blocked, 0u);
+  EXPECT_FALSE(Busy());
+}
+
+}  // namespace
+}  // namespace prorata::client
