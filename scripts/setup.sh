@@ -147,7 +147,7 @@ case "${1:-}" in
     ;;
   zoo) python3 "$(dirname "$0")/zoo_wheels.py" "$2" "$3" ;;
   *)
-    sed -n '2,12s/^# \{0,1\}//p' "$0"
+    sed -n '2,13s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -88,9 +88,12 @@ class Kinds(podman.PodmanTestCase):
         share = self.create("late", "--memory", "1GiB", "--compute-limit", "0.3")
         name = self.named("late")
         load = self.podman.start(*self.podman.run_arguments(name, share, "--rm", *rights),
-                                 *ahead.split(), *f"gpuload --seconds 60 --kernel-us 500 --announce".split())
+                                 *ahead.split(), *"gpuload --seconds 60 --kernel-us 500 --announce".split())
         harness.read_event(load, "kernels")
-        device_time = lambda: self.machine.share(share)["device_time_ns"]
+
+        def device_time():
+            return self.machine.share(share)["device_time_ns"]
+
         with quiet.Watch() as watch:
             before, kernels = device_time(), time.monotonic_ns()
             harness.wait_until(lambda: device_time() - before > 0.9e9, what="GPU time", step_s=0.05)
