@@ -48,6 +48,7 @@ test-zoo: everything
 	@scripts/setup.sh cuda-venv $(BUILD)
 	@scripts/setup.sh zoo $(BUILD) $(or $(ZOO),all)
 	@tests/zoo/run.py --build $(BUILD) --tier $(or $(ZOO),all)
+	@PRORATA_TEST_ZOO=$(or $(ZOO),all) ctest --test-dir $(BUILD) -R '^container_pytorch' --output-on-failure
 
 # In full length; `make test` runs shortened ones. Ends with 77 where the machine was too noisy.
 scenarios: everything
@@ -60,6 +61,7 @@ test: everything
 	@scripts/setup.sh cuda-venv $(BUILD)
 	@scripts/setup.sh nvidia-smi $(BUILD)
 	@scripts/setup.sh containers
+	@scripts/setup.sh userlands $(BUILD)
 	@scripts/run_tests.py --build $(BUILD) --label all
 
 test-unit: everything

@@ -8,6 +8,7 @@
 #   scripts/setup.sh cuda-venv BUILD     nvcc and cudart from PyPI into BUILD/venv-cuda13 and -cuda12
 #   scripts/setup.sh nvidia-smi BUILD    the program alone, from Debian's non-free, into BUILD/nvidia-smi
 #   scripts/setup.sh containers          podman, containerd and runc, for tests (needs root)
+#   scripts/setup.sh userlands BUILD     the C libraries of Debian 11 and 13 (30 MB with their lists), for tests
 #   scripts/setup.sh zoo BUILD light     NVIDIA's libraries from PyPI into BUILD/zoo; `all` for PyTorch and more too
 set -euo pipefail
 
@@ -17,7 +18,7 @@ build_packages=(
   libgtest-dev libbenchmark-dev liblz4-dev libzstd-dev prometheus-cpp-dev libncurses-dev strace
   musl-tools libfccp-dev gnuplot-nox
 )
-container_packages=(podman containerd runc)
+container_packages=(podman containerd runc uidmap podman-compose)
 lint_packages=(clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev shellcheck)
 
 # Exact versions, so that a test that passed here passes elsewhere. About 265 MB together.
@@ -95,6 +96,34 @@ nvidia_smi() {
   fi
 }
 
+# userland FOLDER SUITE PACKAGE...: unpacked from the machine's Debian mirror; nothing is installed.
+# Where it cannot be had, its tests are skipped by name, so that is no error.
+userland() {
+  local folder=$1 suite=$2 mirror work apt
+  shift 2
+  [ ! -e "$folder/.tried" ] || return 0
+  command -v apt-get >/dev/null || return 0
+  mirror=$(grep -ohE 'https?://[^ ]+/debian/?( |$)' -r /etc/apt/sources.list.d /etc/apt/sources.list \
+    2>/dev/null | sort -u | head -1) || true
+  [ -n "$mirror" ] || return 0
+  work=$folder/apt
+  rm -rf "$folder"
+  mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$work/sources.list"
+  apt=(apt-get -qq -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=/dev/null
+    -o "Dir::State::lists=$work/lists" -o Dir::State::status=/dev/null -o "Dir::Cache=$work/cache"
+    -o Acquire::Languages=none -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false
+    -o APT::Sandbox::User=root -o Acquire::Retries=2)
+  echo "setup: fetching $* of Debian's $suite"
+  if "${apt[@]}" update 2>"$work/log" && (cd "$work" && "${apt[@]}" download "$@" 2>>"$work/log"); then
+    for package in "$work"/*.deb; do dpkg-deb -x "$package" "$folder/tree"; done
+    cp "$work/log" "$folder/.tried"
+    rm -rf "$work"
+  else
+    echo "setup: $suite cannot be had (see $work/log); its tests will be skipped" >&2
+  fi
+}
+
 case "${1:-}" in
   build) install_packages "${build_packages[@]}" ;;
   lint) install_packages "${lint_packages[@]}" ;;
@@ -111,9 +140,14 @@ case "${1:-}" in
     install_venv "$2/venv-cuda12" "${cuda12_wheels[@]}"
     ;;
   nvidia-smi) nvidia_smi "$(realpath -m "$2")/nvidia-smi" ;;
+  userlands)
+    folder=$(realpath -m "$2")/userlands
+    userland "$folder/debian11" bullseye libc6 libc-bin busybox-static
+    userland "$folder/debian13" trixie libc6 libc-bin
+    ;;
   zoo) python3 "$(dirname "$0")/zoo_wheels.py" "$2" "$3" ;;
   *)
-    sed -n '2,12s/^# \{0,1\}//p' "$0"
+    sed -n '2,13s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/agent.h"
+#include "agent/containers/cache_hook.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/container_commands.h"
@@ -21,6 +22,8 @@ using prorata::cli::AgentPlace;
 using prorata::cli::Options;
 using prorata::cli::Verb;
 
+constexpr size_t kMaxHookStateBytes = 1 << 20;
+
 // Where engines look for devices by themselves: all do in root's folder. Nothing: the client
 // library is not there, so a container could not have it.
 std::optional<prorata::agent::ContainerOptions> ContainersOf(const Options& options,
@@ -30,7 +33,7 @@ std::optional<prorata::agent::ContainerOptions> ContainersOf(const Options& opti
   const std::string folder = !options.agent.cdi_dir.empty() ? options.agent.cdi_dir
                              : ::geteuid() == 0             ? "/var/run/cdi"
                                                             : place.runtime_dir + "/cdi";
-  return prorata::agent::ContainerOptions{folder, *library};
+  return prorata::agent::ContainerOptions{folder, *library, place.executable};
 }
 
 int RunAgentCommand(const Options& options, const AgentPlace& place) {
@@ -67,6 +70,18 @@ int RunSimulateCommand(const Options& options) {
                                           .progress = typed.progress,
                                           .csv = typed.csv,
                                           .plot = typed.plot});
+}
+
+// A container must not fail for what it can do without: what went wrong is said, and no more.
+int RunContainerHook(const Options& options) {
+  std::string state;
+  char buffer[4096];
+  while (const size_t count = std::fread(buffer, 1, sizeof buffer, stdin)) {
+    if (state.size() < kMaxHookStateBytes) state.append(buffer, count);
+  }
+  const auto ok = prorata::agent::UpdateLoaderCache(state, options.named.names);
+  if (!ok) prorata::cli::Complain("container-hook: " + ok.error().message);
+  return prorata::cli::kExitOk;
 }
 
 AgentPlace FindPlace() {
@@ -112,6 +127,8 @@ int main(int argc, char** argv) {
       return prorata::cli::Remove(options.named, FindPlace());
     case Verb::kCdi:
       return prorata::cli::Cdi(options.named, FindPlace());
+    case Verb::kContainerHook:
+      return RunContainerHook(options);
     case Verb::kAgent:
       return RunAgentCommand(options, FindPlace());
   }

@@ -61,6 +61,11 @@ protocol::ShareStatus Node::Describe(Share& share) {
         .over_memory_limit = device.used_bytes > device.memory_limit_bytes,
     });
   }
+  for (const Outside::Found& found : outside_.Of(share.id())) {
+    const OutsideProcess& its = found.process;
+    status.outside.push_back({its.process.pid, its.command, static_cast<uint32_t>(found.device),
+                              found.used_bytes, its.libraries});
+  }
   for (const Member* member : share.Members()) {
     if (member->departed) continue;
     protocol::MemberStatus& out = status.members.emplace_back();

@@ -27,9 +27,9 @@ int64_t UnixMs() {
 void Log(const protocol::Event& event) {
   using enum protocol::EventKind;
   if (event.kind != kMemberRefused && event.kind != kBypassSuspected && event.kind != kFalseUsage &&
-      event.kind != kUngovernedFunctions && event.kind != kFiguresMissing &&
-      event.kind != kResourceConfigRefused && event.kind != kDriverSlow &&
-      event.kind != kDriverSlowOver) {
+      event.kind != kOutsideProcess && event.kind != kUngovernedFunctions &&
+      event.kind != kFiguresMissing && event.kind != kResourceConfigRefused &&
+      event.kind != kDriverSlow && event.kind != kDriverSlowOver) {
     return;
   }
   spdlog::warn("{}{}", event.share.empty() ? "" : "share '" + event.share + "': ", Words(event));
@@ -57,6 +57,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       clock_(dilation),
       devices_(loop, nvml),
       events_(real_clock_, UnixMs),
+      outside_(loop, devices_),
       heartbeat_(loop, clock_),
       leases_(loop, devices_.count(), clock_, heartbeat_),
       overcommit_(std::move(overcommit)),
@@ -89,6 +90,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
   };
   events_.Add({.kind = protocol::EventKind::kAgentStarted,
                .detail = std::to_string(devices_.count()) + " GPU(s)"});
+  WatchOutside();
   Tick();
   Audit();
   JudgeClaims();

@@ -23,6 +23,7 @@
 #include "agent/events.h"
 #include "agent/heartbeat.h"
 #include "agent/memory_requests.h"
+#include "agent/outside.h"
 #include "agent/share.h"
 #include "agent/sharing.h"
 #include "agent/starts.h"
@@ -172,6 +173,7 @@ class Node {
   void SetContainer(Share& share, Container container, const ProcessId& process);
   void ForgetContainerIfEmpty(Share& share);
   void WatchContainers();
+  void WatchOutside();  // who uses a device from a share's container without being a member
   // Other terms for all of its devices, judged before; of `also`, what is not said by a device. Not
   // saved.
   Status ChangeTo(Share& share, const std::vector<protocol::ShareTerms>& terms,
@@ -255,6 +257,7 @@ class Node {
   Devices devices_;
   const RealClock real_clock_;  // of what is for people
   Events events_;
+  Outside outside_;
   Heartbeat heartbeat_;
   Leases leases_;
   const std::vector<protocol::Overcommit> overcommit_;  // as this agent was told

@@ -66,6 +66,46 @@ void Node::WatchContainers() {
   for (const auto& [id, share] : shares_) {
     if (share->CountLiving() == 0) ForgetContainerIfEmpty(*share);
   }
+  outside_.Look();
+}
+
+void Node::WatchOutside() {
+  outside_.shares = [this] {
+    std::vector<Outside::SharePlace> places;
+    for (const auto& [id, share] : shares_) {
+      const ShareConfig& config = share->config();
+      // Nobody is a member of a share of whole GPUs: it has the plain driver.
+      if (config.life.token() == nullptr || config.exclusive) continue;
+      Outside::SharePlace& place = places.emplace_back();
+      place.id = id;
+      place.folder = config.folder;
+      if (share->container) place.container = share->container->group;
+      for (const DeviceOfShare& on : config.devices) place.devices.push_back(on.device);
+    }
+    return places;
+  };
+  outside_.is_member = [this](pid_t pid) {
+    for (const auto& [id, share] : shares_) {
+      for (const Member* member : share->Members()) {
+        if (member->process.pid == pid) return true;
+      }
+    }
+    return false;
+  };
+  outside_.on_found = [this](uint64_t share_id, const Outside::Found& found) {
+    const Share* share = Find(share_id);
+    if (share == nullptr) return;
+    auto event = EventOf(protocol::EventKind::kOutsideProcess, *share, nullptr,
+                         share->IndexOf(found.device));
+    event.pid = found.process.process.pid;
+    event.command = found.process.command;
+    event.limit_bytes = {};
+    event.used_bytes = found.used_bytes;
+    event.detail = found.process.libraries.empty()
+                       ? "it has no libcuda mapped that is seen"
+                       : "it has " + found.process.libraries + " mapped";
+    events_.Add(std::move(event));
+  };
 }
 
 }  // namespace prorata::agent

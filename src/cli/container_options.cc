@@ -58,6 +58,7 @@ std::optional<Verb> ContainerCommands::Parsed() const {
   if (remove->parsed()) return Verb::kRemove;
   if (inspect->parsed()) return Verb::kInspect;
   if (cdi->parsed()) return Verb::kCdi;
+  if (hook->parsed()) return Verb::kContainerHook;
   return std::nullopt;
 }
 
@@ -99,6 +100,9 @@ ContainerCommands AddContainerCommands(CLI::App* app, RawShare* raw_create, Opti
                  "this kind")
       ->excludes("--ctr");
   commands.cdi->footer(kCdiFooter);
+  // Of no use to a person, so not in the help.
+  commands.hook = app->add_subcommand("container-hook")->group("");
+  commands.hook->add_option("libraries", options->named.names)->required();
   return commands;
 }
 
@@ -110,6 +114,7 @@ Status FillContainerCommand(const ContainerCommands& commands, const RawShare& r
       return Fail("usage", "create: " + ok.error().message);
     }
   }
+  if (commands.hook->parsed()) return {};
   for (const std::string& name : options->named.names) {
     if (auto ok = protocol::ValidateShareName(name); !ok) return Fail("usage", ok.error().message);
   }

@@ -18,6 +18,7 @@ struct ContainerCommands {
   CLI::App* remove = nullptr;
   CLI::App* inspect = nullptr;
   CLI::App* cdi = nullptr;
+  CLI::App* hook = nullptr;  // what the specifications of shares make engines run
 
   // Which of them was typed.
   std::optional<Verb> Parsed() const;

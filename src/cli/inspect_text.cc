@@ -43,6 +43,15 @@ void AddDevice(const protocol::ShareDevice& device, std::vector<Row>* rows) {
       {"  GPU time", Percent(device.achieved) + ", entitled " + Percent(device.entitled)});
 }
 
+// "python, on GPU 0, 512 MiB, by /usr/local/cuda/compat/libcuda.so.1: the share does not hold it"
+std::string Outside(const protocol::OutsideStatus& process) {
+  return (process.command.empty() ? "" : process.command + ", ") + "on GPU " +
+         std::to_string(process.gpu) +
+         (process.used_bytes ? ", " + FormatBytes(*process.used_bytes) : "") + ", by " +
+         (process.libraries.empty() ? "no libcuda that is seen" : process.libraries) +
+         ": the share does not hold it";
+}
+
 }  // namespace
 
 std::string InspectText(const protocol::ShareStatus& share, bool is_device) {
@@ -76,6 +85,9 @@ std::string InspectText(const protocol::ShareStatus& share, bool is_device) {
     rows.push_back(
         {"process " + std::to_string(member.pid),
          (member.command.empty() ? "" : member.command + ", ") + FormatBytes(member.used_bytes)});
+  }
+  for (const protocol::OutsideStatus& process : share.outside) {
+    rows.push_back({"outside " + std::to_string(process.pid), Outside(process)});
   }
   return FormatRows(rows);
 }

@@ -60,7 +60,9 @@ constexpr const char* kPsFooter =
     "`request` is what is set aside, where that is not all of the limit.\n"
     "COMPUTE is request-limit, the priority if it is not 0, and `gang` for a share that runs on "
     "all\n"
-    "its GPUs at the same time. CONTAINER is there where one has a share. GPU TIME is the part of "
+    "its GPUs at the same time. CONTAINER is there where one has a share; 1 OUTSIDE: a program of "
+    "it "
+    "uses the GPU\npast the share (`prorata inspect` says which). GPU TIME is the part of "
     "the device's time that the share had in\n"
     "the last seconds, and what it is entitled to among those who want time now.";
 

@@ -54,7 +54,7 @@ struct RunOptions : ShareOptions {
   std::vector<std::string> command;
 };
 
-// inspect, rm, cdi: of shares by their names.
+// inspect, rm, cdi: of shares by their names. container-hook: libraries.
 struct NamedOptions {
   std::vector<std::string> names;
   bool ctr = false;      // cdi: as arguments of containerd's ctr
@@ -133,6 +133,7 @@ enum class Verb {
   kRemove,
   kInspect,
   kCdi,
+  kContainerHook,
 };
 
 struct Options {

@@ -88,6 +88,11 @@ std::string Members(const protocol::ShareStatus& share) {
   if (share.members.size() > kMembersShown) {
     text += "+" + std::to_string(share.members.size() - kMembersShown);
   }
+  // Programs of its container that it does not hold: `prorata inspect` says which.
+  if (!share.outside.empty()) {
+    text += (text.empty() ? "" : " ") + std::string("(") + std::to_string(share.outside.size()) +
+            " OUTSIDE)";
+  }
   return text.empty() ? "-" : text;
 }
 

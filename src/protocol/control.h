@@ -247,6 +247,16 @@ struct MemberStatus {
   uint64_t device_time_ns = 0;
 };
 
+// A process that uses a share's device from the share's container, and is no member: nothing holds
+// it.
+struct OutsideStatus {
+  int64_t pid = 0;
+  std::string command;
+  uint32_t gpu = 0;                         // the device's index
+  std::optional<uint64_t> used_bytes = {};  // there; absent: NVML does not say
+  std::string libraries;                    // the libcuda that it has mapped; "": none
+};
+
 // The container that a share belongs to.
 struct ContainerStatus {
   std::string engine;  // podman, docker, containerd, cri-o
@@ -270,6 +280,7 @@ struct ShareStatus {
   bool exclusive = false;
   std::vector<ShareDevice> devices;
   std::vector<MemberStatus> members;
+  std::vector<OutsideStatus> outside;
 };
 
 struct DeviceStatus {

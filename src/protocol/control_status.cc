@@ -198,6 +198,14 @@ json ToJson(const ShareStatus& share) {
                  {"ended", share.ended},
                  {"devices", std::move(devices)},
                  {"members", std::move(members)}};
+  for (const OutsideStatus& process : share.outside) {
+    json one = {{"pid", process.pid},
+                {"command", process.command},
+                {"gpu", process.gpu},
+                {"libraries", process.libraries}};
+    if (process.used_bytes) one["used_bytes"] = *process.used_bytes;
+    object["outside"].push_back(std::move(one));
+  }
   if (share.container) {
     const ContainerStatus& container = *share.container;
     object["container"] = {
@@ -279,6 +287,14 @@ Result<ShareStatus> ShareFromJson(const json& object) {
                           found->at("name").get<std::string>()}};
     }
     for (const json& device : object.at("devices")) share.devices.push_back(ShareDeviceOf(device));
+    for (const json& process : object.value("outside", json::array())) {
+      OutsideStatus& status = share.outside.emplace_back();
+      process.at("pid").get_to(status.pid);
+      process.at("command").get_to(status.command);
+      process.at("gpu").get_to(status.gpu);
+      process.at("libraries").get_to(status.libraries);
+      if (process.contains("used_bytes")) status.used_bytes = process["used_bytes"].get<uint64_t>();
+    }
     for (const json& member : object.at("members")) {
       MemberStatus& status = share.members.emplace_back();
       member.at("pid").get_to(status.pid);

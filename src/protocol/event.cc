@@ -26,6 +26,7 @@ constexpr std::pair<EventKind, std::string_view> kNames[] = {
     {EventKind::kBypassSuspected, "bypass_suspected"},
     {EventKind::kBypassOver, "bypass_over"},
     {EventKind::kFalseUsage, "false_usage"},
+    {EventKind::kOutsideProcess, "outside_process"},
     {EventKind::kUngovernedFunctions, "ungoverned_functions"},
     {EventKind::kPersistentKernel, "persistent_kernel"},
     {EventKind::kPersistentKernelOver, "persistent_kernel_over"},
@@ -267,6 +268,11 @@ std::string Words(const Event& event) {
     case EventKind::kFalseUsage:
       return Process(event) + " says that it uses more than it was granted" + OnGpu(event) + " (" +
              UsedOfLimit(event) + ")" + Colon(event.detail);
+    case EventKind::kOutsideProcess:
+      return Process(event) + " of the share's container uses the device" + OnGpu(event) +
+             " and is no member: the share does not hold it" +
+             (event.used_bytes ? " (" + FormatBytes(*event.used_bytes) + " used)" : "") +
+             Colon(event.detail);
     case EventKind::kUngovernedFunctions:
       return Process(event) + " was given " + std::to_string(event.count) +
              " driver function(s) that prorata does not know; what they do is not counted";

@@ -26,6 +26,9 @@
 //   wait_begun, wait_ended granted, timed_out, process_ended, share_ended, refused, agent_gone
 //   bypass_suspected, bypass_over      the device shows more than the share's ledger, by far
 //   false_usage            a member says that it holds more than it was ever granted
+//   outside_process        a process of a share's container uses the share's device and is no
+//   member;
+//                          "detail" says which libcuda it has
 //   ungoverned_functions   driver functions newer than prorata were handed out; they pass uncounted
 //   persistent_kernel, persistent_kernel_over   a process has a kernel that does not end
 //   resource_config_applied, resource_config_refused   a file of --resource-config; "detail" says
@@ -64,6 +67,7 @@ enum class EventKind : uint8_t {
   kBypassSuspected,
   kBypassOver,
   kFalseUsage,
+  kOutsideProcess,
   kUngovernedFunctions,
   kPersistentKernel,
   kPersistentKernelOver,

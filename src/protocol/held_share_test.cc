@@ -57,10 +57,18 @@ TEST(HeldShare, ItsContainerRoundTrips) {
   share.name = "train";
   share.any_container = true;
   share.container = {{"podman", "0123", "box"}};
+  share.outside = {{7, "python", 1, 5, "/compat/libcuda.so.1"}, {8, "x", 0, {}, ""}};
   const auto read = ShareFromJson(ToJson(share));
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_TRUE(read->any_container);
   ASSERT_TRUE(read->container);
+  ASSERT_EQ(read->outside.size(), 2u);
+  EXPECT_EQ(read->outside[0].pid, 7);
+  EXPECT_EQ(read->outside[0].command, "python");
+  EXPECT_EQ(read->outside[0].gpu, 1u);
+  EXPECT_EQ(read->outside[0].used_bytes, 5u);
+  EXPECT_EQ(read->outside[0].libraries, "/compat/libcuda.so.1");
+  EXPECT_FALSE(read->outside[1].used_bytes);
   EXPECT_EQ(read->container->engine, "podman");
   EXPECT_EQ(read->container->id, "0123");
   EXPECT_EQ(read->container->name, "box");

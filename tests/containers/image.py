@@ -14,15 +14,15 @@ FOLDERS = ("dev", "etc", "proc", "run", "sys", "tmp", "root", "usr/lib/x86_64-li
            "usr/bin")
 LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/bin"}
 # The rest of the C library, which every image with glibc has, linked to or not.
-GLIBC = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6")
+GLIBC = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6", "libutil.so.1")
 # Files of the image's own that say who is who.
 TEXTS = {"etc/passwd": "root:x:0:0::/root:/bin/sh\nworker:x:1000:1000::/tmp:/bin/sh\n",
          "etc/group": "root:x:0:\nworker:x:1000:\n"}
 
 
 def libraries_of(program):
-    """{name in the image: file here} of what a program is linked to, the loader included."""
-    out = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    """{name in the image: file here} of what a program is linked to, the loader included; of another file: none."""
+    out = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
     found = {}
     for path in re.findall(r"(?:=> )?(/\S+) \(0x", out):
         folder = "usr/lib64" if "ld-linux" in path else "usr/lib/x86_64-linux-gnu"

@@ -31,9 +31,14 @@ class Podman:
         self.environment = {"CONTAINERS_CONF": str(self.folder / "containers.conf")}
         self._prefix = ["podman", "--root", str(self.folder / "storage"),
                         "--runroot", str(self.folder / "run"), "--log-level", "error"]
+        self.add_image(IMAGE, lambda tar: image.write(tar, programs))
+
+    def add_image(self, name, write):
+        """An image of the root file system that write(path) writes as a tar."""
         tar = self.folder / "root.tar"
-        image.write(tar, programs)
-        self.call("import", tar, IMAGE)
+        write(tar)
+        self.call("import", tar, name)
+        tar.unlink()
 
     def command(self, *arguments):
         return [*self._prefix, *map(str, arguments)]
@@ -52,12 +57,12 @@ class Podman:
         return self.machine.start(self.command(*arguments), self.environment, **options)
 
     @staticmethod
-    def run_arguments(name, share, *options):
-        return ["run", "--name", name, "--device", f"prorata.dev/share={share}", *options, IMAGE]
+    def run_arguments(name, share, *options, of=IMAGE):
+        return ["run", "--name", name, "--device", f"prorata.dev/share={share}", *options, of]
 
-    def run(self, name, share, program, options=()):
+    def run(self, name, share, program, options=(), of=IMAGE):
         """A container to its end: (exit status, stdout, stderr)."""
-        return self.try_call(*self.run_arguments(name, share, "--rm", *options), *program)
+        return self.try_call(*self.run_arguments(name, share, "--rm", *options, of=of), *program)
 
     def run_json(self, name, share, load_options, options=()):
         """gpuload's report."""
@@ -96,11 +101,14 @@ class PodmanTestCase(harness.MachineTestCase):
     """A machine with an agent and podman."""
 
     PROGRAMS = ()  # more of them in the image, as image.write takes them
+    DRIVER = None  # the folder of the simulated driver, if another than the build's
 
     def setUp(self):
         if reason := why_not():
             raise unittest.SkipTest("NEEDS PODMAN: " + reason)
         super().setUp()
+        if self.DRIVER:
+            self.machine.environment["PRORATA_DRIVER_DIR"] = str(self.DRIVER)
         # The simulated GPU's state is files, and a GPU is for every user of a container.
         before = os.umask(0)
         try:

@@ -1,5 +1,6 @@
 """What a share adds to the start of a container: the same container with its device and without, in turns."""
 import os
+import pathlib
 import statistics
 import time
 import unittest
@@ -12,6 +13,9 @@ MOST_MS = 50
 
 
 class StartCost(podman.PodmanTestCase):
+    # The hook has something to do: this machine's own cache.
+    PROGRAMS = [(pathlib.Path("/etc/ld.so.cache"), "etc/ld.so.cache", 0o644)]
+
     def start_ms(self, *options):
         began = time.monotonic()
         self.podman.call("run", "--rm", *options, podman.IMAGE, "true")

@@ -105,4 +105,14 @@ Result<CdiEdits> EditsOf(const ShareConfig& config, const std::string& nvml_path
   return edits;
 }
 
+void AddCacheHook(const std::string& program, CdiEdits* edits) {
+  CdiHook hook{"createRuntime", program, {"prorata", "container-hook"}};
+  for (const CdiMount& mount : edits->mounts) {
+    if (mount.container_path.starts_with(kLibraryFolders[0])) {
+      hook.arguments.push_back(mount.container_path);
+    }
+  }
+  if (hook.arguments.size() > 2) edits->hooks.push_back(std::move(hook));
+}
+
 }  // namespace prorata::agent

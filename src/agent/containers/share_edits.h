@@ -14,4 +14,8 @@ namespace prorata::agent {
 Result<CdiEdits> EditsOf(const ShareConfig& config, const std::string& nvml_path,
                          const std::string& library_folder);
 
+// Adds the hook by which the libraries that these edits mount are listed in the container's
+// ld.so.cache (cache_hook.h). `program`: prorata's own.
+void AddCacheHook(const std::string& program, CdiEdits* edits);
+
 }  // namespace prorata::agent

@@ -30,8 +30,9 @@ Status MakeFolder(const std::string& folder) {
 
 Result<json> WriteOne(const ShareConfig& config, const std::string& nvml_path,
                       const ContainerOptions& options) {
-  const auto edits = EditsOf(config, nvml_path, options.library_folder);
+  auto edits = EditsOf(config, nvml_path, options.library_folder);
   if (!edits) return std::unexpected(edits.error());
+  if (!options.program.empty()) AddCacheHook(options.program, &*edits);
   json specification = CdiSpecification(config.name, *edits);
   if (auto ok = MakeFolder(options.cdi_folder); !ok) return std::unexpected(ok.error());
   const std::string path = options.cdi_folder + "/" + CdiFileName(config.name);
