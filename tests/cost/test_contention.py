@@ -3,11 +3,11 @@ helper threads of the client library spend on a processor, for each active progr
 core. Not the launches' own cost, which bench/micro measures. Beside other work each wake-up takes more
 of a processor (its caches, its other half), so a verdict needs quiet.
 
-Nearly all of it is what waking a thread takes, and that is the machine's: two virtual machines that did
-nothing else took PLAIN_WAKE_US and twice that for a thread that only wakes up and sleeps again. On a
-machine whose wake-ups are dearer the bar is as many of them: the part of a core that is allowed there
-is printed beside what was measured. So a slow machine does not fail what a fast one passes; it says
-nothing about whether 2 % hold there.
+Nearly all of it is what waking a thread takes, and that is the machine's: a thread that only wakes up and
+sleeps again took 16 to 19 us of a processor beside these programs on the virtual machine with two EPYC
+cores where the bar is held (2026-11-24). Where that is dearer the bar is as many of them, and what it
+comes to is printed: a slow machine does not fail what a fast one passes, and says nothing about whether
+2 % hold there.
 
 A look asks the driver how far the device has come. The simulated driver takes system calls and a step
 of the simulation for that, a third of what the helper threads spend, and says what it took
@@ -23,7 +23,7 @@ import harness
 import quiet
 
 BAR = 0.02
-PLAIN_WAKE_US = 15
+PLAIN_WAKE_US = 19  # the dearest seen where the bar is held as it stands
 SECONDS = 4
 REAL_CALL_S = 1e-6
 
