@@ -51,7 +51,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
            std::optional<ContainerOptions> containers)
     : loop_(loop),
       runtime_dir_(std::move(runtime_dir)),
-      disk_(loop, 2 * protocol::kMaxShares),
+      disk_(loop, size_t{2} * protocol::kMaxShares),
       containers_(disk_),
       specifications_(disk_, runtime_dir_, nvml.LibraryPath(), std::move(containers)),
       clock_(dilation),

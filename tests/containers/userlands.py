@@ -4,6 +4,7 @@ their C library, loader and ldconfig, a static busybox, and gpuload linked again
 What is not there is skipped by name. A folder BUILD/userlands/NAME that somebody else has put the unpacked
 libc6 (and libc-bin) of a distribution into is used like a fetched one.
 """
+import fcntl
 import functools
 import shutil
 import subprocess
@@ -44,6 +45,13 @@ def relinked():
     """A folder with gpuload and the simulated driver, for the oldest glibc there is."""
     out = FOLDER / "relinked"
     out.mkdir(exist_ok=True)
+    with open(out / "lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run beside each other, each in a process of its own
+        relink(out)
+    return out
+
+
+def relink(out):
     glibc = libraries(OLDEST)
     for name, target in RELINKED.items():
         source = harness.BUILD / target
@@ -63,7 +71,6 @@ def relinked():
                        cwd=harness.BUILD, check=True)
         (out / f"{name}.new").rename(out / name)
     shutil.copy(harness.SIM_DIR / "machine.toml", out)
-    return out
 
 
 def red_hats_loader(loader):
