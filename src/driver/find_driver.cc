@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace prorata::driver {
@@ -56,10 +57,10 @@ bool TryMounted(Opening* opening) {
   constexpr char kEnd[] = ".real";
   const size_t folder_bytes = std::strlen(search.mounted_folder);
   if (folder_bytes + 1 + stem + sizeof kEnd > sizeof path) return false;
-  std::memcpy(path, search.mounted_folder, folder_bytes);
-  path[folder_bytes] = '/';
-  std::memcpy(path + folder_bytes + 1, search.name, stem);
-  std::memcpy(path + folder_bytes + 1 + stem, kEnd, sizeof kEnd);
+  char* end = std::copy_n(search.mounted_folder, folder_bytes, path);
+  *end++ = '/';
+  end = std::copy_n(search.name, stem, end);
+  std::copy_n(kEnd, sizeof kEnd, end);
   if (!Identify(path).known) return false;
   TryFile(path, opening);
   return true;

@@ -6,7 +6,6 @@ import sys
 import unittest
 
 import harness
-import quiet
 from unmet import unmet
 
 PROGRAM = pathlib.Path(__file__).resolve().with_name("start_together.py")
@@ -42,23 +41,23 @@ class StartTogether(harness.MachineTestCase):
         return took
 
     # A join takes the agent about 0.26 ms of a processor and its member 0.33 ms more than the driver alone
-    # (on a machine with other work), and the agent takes one after another.
-    @unmet("64 joins, one after another in the agent, take 12 ms and more in the median")
+    # (on a machine with other work), and the agent takes one after another. No quiet.Watch: two processors
+    # on which 64 programs begin at once are not quiet, whoever else is there.
+    @unmet("64 joins, one after another in the agent, take 7 to 18 ms in the median on two processors")
     def test_each_of_64_is_late_by_five_milliseconds_at_most(self):
         self.machine.start_agent("--cdi-dir", self.machine.folder / "cdi")
         status, _, err = self.machine.call([harness.PRORATA, "create", "all", "--memory", "8GiB"])
         self.assertEqual(status, 0, err)
         bare, shared = [], []
-        with quiet.Watch(pids=self.machine.agent_pids()) as watch:
-            for _ in range(ROUNDS):
-                bare.append(statistics.median(self.round(False)))
-                shared.append(statistics.median(self.round(True)))
+        for _ in range(ROUNDS):
+            bare.append(statistics.median(self.round(False)))
+            shared.append(statistics.median(self.round(True)))
         added_us = statistics.median(s - b for s, b in zip(shared, bare))
         text = (f"cuInit of {MEMBERS} at once: {statistics.median(bare):.0f} us without prorata, "
                 f"{statistics.median(shared):.0f} us with, {added_us:.0f} us more (medians of "
                 f"{ROUNDS} rounds)")
         print(text)
-        watch.judge(self, added_us <= BAR_US, text)
+        self.assertLessEqual(added_us, BAR_US, text)
 
 
 if __name__ == "__main__":
