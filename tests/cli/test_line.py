@@ -1,9 +1,7 @@
 """Shares that wait in line until they fit: `prorata create --wait`, `prorata run --wait`."""
 import json
 import random
-import re
 import signal
-import subprocess
 import time
 import unittest
 

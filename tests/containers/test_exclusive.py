@@ -90,7 +90,9 @@ class Alone(test_held_shares.HeldTestCase):
             self.good("create", f"a{gpu}", "--memory", "1GiB", "--gpu", gpu)
         create = [harness.PRORATA, "create"]
         whole = self.machine.start([*create, "whole", "--mode", "exclusive", "--wait", "--gpu", "0"])
-        waiting = lambda: len(json.loads(self.good("ps", "--waiting", "--json")))
+
+        def waiting():
+            return len(json.loads(self.good("ps", "--waiting", "--json")))
         harness.wait_until(lambda: waiting() == 1, what="the wait of the whole GPU")
         # Another share on it would keep it from ever being free.
         self.assertIn("share 'whole' stands in front of it in line",
