@@ -5,7 +5,8 @@
 //   NULL_STRICT=1                  who uses an event after it or its context was destroyed ends the
 //                                  process, as a real driver might, with a line that says so
 //   NULL_PENDING=N                 an event is done at the (N+1)th look at it since it was recorded
-//   NULL_LOADS_MS=N                loading it takes so long
+//   NULL_LOADS_MS=N                loading it takes so long ...
+//   NULL_LOADING_FD=N              ... and once its constructor runs a byte is written there
 //   NULL_RELEASED_AFTER_LOOKS=N    after the first N looks at an active context another thread
 //                                  releases it, so they saw what was no longer so in the next call
 
@@ -135,6 +136,8 @@ __attribute__((constructor)) void Loaded() {
   pthread_atfork(nullptr, nullptr, [] {
     for (Pool* pool : {&g_contexts, &g_streams, &g_events, &g_graphs}) pool->Forget();
   });
+  const auto loading_fd = static_cast<int>(Setting("NULL_LOADING_FD"));
+  if (loading_fd > 0 && write(loading_fd, "", 1) != 1) std::abort();
   usleep(Setting("NULL_LOADS_MS") * 1000);
 }
 
