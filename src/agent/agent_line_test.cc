@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -68,6 +69,15 @@ class AgentLineTest : public ::testing::Test {
       found.push_back(event.value("share", "") + " " + event.value("outcome", "waits"));
     }
     return found;
+  }
+  // What the next agent knows of the line is on the disk.
+  void AwaitLineOnDisk(int length) {
+    const auto saved = [&] {
+      std::ifstream file(folder_.path() + "/state.json");
+      const json state = json::parse(file, nullptr, /*allow_exceptions=*/false);
+      return state.is_object() && state.value("waiting", 0) == length;
+    };
+    EXPECT_TRUE(Eventually(saved));
   }
 
   testing::TemporaryFolder folder_;
@@ -190,21 +200,9 @@ TEST_F(AgentLineTest, AfterADeathOfTheAgentTheOrderIsAsBefore) {
   std::map<std::string, json> since;
   for (const std::string name : {"a", "b", "c"}) {
     since[name] = {{"since_ms", Wait(Held(name, 4 * kGiB))["since_ms"]}};
-    ::usleep(3000);
+    ::usleep(3000);  // who was in line first is known by the millisecond
   }
-  // The number of those in line is on the disk.
-  ASSERT_TRUE(Eventually([&] {
-    const auto text = [&] {
-      std::string all;
-      if (FILE* file = std::fopen((folder_.path() + "/state.json").c_str(), "r")) {
-        char buffer[4096];
-        while (size_t got = std::fread(buffer, 1, sizeof buffer, file)) all.append(buffer, got);
-        std::fclose(file);
-      }
-      return all;
-    }();
-    return text.find("\"waiting\": 3") != std::string::npos;
-  }));
+  AwaitLineOnDisk(3);
   agent_.Kill();
   ASSERT_EQ(agent_.Start(), "ready");
   Remove("holder");
@@ -223,7 +221,7 @@ TEST_F(AgentLineTest, ThoseThatDoNotComeBackAreNotWaitedForLong) {
   ASSERT_TRUE(Create(Held("holder", 6 * kGiB)).contains("share"));
   Wait(Held("a", 4 * kGiB));
   Wait(Held("b", 4 * kGiB));
-  ::usleep(200'000);  // the number of those in line is on the disk; if not, this tests less
+  AwaitLineOnDisk(2);
   agent_.Kill();
   ASSERT_EQ(agent_.Start(), "ready");
   Remove("holder");

@@ -83,6 +83,12 @@ MemoryTerms SettleMemory(const MemoryAsked& asked, const DeviceStatus& device) {
   return terms;
 }
 
+MemoryTerms NewMemory(const ShareSpec& spec, const TermsOnGpu& own, const DeviceStatus& device) {
+  MemoryAsked asked = AskedOn(spec, own, device);
+  asked.guaranteed = spec.guaranteed;
+  return SettleMemory(asked, device);
+}
+
 Status CheckMemory(const MemoryTerms& terms, const DeviceStatus& device,
                    const MemoryTerms& before) {
   if (terms.limit_bytes == 0) {

@@ -39,7 +39,18 @@ struct MemoryTerms {
 // Without a request the whole limit is set aside; nothing where the agent overcommits the device.
 MemoryTerms SettleMemory(const MemoryAsked& asked, const DeviceStatus& device);
 
-// The same of what a new share says of one of its devices (`own`), and of all of them.
+// What a ShareSpec or a ShareChange says of a device: of this one (`own`), or else of all.
+template <typename Said>
+MemoryAsked AskedOn(const Said& of_all, const TermsOnGpu& own, const DeviceStatus& device) {
+  const auto& limit = own.memory ? own.memory : of_all.memory;
+  const auto& request = own.memory_request ? own.memory_request : of_all.memory_request;
+  MemoryAsked asked;
+  if (limit) asked.limit_bytes = limit->Of(device.total_bytes);
+  if (request) asked.request_bytes = request->Of(device.total_bytes);
+  return asked;
+}
+
+// What a new share would have of a device, by what it says.
 MemoryTerms NewMemory(const ShareSpec& spec, const TermsOnGpu& own, const DeviceStatus& device);
 
 // Whether a share with these terms fits beside those on the device, now. What it has already

@@ -27,17 +27,6 @@ ShareTerms Changed(const ShareTerms& terms, const From& from) {
           from.yield_within_ns.value_or(terms.yield_within_ns)};
 }
 
-// What is said of a share's memory on a device, of all its devices or of this one.
-template <typename Common>
-MemoryAsked AskedOn(const Common& common, const TermsOnGpu& own, const DeviceStatus& device) {
-  const auto& limit = own.memory ? own.memory : common.memory;
-  const auto& request = own.memory_request ? own.memory_request : common.memory_request;
-  MemoryAsked asked;
-  if (limit) asked.limit_bytes = limit->Of(device.total_bytes);
-  if (request) asked.request_bytes = request->Of(device.total_bytes);
-  return asked;
-}
-
 // `where` says on which GPU, if that is known.
 Status CheckTerms(const ShareTerms& terms, const std::string& where) {
   if (terms.compute_request.ppm > Fraction::kOne || terms.compute_limit.ppm > Fraction::kOne) {
@@ -174,12 +163,6 @@ bool MayPass(const Error& refusal) {
   return refusal.code == "memory_exceeded" || refusal.code == "request_exceeded" ||
          refusal.code == "too_many_shares" || refusal.code == "others_wait" ||
          refusal.code == "device_exclusive" || refusal.code == "device_shared";
-}
-
-MemoryTerms NewMemory(const ShareSpec& spec, const TermsOnGpu& own, const DeviceStatus& device) {
-  MemoryAsked asked = AskedOn(spec, own, device);
-  asked.guaranteed = spec.guaranteed;
-  return SettleMemory(asked, device);
 }
 
 DeviceStatus Emptied(DeviceStatus device) {

@@ -174,8 +174,10 @@ class TheAgentsDeath(LineCase):
     def test_those_in_line_come_back_in_their_order(self):
         self.good("create", "holder", "--memory", "12GiB")
         waiters = {name: self.waiter(name, "10GiB") for name in ("a", "b", "c")}
+        state = self.machine.runtime_dir / "state.json"
         for by in (signal.SIGKILL, signal.SIGTERM):
-            time.sleep(0.2)  # what is told of the line is on the disk some time, not at once
+            harness.wait_until(lambda: json.loads(state.read_text()).get("waiting") == 3,
+                               what="the line on the disk")
             self.restart(by)
             harness.wait_until(lambda: len(self.line()) == 3, what="their return")
             self.assertEqual(self.line(), ["a", "b", "c"])

@@ -5,9 +5,8 @@ of a processor (its caches, its other half), so a verdict needs quiet.
 
 Nearly all of it is what waking a thread takes, and that is the machine's: a thread that only wakes up and
 sleeps again took 16 to 19 us of a processor beside these programs on the virtual machine with two EPYC
-cores where the bar is held (2026-11-24). Where that is dearer the bar is as many of them, and what it
-comes to is printed: a slow machine does not fail what a fast one passes, and says nothing about whether
-2 % hold there.
+cores where the bar is held (2026-11-24). On a machine where that is dearer, what is above the bar and not
+above as many wake-ups as the bar is here, is skipped by name: it says nothing of prorata, in either way.
 
 A look asks the driver how far the device has come. The simulated driver takes system calls and a step
 of the simulation for that, a third of what the helper threads spend, and says what it took
@@ -112,12 +111,14 @@ class Contention(harness.MachineTestCase):
                 f"{100 * of_agent:.2f} %, the helper thread {100 * of_helpers:.2f} %, and "
                 f"{100 * of_calls:.2f} % for {calls / each:.0f} calls a second of a "
                 f"real driver (the simulated one took {100 * of_driver:.2f} %)")
-        bar = BAR * max(1, watch.wake_us / PLAIN_WAKE_US)
-        said += (f"; a wake-up that does nothing takes {watch.wake_us:.1f} us here, so at most "
-                 f"{100 * bar:.2f} %")
+        said += f"; a wake-up that does nothing takes {watch.wake_us:.1f} us"
         print(said)
         self.assertGreater(of_helpers, 0, "the driver took more than its callers")
-        watch.judge(self, of_agent + of_helpers + of_calls <= bar, said)
+        of_all = of_agent + of_helpers + of_calls
+        if BAR < of_all <= BAR * watch.wake_us / PLAIN_WAKE_US:
+            self.skipTest(f"waking threads is too dear here to judge, {PLAIN_WAKE_US} us at most: "
+                          f"{said}")
+        watch.judge(self, of_all <= BAR, said)
 
     def test_two_programs(self):
         self.cost(2, 1000)

@@ -19,10 +19,7 @@ void HelperDoneRecording();
 
 struct LibraryWorld {
   static int64_t NowNs() { return client::NowNs(); }
-  static void Nap(int64_t ns) {
-    static constinit std::atomic<uint32_t> nobody_wakes_it = 0;
-    FutexWait(&nobody_wakes_it, 0, ns);
-  }
+  static void Nap(int64_t ns) { AwaitReadable(-1, ns); }
   static int64_t AgentSilentNs() { return client::AgentSilentNs(); }
   static const protocol::DeviceLimits& Limits(uint32_t device) { return LimitsOf(device); }
   static protocol::DeviceUsage& Usage(uint32_t device) { return UsageOf(device); }
