@@ -22,15 +22,42 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE_DIRS = ("src", "sim", "apps", "bench", "tests", "examples")
 CPP = (".cc", ".h", ".c")
 
-# DESIGN §2, from the bottom up. A room may include itself and those before it; simgpu is a world of
-# its own that product rooms must not know, and that knows none of them but base.
-ROOMS = ("generated", "base", "policy", "protocol", "driver", "client", "agent", "cli", "simgpu")
-ONLY = {"simgpu": {"generated", "base", "simgpu"}, "policy": {"base", "policy"},
-        # Freestanding: it lives in somebody else's process.
-        "client": {"generated", "protocol", "driver", "client"}}
-
-# Beside src: the cluster simulator runs the product's policies on traces, and nothing of src knows it.
-SIM_ONLY = {"base", "policy", "sim"}
+# The components of src/ and the folders in them, from the bottom up: each includes itself and what
+# stands before it. None stands for the files beside the folders.
+LAYERS = {
+    "generated": (),
+    "base": (),
+    "shm": (),
+    "wire": (),
+    "api": (),
+    "policy": ("memory", "compute", "placement"),
+    "driver": (),
+    "client": ("platform", "session", "memory", "compute", "nvml", "entry"),
+    "agent": ("runtime", "config", "share", "compute", "memory", "containers", "node", "server", "testing"),
+    "cli": ("text", "top", "options", None),
+}
+COMPONENTS = tuple(LAYERS)
+# Less than what stands before them.
+ONLY = {
+    "shm": {"shm"},
+    "wire": {"wire", "shm"},
+    "policy": {"base", "policy"},
+    # Freestanding: it lives in somebody else's process.
+    "client": {"generated", "shm", "wire", "driver", "client"},
+}
+# Folders beside each other: neither includes the other.
+APART = ({"client/memory", "client/compute", "client/nvml"}, {"policy/memory", "policy/compute", "policy/placement"})
+# Beside src/. The simulated GPU knows nothing of the product; what simulates a node or a cluster runs
+# the product's own code.
+SIM = {
+    "core": {"base", "sim/core"},
+    "cuda": {"base", "generated", "sim", "sim/core", "sim/cuda"},
+    "nvml": {"base", "generated", "sim", "sim/core", "sim/nvml"},
+    "policies": {"base", "policy", "sim/policies"},
+    "node": {"base", "shm", "wire", "api", "policy", "client", "agent", "sim/core", "sim/policies", "sim/node"},
+    "cluster": {"base", "policy", "sim/cluster"},
+    "host_kernel.h": set(),
+}
 
 POLICY_BANNED = re.compile(
     r"\b(clock_gettime|gettimeofday|time|nanosleep|clock_nanosleep|open(at)?(64)?|fopen(64)?|read|write|"
@@ -120,23 +147,56 @@ def includes(path):
             yield number, match.group(1)
 
 
+def layer(name):
+    """Component and folder of a path from src/: ("client", "memory"); (component, None) beside the folders."""
+    parts = name.split("/")
+    inner = parts[1] if len(parts) > 2 and LAYERS.get(parts[0]) else None
+    return parts[0], inner
+
+
+def may_include(component, inner, target, target_inner):
+    if target != component:
+        return target in ONLY.get(component, COMPONENTS[: COMPONENTS.index(component)])
+    order = LAYERS[component]
+    if inner == target_inner or not order:
+        return True
+    if any({f"{component}/{inner}", f"{component}/{target_inner}"} <= apart for apart in APART):
+        return False
+    return inner in order and target_inner in order[: order.index(inner)]
+
+
+def sim_may_include(name):
+    """What a source under sim/ may include, as a function of the path included."""
+    allowed = SIM.get(name.split("/")[1], set())
+    def allows(target):
+        parts = target.split("/")
+        return (parts[0] if parts[0] != "sim" else "/".join(parts[:2] if len(parts) > 2 else parts[:1])) in allowed
+    return allows
+
+
 def check_layers(build):
     problems = []
     for path in tracked(".cc", ".h"):
+        test = path.stem.endswith(("_test", "_fuzz", "_bench")) or path.stem.startswith("testing_")
         if path.parts[0] == "sim":
-            problems += [f"{path}:{number}: sim must not include {name}" for number, name in includes(path)
-                         if name.split("/")[0] not in SIM_ONLY]
+            allows = sim_may_include(str(path))
+            problems += [f"{path}:{number}: {'/'.join(path.parts[:2])} must not include {name}"
+                         for number, name in includes(path) if not allows(name) and not test]
         if path.parts[0] != "src":
             continue
-        room = path.parts[1]
-        allowed = ONLY.get(room, set(ROOMS[: ROOMS.index(room) + 1]))
-        test = path.stem.endswith(("_test", "_fuzz", "_bench"))
+        component, inner = layer(str(path.relative_to("src")))
+        if component not in LAYERS or (LAYERS[component] and inner not in LAYERS[component]):
+            problems.append(f"{path}: in no folder of LAYERS (scripts/lint.py)")
+            continue
         for number, name in includes(path):
-            target = name.split("/")[0]
-            if target not in ROOMS:
-                problems.append(f"{path}:{number}: include \"{name}\" from the top: room/file.h")
-            elif target not in allowed and not (test and target in ROOMS[: ROOMS.index(room)]):
-                problems.append(f"{path}:{number}: room {room} must not include {name}")
+            target, target_inner = layer(name)
+            if target not in LAYERS:
+                problems.append(f"{path}:{number}: include \"{name}\" from the top: component/file.h")
+            elif not may_include(component, inner, target, target_inner):
+                if test and COMPONENTS.index(target) <= COMPONENTS.index(component):
+                    continue
+                where = component if target != component else f"{component}/{inner}"
+                problems.append(f"{path}:{number}: {where} must not include {name}")
     archive = pathlib.Path(build or "", "src/policy/libprorata_policy.a")
     if not archive.exists():
         return problems + [f"{archive} is not there: the policy's symbols cannot be checked; run `make build`"]
@@ -166,7 +226,7 @@ def long_functions(path, lines):
 def check_house():
     problems = []
     listed = "\n".join((ROOT / path).read_text() for path in map(pathlib.Path, subprocess.run(
-        ["git", "ls-files", "*CMakeLists.txt", "cmake/*"], cwd=ROOT, capture_output=True, text=True,
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*CMakeLists.txt", "cmake/*"], cwd=ROOT, capture_output=True, text=True,
         check=True).stdout.split()) if (ROOT / path).exists())
     for path in tracked(*CPP, ".py"):
         lines = (ROOT / path).read_text(encoding="utf-8").splitlines()

@@ -240,7 +240,7 @@ class Tables(TopTestCase):
             self.assertEqual(seen["devices"][0]["index"], 0)
             return seen["shares"][0]["devices"][0]
 
-        on = harness.wait_until(lambda: (on := look())["why_slow"][:1] == ["at_limit"] and on,
+        on = harness.wait_until(lambda: (on := look())["throttle_reasons"][:1] == ["at_limit"] and on,
                                 what="a share at its limit")
         self.assertGreater(on["at_limit_part"], 0.05)
         process.send_signal(signal.SIGINT)
@@ -255,7 +255,7 @@ class Tables(TopTestCase):
         status, out, _ = self.call("--once", "--json")
         self.assertEqual(status, 0)
         on = json.loads(out)["shares"][0]["devices"][0]
-        self.assertIn("over_memory_limit", on["why_slow"])
+        self.assertIn("over_memory_limit", on["throttle_reasons"])
         self.assertIn("over its memory limit", self.call("--once")[1])
 
     def test_without_an_agent(self):

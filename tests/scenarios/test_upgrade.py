@@ -16,7 +16,7 @@ import test_silence  # pylint: disable=wrong-import-position
 from processes import harness  # pylint: disable=wrong-import-position
 from unmet import unmet  # pylint: disable=wrong-import-position
 
-# Of src/protocol/wire.h.
+# Of src/wire/messages.h.
 REFUSED, REFUSED_FOR_VERSION, WIRE_VERSION = 11, 2, 1
 
 
