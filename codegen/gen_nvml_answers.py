@@ -1,4 +1,4 @@
-"""docs/NVML.md and generated/nvml_hidden.inc from spec/nvml_answers.toml: what NVML tells on a share."""
+"""docs/reference/nvml.md and generated/nvml_hidden.inc from spec/nvml_answers.toml: what NVML tells on a share."""
 
 import tomllib
 
