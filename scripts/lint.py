@@ -42,6 +42,13 @@ POLICY_BANNED = re.compile(
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 90
 README_LINES_MAX = 150
+# Page of docs/, sources, and what of them the page must name: every metric, every event, and every word
+# and message that a member writes.
+NAMED_IN_DOCS = (
+    ("reference/metrics.md", "src/agent/**/metrics.cc", r'"(prorata_\w+)"'),
+    ("reference/events.md", "src/**/event.cc", r'\{EventKind::\w+, "(\w+)"\}'),
+    ("design/trust.md", "src/**/usage_file.h", r"std::atomic<\w+> (\w+);"),
+    ("design/trust.md", "src/**/wire.h", r"k(\w+) = \d+, +// (?:member|anybody) -> agent"))
 MARKS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 
@@ -208,7 +215,7 @@ def links(root, page):
 
 def check_docs(root=ROOT):
     """Pages of the repository: every relative link leads to a file or heading; README fits; each page of
-    docs/ can be reached from its index; the references name every metric and event of the code."""
+    docs/ can be reached from its index; and NAMED_IN_DOCS."""
     pages = [pathlib.Path(name) for name in subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"], cwd=root,
         capture_output=True, text=True, check=True).stdout.split("\n") if name and (root / name).exists()]
@@ -231,14 +238,12 @@ def check_docs(root=ROOT):
             todo += [target for target in leads.get(page, ()) if target in leads]
     problems += [f"{page}: no link leads to it from docs/README.md" for page in pages
                  if page.parts[0] == "docs" and (root / page).resolve() not in seen]
-    for document, source, pattern in (("metrics.md", "src/agent/**/metrics.cc", r'"(prorata_\w+)"'),
-                                      ("events.md", "src/**/event.cc", r'\{EventKind::\w+, "(\w+)"\}')):
-        text = (root / "docs" / "reference" / document).read_text(encoding="utf-8")
+    for document, source, pattern in NAMED_IN_DOCS:
+        text = (root / "docs" / document).read_text(encoding="utf-8")
         names = {name for path in root.glob(source) for name in re.findall(pattern, path.read_text(encoding="utf-8"))}
-        problems += [f"docs/reference/{document} does not name {name}" for name in sorted(names)
-                     if f"`{name}`" not in text]
+        problems += [f"docs/{document} does not name {name}" for name in sorted(names) if f"`{name}`" not in text]
         if not names:
-            problems.append(f"{source}: no names found there to look for in docs/reference/{document}")
+            problems.append(f"{source}: no names found there to look for in docs/{document}")
     return problems
 
 

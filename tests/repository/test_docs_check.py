@@ -10,12 +10,15 @@ import lint  # pylint: disable=wrong-import-position
 
 PAGES = {
     "README.md": "# it\n\n[docs](docs/README.md)\n",
-    "docs/README.md": "# Index\n\n[a guide](guide/a.md#how-to-start) [m](reference/metrics.md) [e](reference/events.md)\n",
+    "docs/README.md": "# Index\n\n[a guide](guide/a.md#how-to-start) [m](reference/metrics.md) [e](reference/events.md) [t](design/trust.md)\n",
     "docs/guide/a.md": "# A\n\n```\n# no heading, [no link](nowhere.md)\n```\n\n## How to start\n\n[up](../README.md) [out](https://a.b/c)\n",
     "docs/reference/metrics.md": "`prorata_share_weight`\n",
     "docs/reference/events.md": "`agent_started`\n",
+    "docs/design/trust.md": "`used_bytes`, `Join`\n",
     "src/agent/metrics.cc": '{"prorata_share_weight", 1}\n',
     "src/protocol/event.cc": '{EventKind::kAgentStarted, "agent_started"},\n',
+    "src/protocol/usage_file.h": "  std::atomic<uint64_t> used_bytes;\n",
+    "src/protocol/wire.h": "  kJoin = 1,    // member -> agent, once\n  kWelcome = 2,  // agent -> member\n",
 }
 
 
@@ -55,6 +58,10 @@ class DocsCheck(unittest.TestCase):
     def test_names_that_a_reference_lacks(self):
         self.assert_found("metrics.md does not name prorata_share_weight", {"docs/reference/metrics.md": "# M\n"})
         self.assert_found("events.md does not name agent_started", {"docs/reference/events.md": "# E\n"})
+
+    def test_words_and_messages_that_a_member_writes(self):
+        self.assert_found("trust.md does not name used_bytes", {"docs/design/trust.md": "`Join`\n"})
+        self.assert_found("trust.md does not name Join", {"docs/design/trust.md": "`used_bytes`\n"})
 
     def test_a_source_that_has_moved(self):
         self.assert_found("metrics.cc: no names found there", {"src/agent/metrics.cc": None})
