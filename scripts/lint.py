@@ -214,8 +214,8 @@ def links(root, page):
 
 
 def check_docs(root=ROOT):
-    """Pages of the repository: every relative link leads to a file or heading; README fits; each page of
-    docs/ can be reached from its index; and NAMED_IN_DOCS."""
+    """Pages of the repository: every relative link leads to a file or heading, and so does every page that
+    other files name; README fits; each page of docs/ can be reached from its index; and NAMED_IN_DOCS."""
     pages = [pathlib.Path(name) for name in subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"], cwd=root,
         capture_output=True, text=True, check=True).stdout.split("\n") if name and (root / name).exists()]
@@ -238,6 +238,12 @@ def check_docs(root=ROOT):
             todo += [target for target in leads.get(page, ()) if target in leads]
     problems += [f"{page}: no link leads to it from docs/README.md" for page in pages
                  if page.parts[0] == "docs" and (root / page).resolve() not in seen]
+    named = subprocess.run(["git", "grep", "-nEIo", "--untracked", r"\bdocs/[A-Za-z0-9_/.-]+\.(md|svg)", "--", ".",
+                            ":!*.md", ":!tests/repository"], cwd=root, capture_output=True, text=True, check=False)
+    for line in named.stdout.splitlines():
+        place, _, name = line.rpartition(":")
+        if not (root / name).exists():
+            problems.append(f"{place}: names {name}, which does not exist")
     for document, source, pattern in NAMED_IN_DOCS:
         text = (root / "docs" / document).read_text(encoding="utf-8")
         names = {name for path in root.glob(source) for name in re.findall(pattern, path.read_text(encoding="utf-8"))}

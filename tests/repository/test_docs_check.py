@@ -49,6 +49,10 @@ class DocsCheck(unittest.TestCase):
     def test_a_link_to_no_heading(self):
         self.assert_found("a.md has no heading #how-to-start", {"docs/guide/a.md": "# A\n\n## How to end\n"})
 
+    def test_a_page_that_a_message_names(self):
+        self.assert_found("src/cli/help.cc:1: names docs/TOP.md, which does not exist",
+                          {"src/cli/help.cc": '"... docs/TOP.md" "docs/guide/a.md"\n'})
+
     def test_a_page_that_nothing_leads_to(self):
         self.assert_found("docs/guide/b.md: no link leads to it", {"docs/guide/b.md": "# B\n"})
 
