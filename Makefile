@@ -18,7 +18,7 @@ help:
 	@echo 'make everything  the same with tests and benchmarks, for make gpu-check and those who change prorata'
 	@echo 'make simulate    scenarios and random worlds in one process, on a virtual clock'
 	@echo 'make bench       what the client library adds to each driver call; what programs get of a GPU, with and without prorata'
-	@echo 'make placement   ten placement policies on a public trace: writes docs/PLACEMENT.md, docs/placement.svg'
+	@echo 'make placement   ten placement policies on a public trace: writes docs/reports/placement.md, docs/reports/placement.svg'
 	@echo 'make gpu-check   on a machine with an NVIDIA driver, from a build carried there'
 	@echo 'make soak        kill at random for MINUTES=5 (SEED=n repeats one): processes, programs, agents'
 	@echo 'make stress      64 threads in 8 processes of one share, every allocator: never above the limit'

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes generated/, docs/MEMORY.md and docs/NVML.md from spec/.
+"""Writes generated/, docs/reference/memory.md and docs/reference/nvml.md from spec/.
 
     python3 codegen/generate.py           write every file
     python3 codegen/generate.py --check   fail, naming the stale files
@@ -22,7 +22,7 @@ from model import ROOT, load
 from overlay import SpecError
 
 OUT = ROOT / "generated"
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" / "reference"
 
 
 # How each kind of file opens and closes a comment.
@@ -65,10 +65,10 @@ def outputs():
 
 
 def documents():
-    """Every generated file of docs/: name -> text."""
+    """Every generated file of docs/reference/: name -> text."""
     papers = {}
-    for name, module, library in (("MEMORY.md", gen_memory, "cuda"),
-                                  ("NVML.md", gen_nvml_answers, "nvml")):
+    for name, module, library in (("memory.md", gen_memory, "cuda"),
+                                  ("nvml.md", gen_nvml_answers, "nvml")):
         title, *lines = module.generate(load(library))
         papers[name] = "\n".join([title, "", banner(name, module.__name__).rstrip(), *lines]) + "\n"
     return papers
@@ -94,7 +94,7 @@ def main():
         if names := stale(files):
             sys.exit("stale in generated/, run codegen/generate.py: " + ", ".join(names))
         if names := stale_documents(papers):
-            sys.exit("stale in docs/, run codegen/generate.py: " + ", ".join(names))
+            sys.exit("stale in docs/reference/, run codegen/generate.py: " + ", ".join(names))
         return
     if sys.argv[1:]:
         sys.exit(__doc__)

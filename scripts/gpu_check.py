@@ -6,9 +6,9 @@ compiler. Steps, each with its own file bench/results/DEVICE-DATE-STEP.json:
 
   facts   build/bin/gpu-facts: what the device and its driver do
   tests   the tests labelled "gpu", on this driver in place of the simulated GPU
-  limits  the tests labelled "limits": what each function may take of a share (docs/MEMORY.md)
+  limits  the tests labelled "limits": what each function may take of a share (docs/reference/memory.md)
   conformance  build/tests/conformance_suite: every rule of the driver that the simulated GPU is held
-          to, and that does not hold here (docs/CONFORMANCE.md)
+          to, and that does not hold here (docs/reference/conformance.md)
   demo    scripts/demo.py
   micro   build/bin/micro: what the client library adds to a call on this host (its driver is one
           that does nothing: the difference is what counts, and it needs no GPU)

@@ -7,6 +7,7 @@
 --code    generated/ is what codegen/ makes of spec/
 --scripts ruff over Python, shellcheck over shell scripts
 --house   file and function length, leftover marks, dead files
+--docs    links lead somewhere, every page is reachable, references name what the code has
 --all     all of them
 """
 import argparse
@@ -67,6 +68,14 @@ POLICY_BANNED = re.compile(
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 90
+README_LINES_MAX = 150
+# Page of docs/, sources, and what of them the page must name: every metric, every event, and every word
+# and message that a member writes.
+NAMED_IN_DOCS = (
+    ("reference/metrics.md", "src/agent/**/metrics.cc", r'"(prorata_\w+)"'),
+    ("reference/events.md", "src/**/event.cc", r'\{EventKind::\w+, "(\w+)"\}'),
+    ("design/trust.md", "src/**/usage_file.h", r"std::atomic<\w+> (\w+);"),
+    ("design/trust.md", "src/wire/messages.h", r"k(\w+) = \d+, +// (?:member|anybody) -> agent"))
 MARKS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 
@@ -240,13 +249,77 @@ def check_house():
     return problems
 
 
+def anchors(path):
+    """Of a page's headings, as GitHub makes them."""
+    found, fenced = set(), False
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        if not fenced and (match := re.match(r"#+ (.*)", line)):
+            words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", match.group(1)).lower()
+            found.add(re.sub(r"[^\w\- ]", "", words).replace(" ", "-"))
+    return found
+
+
+def links(root, page):
+    """(line number, target file, anchor) of each relative link of a page."""
+    fenced = False
+    for number, line in enumerate((root / page).read_text(encoding="utf-8").splitlines(), 1):
+        if line.startswith("```"):
+            fenced = not fenced
+        for target in [] if fenced else re.findall(r"\]\(([^)\s]+)\)", line):
+            if not re.match(r"[a-z]+:", target):
+                name, _, anchor = target.partition("#")
+                yield number, (root / page.parent / name).resolve() if name else root / page, anchor
+
+
+def check_docs(root=ROOT):
+    """Pages of the repository: every relative link leads to a file or heading, and so does every page that
+    other files name; README fits; each page of docs/ can be reached from its index; and NAMED_IN_DOCS."""
+    pages = [pathlib.Path(name) for name in subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"], cwd=root,
+        capture_output=True, text=True, check=True).stdout.split("\n") if name and (root / name).exists()]
+    problems, leads = [], {}
+    for page in pages:
+        leads[(root / page).resolve()] = reached = set()
+        for number, target, anchor in links(root, page):
+            if not target.exists():
+                problems.append(f"{page}:{number}: a link to {target}, which does not exist")
+            elif anchor and target.suffix == ".md" and anchor not in anchors(target):
+                problems.append(f"{page}:{number}: {target.name} has no heading #{anchor}")
+            reached.add(target)
+    readme = len((root / "README.md").read_text(encoding="utf-8").splitlines())
+    if readme > README_LINES_MAX:
+        problems.append(f"README.md: {readme} lines; {README_LINES_MAX} is the most: move text to docs/")
+    seen, todo = set(), [(root / "docs" / "README.md").resolve()]
+    while todo:
+        if (page := todo.pop()) not in seen:
+            seen.add(page)
+            todo += [target for target in leads.get(page, ()) if target in leads]
+    problems += [f"{page}: no link leads to it from docs/README.md" for page in pages
+                 if page.parts[0] == "docs" and (root / page).resolve() not in seen]
+    named = subprocess.run(["git", "grep", "-nEIo", "--untracked", r"\bdocs/[A-Za-z0-9_/.-]+\.(md|svg)", "--", ".",
+                            ":!*.md", ":!tests/repository"], cwd=root, capture_output=True, text=True, check=False)
+    for line in named.stdout.splitlines():
+        place, _, name = line.rpartition(":")
+        if not (root / name).exists():
+            problems.append(f"{place}: names {name}, which does not exist")
+    for document, source, pattern in NAMED_IN_DOCS:
+        text = (root / "docs" / document).read_text(encoding="utf-8")
+        names = {name for path in root.glob(source) for name in re.findall(pattern, path.read_text(encoding="utf-8"))}
+        problems += [f"docs/{document} does not name {name}" for name in sorted(names) if f"`{name}`" not in text]
+        if not names:
+            problems.append(f"{source}: no names found there to look for in docs/{document}")
+    return problems
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("format", "tidy", "layers", "code", "scripts", "house", "all", "fix"):
+    for name in ("format", "tidy", "layers", "code", "scripts", "house", "docs", "all", "fix"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--build", default="build")
     args = parser.parse_args()
-    steps = [("format", lambda: check_format(args.fix)), ("house", check_house),
+    steps = [("format", lambda: check_format(args.fix)), ("house", check_house), ("docs", check_docs),
              ("layers", lambda: check_layers(args.build)), ("code", check_generated), ("scripts", lambda: check_scripts(args.build)),
              ("tidy", lambda: check_tidy(args.build))]
     failed = 0

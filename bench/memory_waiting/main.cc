@@ -49,7 +49,7 @@ int Run(int argc, char** argv) {
   std::string svg;
   app.add_option("--seeds", seeds, "So many draws of the containers, the same for all policies")
       ->check(CLI::Range(1, 100'000));
-  app.add_flag("--markdown", markdown, "The table as in docs/MEMORY_WAITING.md");
+  app.add_flag("--markdown", markdown, "The table as in docs/reports/memory-waiting.md");
   app.add_flag("--json", json, "Everything, for programs");
   app.add_option("--svg", svg, "Write the plot to this file");
   CLI11_PARSE(app, argc, argv);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the same programs under each policy on the virtual clock (layer V), and writes the tables of
-docs/TIME_SHARING.md between its marks, and the picture beside it.
+docs/reports/device-time.md between its marks, and the picture beside it.
 
-    bench/scenarios/compare.py --build build --write docs/TIME_SHARING.md
+    bench/scenarios/compare.py --build build --write docs/reports/device-time.md
 """
 import argparse
 import pathlib

@@ -1,4 +1,4 @@
-"""Small SVG charts, after docs/memory_waiting.svg: panels side by side, lines, one legend."""
+"""Small SVG charts, after docs/reports/memory-waiting.svg: panels side by side, lines, one legend."""
 import math
 
 COLOURS = ("#0b6e4f", "#c1440e", "#3b5ba5", "#8c6bb1", "#b8860b")

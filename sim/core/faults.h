@@ -8,9 +8,9 @@
 #include "base/result.h"
 
 // Faults that the machine's file tells the simulated GPU to have: [[faults]] tables, described in
-// docs/SIMULATED_GPU.md. The core has those that concern a device (lost, stalled); the driver room
-// has those that concern a process's calls, and decides when the core's happen that are tied to a
-// launch.
+// docs/reference/simulated-gpu.md. The core has those that concern a device (lost, stalled); the
+// driver room has those that concern a process's calls, and decides when the core's happen that are
+// tied to a launch.
 
 namespace prorata::simgpu {
 

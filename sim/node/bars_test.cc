@@ -1,6 +1,6 @@
-// The bars of GPU time (docs/SIMULATION.md has what was seen), on layer V: every one is a scenario
-// made here, run on the virtual clock, and compared with the same programs without prorata or with
-// one of them alone.
+// The bars of GPU time (docs/reports/promises.md has what was seen), on layer V: every one is a
+// scenario made here, run on the virtual clock, and compared with the same programs without prorata
+// or with one of them alone.
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 #pragma once
 
 // What the world around the decisions takes: distributions of wake-ups, calls and messages. None of
-// these values has been measured on a machine with a GPU; docs/SIMULATION.md says where they are
-// from. All in nanoseconds.
+// these values has been measured on a machine with a GPU; docs/design/simulation.md says where they
+// are from. All in nanoseconds.
 
 #include "sim/node/random.h"
 

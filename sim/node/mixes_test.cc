@@ -3,7 +3,7 @@
 // The measure is the progress of all: what each program made, of what it makes alone without
 // prorata, added up. Not the device's use: a program that waits for each of its short kernels is
 // given its turns here, in which it leaves the device idle, and starves in the device's own slices.
-// The bar of 97 % is missed (docs/SIMULATION.md); what the mixes get must not get less.
+// The bar of 97 % is missed (docs/reports/promises.md); what the mixes get must not get less.
 
 #include <gtest/gtest.h>
 

@@ -43,7 +43,7 @@ TEST(RandomWorlds, ThoseThatWereMendedStayMended) {
 }
 
 TEST(RandomWorlds, AllKeepWhatIsPromised) {
-  Unmet("one random world in forty breaks a promise (docs/SIMULATION.md); these do", [] {
+  Unmet("one random world in forty breaks a promise (docs/reports/promises.md); these do", [] {
     for (const uint64_t seed : {100016, 100020, 100096}) {
       EXPECT_EQ(CheckRandomWorld(seed), "") << seed;
     }

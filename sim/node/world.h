@@ -2,7 +2,7 @@
 
 // The one-process simulation: the simulated GPU's core on a virtual clock, the agent's decisions
 // and the client library's machines, driven by one event loop and one seed. What is product code
-// and what stands for the rest of the world: docs/SIMULATION.md.
+// and what stands for the rest of the world: docs/design/simulation.md.
 
 #include <array>
 #include <functional>

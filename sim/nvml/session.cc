@@ -22,7 +22,7 @@ std::string Where() {
 }
 
 // The fault of an NVML that hangs: while a file `nvml-hangs` lies in the state folder, no call
-// comes back in a program that it names (empty: in any). docs/SIMULATED_GPU.md has it.
+// comes back in a program that it names (empty: in any). docs/reference/simulated-gpu.md has it.
 void WaitWhileHung() {
   const std::string path = FindStateFolder() + "/nvml-hangs";
   while (true) {

@@ -49,9 +49,9 @@ struct LimitsHeader {
   // One more every 20 ms, by the agent's loop, on which leases are granted and revoked.
   alignas(64) std::atomic<uint64_t> heartbeat;
   std::atomic<uint32_t> ended;  // 1: the share was removed; members go on within what they have
-  // Tests on a simulated GPU whose clock is slowed down (docs/SIMULATED_GPU.md): so many real
-  // nanoseconds are one of all times that the agent and the members of this share reckon with. 0
-  // and 1 are real time. Written before the first member joins, read by a member once.
+  // Tests on a simulated GPU whose clock is slowed down (docs/design/simulated-gpu.md): so many
+  // real nanoseconds are one of all times that the agent and the members of this share reckon with.
+  // 0 and 1 are real time. Written before the first member joins, read by a member once.
   uint32_t dilation;
   // All slots in use are below this one.
   std::atomic<uint32_t> members_end;

@@ -21,7 +21,7 @@ SECONDS = float(os.environ.get("PRORATA_STRESS_SECONDS", 6))
 LIMIT = 2 * GIB
 PROCESSES, THREADS = 8, 8
 # Those that are charged before the driver is called; of code, the variables (here nothing else takes
-# memory, docs/MEMORY.md). Not `vmm_shared` and `vmm_import`: physical memory lives on in a descriptor that lies unread in a socket, when no process
+# memory, docs/reference/memory.md). Not `vmm_shared` and `vmm_import`: physical memory lives on in a descriptor that lies unread in a socket, when no process
 # has it that could be charged.
 KINDS = os.environ.get("PRORATA_STRESS_KINDS", "plain,pitched,managed,array,mipmap,async,pool,vmm,"
                        "context,graph,module,ipc,ipc_import,green").split(",")

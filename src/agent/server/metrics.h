@@ -1,7 +1,8 @@
 #pragma once
 
-// The agent's figures as text that Prometheus reads (docs/METRICS.md), from the same statuses that
-// `prorata ps` and `prorata gpus` show, so that all of them tell one story. Pure; thread-safe.
+// The agent's figures as text that Prometheus reads (docs/reference/metrics.md), from the same
+// statuses that `prorata ps` and `prorata gpus` show, so that all of them tell one story. Pure;
+// thread-safe.
 
 #include <span>
 #include <string>

@@ -1,5 +1,5 @@
-// What a member writes of itself: each word of its usage memory may hold anything. docs/TRUST.md
-// says of each what the worst is, and names these tests.
+// What a member writes of itself: each word of its usage memory may hold anything.
+// docs/design/trust.md says of each what the worst is, and names these tests.
 
 #include <gtest/gtest.h>
 

@@ -17,7 +17,8 @@ constexpr const char* kTraceFooter =
     "agent always keeps the last 65536 changes of each GPU, so that what was slow a moment ago "
     "can\n"
     "still be seen; to see a program from its start, ask when it has run. What the tracks mean:\n"
-    "docs/TRACE.md. Exit status: 0; 1, there is no agent, or the file cannot be written; 2, wrong\n"
+    "docs/guide/trace.md. Exit status: 0; 1, there is no agent, or the file cannot be written; 2, "
+    "wrong\n"
     "options.";
 
 double SecondsOf(const std::string& text) {

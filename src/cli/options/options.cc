@@ -100,7 +100,8 @@ constexpr const char* kEventsFooter =
     "  prorata events --all --no-follow      the last thousand or so, and no more\n"
     "  prorata events --json --share nightly | jq -r 'select(.event == \"refusal\") | .pid'\n\n"
     "One line an event: time, share, what happened. With --json one object an event; its fields\n"
-    "are in docs/EVENTS.md. Sequences begin with 1 when an agent starts. Exit status: 0, all was\n"
+    "are in docs/reference/events.md. Sequences begin with 1 when an agent starts. Exit status: 0, "
+    "all was\n"
     "told or Ctrl-C; 1, it was refused; 3, the agent ended.";
 
 ParseOutcome UsageError(const std::string& message) {

@@ -14,7 +14,7 @@ constexpr const char* kSimulateFooter =
     "  prorata simulate --gpus 100000\n\n"
     "Files have the form of the openb trace, which comes with the sources "
     "(bench/placement/openb);\n"
-    "what the figures mean: docs/PLACEMENT.md. Policies: random, dot-product, packing, "
+    "what the figures mean: docs/guide/placement.md. Policies: random, dot-product, packing, "
     "clustering,\n"
     "best-fit, fgd, fgd-random-ties, gpu-admission, kubeshare, prorata. Exit status: 0; 1, a file\n"
     "cannot be written; 2, wrong options or a file that cannot be read.";

@@ -20,7 +20,7 @@ constexpr const char* kTopFooter =
     "  prorata top | grep nightly            a table every second, each line with its time\n"
     "  prorata top --json | jq -c '.shares[] | [.name, .devices[0].throttle_reasons]'\n\n"
     "On a terminal: q or Ctrl-C quits, ? lists the other keys. GPU TIME is the part of the last\n"
-    "second in which a share had the GPU. WHY says why it did not have more: docs/TOP.md.";
+    "second in which a share had the GPU. WHY says why it did not have more: docs/guide/top.md.";
 
 int64_t IntervalOf(const std::string& text) {
   const auto interval = ParseDuration(text);

@@ -13,7 +13,6 @@ TEST(TablesTest, EmptyListsAreTheirHeader) {
 }
 
 TEST(TablesTest, HowGpusReachEachOther) {
-  using LinkClass;
   std::vector<api::DeviceStatus> devices(3);
   for (uint32_t i = 0; i < 3; ++i) devices[i].index = i;
   devices[0].links = {{LinkClass::kSelf, 0}, {LinkClass::kNvlink, 18}, {LinkClass::kSystem, 0}};

@@ -1,7 +1,8 @@
 #pragma once
 
 // Why a share does not go faster: judged from what was seen of it lately, so that who asks (a
-// person before `prorata top`) need not read a dozen figures. docs/TOP.md says the same to people.
+// person before `prorata top`) need not read a dozen figures. docs/guide/top.md says the same to
+// people.
 
 #include <cstdint>
 #include <vector>
