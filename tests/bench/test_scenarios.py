@@ -8,6 +8,8 @@ import tempfile
 import unittest
 import xml.dom.minidom
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PRORATA_BUILD_DIR", ROOT / "build")).resolve()
 sys.path[:0] = [str(ROOT / "bench" / "scenarios"), str(ROOT / "tests" / "scenarios")]
@@ -17,6 +19,8 @@ import gpu       # pylint: disable=wrong-import-position
 import scenario  # pylint: disable=wrong-import-position
 import svg       # pylint: disable=wrong-import-position
 import virtual   # pylint: disable=wrong-import-position
+
+pytestmark = pytest.mark.alone
 
 SIMULATION = BUILD / "bin" / "simulation"
 
