@@ -42,6 +42,7 @@ def select(label):
 @dataclasses.dataclass
 class Results:
     passed: int = 0  # those that were expected to fail, and did, among them
+    passed_names: list = dataclasses.field(default_factory=list)  # of pytest's
     failed: list = dataclasses.field(default_factory=list)
     skipped: list = dataclasses.field(default_factory=list)
     unmet: list = dataclasses.field(default_factory=list)
@@ -96,6 +97,7 @@ def pytest_results(junit):
             found.skipped.append((name, skipped.get("message", "no reason given")))
         else:
             found.passed += 1
+            found.passed_names.append(name)
     found.failed = list(failed.items())
     return found
 
