@@ -104,7 +104,7 @@ format:
 check:
 	@scripts/setup.sh lint
 	@scripts/setup.sh ruff $(BUILD)
-	@scripts/lint.py --all --build $(BUILD)
+	@scripts/lint.py --all $(if $(ALL),--each) --build $(BUILD)
 
 layers:
 	@scripts/lint.py --layers --build $(BUILD)
