@@ -75,6 +75,7 @@ simulate: setup $(CMAKE_STAMP)
 	@$(BUILD)/bin/simulation --table $(sort $(wildcard tests/scenarios/*.toml tests/scenarios/unmet/*.toml))
 
 bench: everything
+	@scripts/setup.sh plots
 	@scripts/bench.py --build $(BUILD)
 
 # Ten runs of each policy; exit status 1 where a target is missed.

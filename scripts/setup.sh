@@ -6,6 +6,7 @@
 #   scripts/setup.sh lint                clang 19 with clang-format and clang-tidy; shellcheck
 #   scripts/setup.sh ruff BUILD          the checker of Python from PyPI into BUILD/venv-ruff
 #   scripts/setup.sh pytest BUILD        what runs Python tests, from PyPI (4 MB) into BUILD/venv-pytest
+#   scripts/setup.sh plots               matplotlib, for the pictures of docs/ (bench/charts.py)
 #   scripts/setup.sh cuda-venv BUILD     nvcc and cudart from PyPI into BUILD/venv-cuda13 and -cuda12
 #   scripts/setup.sh nvidia-smi BUILD    the program alone, from Debian's non-free, into BUILD/nvidia-smi
 #   scripts/setup.sh containers          podman, containerd and runc, for tests (needs root)
@@ -143,6 +144,7 @@ case "${1:-}" in
     fi
     ;;
   ruff) install_venv "$2/venv-ruff" ruff==0.14.5 ;;
+  plots) install_packages python3-matplotlib ;;
   pytest) install_venv "$2/venv-pytest" "${pytest_wheels[@]}" ;;
   cuda-venv)
     install_venv "$2/venv-cuda13" "${cuda13_wheels[@]}"
@@ -156,7 +158,7 @@ case "${1:-}" in
     ;;
   zoo) python3 "$(dirname "$0")/zoo_wheels.py" "$2" "$3" ;;
   *)
-    sed -n '2,14s/^# \{0,1\}//p' "$0"
+    sed -n '2,15s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
