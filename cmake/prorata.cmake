@@ -52,8 +52,8 @@ if(PRORATA_FUZZ)
 endif()
 
 # Most of a source's compile time goes to the standard library's and GoogleTest's headers: they are
-# compiled once per kind of target. A source still includes what it uses: clang-tidy and the fuzzers'
-# build see product sources without these (scripts/lint.py). The client library has none, nor may <iostream> be
+# compiled once per kind of target. A source still includes what it uses: `make check ALL=1` and the
+# fuzzers' build see product sources without these (scripts/lint.py). The client library has none, nor may <iostream> be
 # here: it would start the streams in every program.
 option(PRORATA_PRECOMPILE "Compile the headers that most sources include once" ON)
 set(prorata_common_headers

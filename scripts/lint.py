@@ -101,7 +101,8 @@ def tidy_commands(build):
 
 def tidy(sources, directory, command):
     """Findings in sources of one command, read as one: most of the time goes to the headers that they
-    share. Where they cannot be read as one (two have a name of their own alike), as two halves."""
+    share. Where the compiler itself complains, which may be of two sources' names that are alike, as two
+    halves, to the single source."""
     with tempfile.TemporaryDirectory(prefix="prorata-tidy-") as folder:
         one = pathlib.Path(folder, "sources.cc")
         one.write_text("".join(f'#include "{source}"\n' for source in sources))
@@ -111,7 +112,7 @@ def tidy(sources, directory, command):
             ["clang-tidy-19", "--quiet", f"--config-file={ROOT}/.clang-tidy", "--checks=-bugprone-suspicious-include",
              f"--header-filter=^{ROOT}/({'|'.join(SOURCE_DIRS)})/", "-p", folder, one],
             cwd=ROOT, capture_output=True, text=True, check=False)
-    if "[clang-diagnostic-error]" in done.stdout and len(sources) > 1:
+    if "[clang-diagnostic-" in done.stdout and len(sources) > 1:
         half = len(sources) // 2
         return tidy(sources[:half], directory, command) | tidy(sources[half:], directory, command)
     found = {line for line in done.stdout.splitlines() if re.search(r": (error|warning): ", line)}
