@@ -11,6 +11,8 @@
 --all     all of them
 """
 import argparse
+import ast
+import collections
 import concurrent.futures
 import json
 import os
@@ -18,6 +20,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE_DIRS = ("src", "sim", "apps", "bench", "tests", "examples")
@@ -76,6 +79,7 @@ NAMED_IN_DOCS = (
     ("reference/events.md", "src/**/event.cc", r'\{EventKind::\w+, "(\w+)"\}'),
     ("design/trust.md", "src/**/usage_file.h", r"std::atomic<\w+> (\w+);"),
     ("design/trust.md", "src/wire/messages.h", r"k(\w+) = \d+, +// (?:member|anybody) -> agent"))
+TIDY_SOURCES_MAX = 16  # read as one
 MARKS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 
@@ -116,36 +120,58 @@ def check_scripts(build):
     return problems
 
 
-def tidy_one(source, build):
-    done = subprocess.run(["clang-tidy-19", "--quiet", "-p", build, source], cwd=ROOT,
-                          capture_output=True, text=True, check=False)
-    return [line for line in done.stdout.splitlines() if re.search(r": (error|warning): ", line)]
+def tidy_commands(build):
+    """{source: (folder, its compiler command without source and output)} of product sources. Without
+    precompiled headers, and the warnings of GCC's that come with them: clang knows neither."""
+    # GoogleTest's macros cost a minute a file and hide what the checks look for.
+    wanted = {str(ROOT / path) for path in tracked(".cc")
+              if path.parts[0] != "tests" and not path.stem.endswith(("_test", "_fuzz"))}
+    found = {}
+    for entry in json.loads(pathlib.Path(build, "compile_commands.json").read_text()):
+        if entry["file"] in wanted:
+            command = re.sub(r" -Winvalid-pch| -Wno-(?:restrict|stringop-\w+)| -include \S*/cmake_pch\.hxx"
+                             r"| -o \S+ -c \S+", "", entry["command"])
+            found.setdefault(entry["file"], (entry["directory"], command))
+    return found
 
 
-def without_precompiled(build):
-    """A folder whose compile_commands.json names no precompiled header, nor the warnings of GCC's that
-    come with them: clang knows neither, and so a source that leans on a precompiled header instead of
-    including what it uses is found here."""
-    folder = pathlib.Path(build, "tidy")
-    folder.mkdir(exist_ok=True)
-    commands = pathlib.Path(build, "compile_commands.json").read_text()
-    folder.joinpath("compile_commands.json").write_text(
-        re.sub(r" -Winvalid-pch| -Wno-(?:restrict|stringop-\w+)| -include \S*/cmake_pch\.hxx", "", commands))
-    return folder
+def tidy(sources, directory, command):
+    """Findings in sources of one command, read as one: most of the time goes to the headers that they
+    share. Where the compiler itself complains, which may be of two sources' names that are alike, as two
+    halves, to the single source."""
+    with tempfile.TemporaryDirectory(prefix="prorata-tidy-") as folder:
+        one = pathlib.Path(folder, "sources.cc")
+        one.write_text("".join(f'#include "{source}"\n' for source in sources))
+        pathlib.Path(folder, "compile_commands.json").write_text(json.dumps(
+            [{"directory": directory, "file": str(one), "command": f"{command} -c {one}"}]))
+        done = subprocess.run(
+            ["clang-tidy-19", "--quiet", f"--config-file={ROOT}/.clang-tidy", "--checks=-bugprone-suspicious-include",
+             f"--header-filter=^{ROOT}/({'|'.join(SOURCE_DIRS)})/", "-p", folder, one],
+            cwd=ROOT, capture_output=True, text=True, check=False)
+    if "[clang-diagnostic-" in done.stdout and len(sources) > 1:
+        half = len(sources) // 2
+        return tidy(sources[:half], directory, command) | tidy(sources[half:], directory, command)
+    found = {line for line in done.stdout.splitlines() if re.search(r": (error|warning): ", line)}
+    if done.returncode and not found:
+        found.add(f"clang-tidy of {', '.join(sources)} ended with {done.returncode}: {done.stderr[-500:]}")
+    return found
 
 
-def check_tidy(build):
+def check_tidy(build, each):
+    """`each`: every source by itself, which also finds what leans on another's includes."""
     database = pathlib.Path(build, "compile_commands.json")
     if not database.exists():
         return [f"{database} is not there; run `make build` first"]
-    # Product sources: GoogleTest's macros cost a minute a file and hide what the checks look for.
-    wanted = {str(ROOT / path) for path in tracked(".cc")
-              if path.parts[0] != "tests" and not path.stem.endswith(("_test", "_fuzz"))}
-    sources = sorted({entry["file"] for entry in json.loads(database.read_text())} & wanted)
+    alike = collections.defaultdict(list)
+    for source, (directory, command) in sorted(tidy_commands(build).items()):
+        alike[(directory, command, pathlib.Path(source).parent)].append(source)
+    most = 1 if each else TIDY_SOURCES_MAX
+    parts = [(sources[i:i + most], directory, command)
+             for (directory, command, _), sources in alike.items() for i in range(0, len(sources), most)]
+    parts.sort(key=lambda part: -len(part[0]))
     problems = set()
-    folder = without_precompiled(build)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for lines in pool.map(lambda source: tidy_one(source, folder), sources):
+        for lines in pool.map(lambda part: tidy(*part), parts):
             problems.update(line.replace(f"{ROOT}/", "") for line in lines)
     return sorted(problems)
 
@@ -221,15 +247,30 @@ def check_generated():
     return [] if done.returncode == 0 else [(done.stdout + done.stderr).strip()]
 
 
+def depth(line):
+    return len(line) - len(line.lstrip())
+
+
 def long_functions(path, lines):
-    start = None
-    for number, line in enumerate(lines, 1):
-        if re.match(r"^[A-Za-z].*\)[^;]*\{$", line) and not line.startswith(("namespace", "struct", "class", "enum")):
-            start = number
-        elif line == "}" and start is not None:
-            if number - start > FUNCTION_LINES_MAX:
-                yield f"{path}:{start}: a function of {number - start} lines; {FUNCTION_LINES_MAX} is the most"
-            start = None
+    """Of C++ as clang-format lays it out, at any depth (of classes, in namespaces, lambdas): a body
+    ends where a line is less deep than its first."""
+    for number, line in enumerate(lines[:-1], 1):
+        if not re.search(r"[)\]>\w] \{$|\)\{$", line) or not re.search(r"[)\]]|^ +\w+ \{$", line) or re.match(
+                r" *(\} *)?(namespace|struct|class|enum|union|extern|switch|if|for|while|do|else|case|try|catch)\b", line):
+            continue
+        inside = depth(lines[number])
+        end = next((after for after in range(number, len(lines)) if lines[after].strip()
+                    and not lines[after].startswith("#") and depth(lines[after]) < inside), number)
+        if end - number > FUNCTION_LINES_MAX:
+            yield f"{path}:{number}: a function of {end - number} lines; {FUNCTION_LINES_MAX} is the most"
+
+
+def long_python_functions(path, text):
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            length = node.end_lineno - node.lineno
+            if length > FUNCTION_LINES_MAX:
+                yield f"{path}:{node.lineno}: a function of {length} lines; {FUNCTION_LINES_MAX} is the most"
 
 
 def check_house():
@@ -241,11 +282,13 @@ def check_house():
         lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
         if len(lines) > FILE_LINES_MAX:
             problems.append(f"{path}: {len(lines)} lines; {FILE_LINES_MAX} is the most for one reading")
-        problems += long_functions(path, lines)
+        problems += (long_python_functions(path, "\n".join(lines)) if path.suffix == ".py"
+                     else long_functions(path, lines))
         problems += [f"{path}:{number}: a leftover mark: {line.strip()[:60]}"
                      for number, line in enumerate(lines, 1) if MARKS.search(line)]
-        if path.suffix in (".cc", ".c") and path.name not in listed:
-            problems.append(f"{path}: no CMakeLists.txt names it")
+        if path.suffix in (".cc", ".c") and path.name not in listed and not any(
+                path.name in test.read_text() for test in (ROOT / path).parent.glob("*.py")):
+            problems.append(f"{path}: no CMakeLists.txt names it, and no test beside it compiles it")
     return problems
 
 
@@ -317,11 +360,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("format", "tidy", "layers", "code", "scripts", "house", "docs", "all", "fix"):
         parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--each", action="store_true", help="clang-tidy over each source by itself: six times as long")
     parser.add_argument("--build", default="build")
     args = parser.parse_args()
     steps = [("format", lambda: check_format(args.fix)), ("house", check_house), ("docs", check_docs),
              ("layers", lambda: check_layers(args.build)), ("code", check_generated), ("scripts", lambda: check_scripts(args.build)),
-             ("tidy", lambda: check_tidy(args.build))]
+             ("tidy", lambda: check_tidy(args.build, args.each))]
     failed = 0
     for name, step in steps:
         if not (args.all or getattr(args, name)):

@@ -2,8 +2,12 @@
 import json
 import unittest
 
+import pytest
+
 import harness
 import quiet
+
+pytestmark = [pytest.mark.alone, pytest.mark.gpu]
 
 GPU_FACTS = harness.BUILD / "bin" / "gpu-facts"
 SECTIONS = {"context_memory", "allocation", "pool", "events", "launches", "kernel_gap", "time_slice",

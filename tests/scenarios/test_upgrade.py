@@ -11,10 +11,14 @@ import sys
 import threading
 import unittest
 
+import pytest
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import test_silence  # pylint: disable=wrong-import-position
 from processes import harness  # pylint: disable=wrong-import-position
 from unmet import unmet  # pylint: disable=wrong-import-position
+
+pytestmark = pytest.mark.alone
 
 # Of src/wire/messages.h.
 REFUSED, REFUSED_FOR_VERSION, WIRE_VERSION = 11, 2, 1

@@ -3,7 +3,7 @@
 What the simulated GPU gives out is counted twice: by a watcher who asks NVML as fast as it can, and
 by the machine itself, whose high-water mark misses nothing in between.
 
-    PRORATA_STRESS_SECONDS=60 PRORATA_TEST_SEED=7 tests/run_one.py tests/stress/test_stress.py ...
+    PRORATA_STRESS_SECONDS=60 PRORATA_TEST_SEED=7 build/venv-pytest/bin/pytest tests/stress/test_stress.py
 """
 import json
 import os
