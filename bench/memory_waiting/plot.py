@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws docs/memory_waiting.svg from what `memory-waiting --json` says.
+"""Draws docs/reports/memory-waiting.svg from what `memory-waiting --json` says.
 
-    build/bin/memory-waiting --json | bench/memory_waiting/plot.py docs/memory_waiting.svg
+    build/bin/memory-waiting --json | bench/memory_waiting/plot.py docs/reports/memory-waiting.svg
 """
 import json
 import pathlib
