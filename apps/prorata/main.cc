@@ -93,20 +93,12 @@ AgentPlace FindPlace() {
   return place;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const auto outcome = prorata::cli::ParseCommandLine({argv + 1, argv + argc});
-  std::fputs(outcome.out.c_str(), stdout);
-  std::fputs(outcome.err.c_str(), stderr);
-  if (!outcome.options) return outcome.status;
-  const Options& options = *outcome.options;
+int RunCommand(const Options& options) {
   switch (options.verb) {
     case Verb::kRun:
       return prorata::cli::Run(options.run, FindPlace());
     case Verb::kPs:
-      return options.waiting ? prorata::cli::ShowWaiting(options.json, FindPlace())
-                             : prorata::cli::ShowShares(options.json, FindPlace());
+      return prorata::cli::ShowShares(options.ps, options.json, FindPlace());
     case Verb::kGpus:
       return prorata::cli::ShowDevices(options.json, FindPlace());
     case Verb::kUpdate:
@@ -133,4 +125,15 @@ int main(int argc, char** argv) {
       return RunAgentCommand(options, FindPlace());
   }
   return prorata::cli::kExitUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto outcome = prorata::cli::ParseCommandLine({argv + 1, argv + argc});
+  std::fputs(outcome.err.c_str(), stderr);
+  if (!outcome.options) {
+    return outcome.out.empty() ? outcome.status : prorata::cli::Print(outcome.out);
+  }
+  return prorata::cli::CloseOutput(RunCommand(*outcome.options));
 }

@@ -77,7 +77,7 @@ TEST(SimulatedTrace, BusySharesRanForWhatTheyWereCharged) {
     EXPECT_GT(traced.Held(share), charged_s) << share;
     EXPECT_LT(traced.Held(share), 1.2 * charged_s) << share;
     EXPECT_GT(traced.Held(share), traced.busy_s.at(share)) << share;
-    EXPECT_GT(traced.seconds[share]["waits: its turn"], 1) << share;
+    EXPECT_GT(traced.seconds[share]["waits: other shares"], 1) << share;
   }
 }
 

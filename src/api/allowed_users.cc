@@ -28,7 +28,7 @@ Result<AllowedUsers> ParseAllowedUsers(std::string_view text) {
       }
       return Fail("bad_users", "'" + shown +
                                    "' is no user id; write `all`, or ids as 1000,1001 (`id -u "
-                                   "NAME` tells one)");
+                                   "NAME` prints one)");
     }
     allowed.users.push_back(user);
   }

@@ -43,7 +43,7 @@ Words WordsOf(TraceState state) {
     case TraceState::kBlocked:
       return {"blocked", "stalled"};
     case TraceState::kWaitsTurn:
-      return {"waits: its turn", "waits"};
+      return {"waits: other shares", "waits"};
     case TraceState::kWaitsLimit:
       return {"waits: at its limit", "waits"};
     case TraceState::kWaitsPriority:

@@ -43,8 +43,9 @@
 // 256 events (event.h) after "since" (absent: none of those there are), how many the agent had
 // dropped before they were asked for, what to give as "since" to go on, and the last there is. With
 // "follow" more such objects come as events happen, each of at least one event or a loss, until
-// either side closes; nothing more can be asked on that connection. Who reads too slowly loses
-// events, and is told how many; the agent waits for nobody.
+// either side closes; nothing more can be asked on that connection. A "share" that is not there,
+// does not wait to be made, and has no event any more is refused ("no_share"). Who reads too slowly
+// loses events, and is told how many; the agent waits for nobody.
 //
 // "trace" is answered by {"trace": {...}} (trace.h): what a device did in the last "seconds"
 // (absent: 10), at most 128 entries of it, and what to give as "after" to go on.
@@ -220,7 +221,8 @@ struct ShareDevice {
   uint32_t weight = kDefaultWeight;
   int32_t priority = 0;
   int64_t yield_within_ns = kDefaultYieldWithinNs;
-  double entitled = 0;  // of the device's time, now, among those that want it
+  double entitled = 0;  // of the device's time, now, among those that want it; if it were one
+  bool active = true;   // it is one: what active shares are entitled to adds up to at most 1
   // In about the last second, as parts of it: GPU time (charged); its kernels ran (as
   // busy_time_ns); was held back for others, by its own limit on GPU time; was stalled.
   double achieved = 0;

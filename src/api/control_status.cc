@@ -63,6 +63,7 @@ json ToJson(const ShareDevice& device) {
           {"priority", device.priority},
           {"yield_within_ns", device.yield_within_ns},
           {"entitled", device.entitled},
+          {"active", device.active},
           {"achieved", device.achieved},
           {"busy", device.busy},
           {"waiting_part", device.waiting_part},
@@ -130,6 +131,7 @@ ShareDevice ShareDeviceOf(const json& object) {
   object.at("priority").get_to(device.priority);
   object.at("yield_within_ns").get_to(device.yield_within_ns);
   object.at("entitled").get_to(device.entitled);
+  device.active = object.value("active", true);  // absent of an agent that did not say it
   object.at("achieved").get_to(device.achieved);
   object.at("busy").get_to(device.busy);
   object.at("waiting_part").get_to(device.waiting_part);

@@ -45,20 +45,23 @@ constexpr std::pair<EventKind, std::string_view> kNames[] = {
 
 // For people; what is not in the table (of a newer agent) is said as it came.
 constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
-    {"malformed", "it sent what is no message of a member"},
-    {"version", "its library is of another version than the agent; start it again"},
+    {"malformed", "it sent an invalid message"},
+    {"version", "its client library is of another version than the agent; start the program again"},
     {"share_ended", "the share has ended"},
-    {"too_many_members", "the share has as many processes as it can have"},
-    {"not_allowed", "it is a member of another share, or the kernel does not say who it is"},
-    {"other_user", "it belongs to another user, whom the share's owner has not allowed"},
-    {"other_container", "the share is another container's until that ends"},
+    {"too_many_members", "the share has as many processes as a share can have"},
+    {"not_allowed",
+     "it runs on another share already, or the kernel does not say which process it is"},
+    {"other_user",
+     "it belongs to another user, whom the share's owner has not allowed; see `prorata update "
+     "--allow-users`"},
+    {"other_container", "another container has the share until that container ends"},
     {"granted", "it got what it asked for"},
-    {"timed_out", "it waited as long as it may, and was told that memory is out"},
+    {"timed_out", "it waited as long as --on-full allows, and the allocation failed"},
     {"process_ended", "its process ended"},
-    {"refused", "it was told that memory is out"},
+    {"refused", "the allocation failed"},
     {"agent_gone", "the agent ended"},
     {"made", "it was made"},
-    {"given_up", "its client ended, and it left the line"},
+    {"given_up", "who asked for it ended, and it left the line"},
 };
 
 std::string Reason(const std::string& word) {
@@ -87,7 +90,7 @@ std::string Colon(const std::string& text) { return text.empty() ? "" : ": " + t
 // "the share's own limit of 4 GiB is reached (3 GiB used)"
 std::string Full(const Event& event) {
   const std::string used = event.used_bytes ? " (" + FormatBytes(*event.used_bytes) + " used)" : "";
-  if (event.why == "device_full") return "the device is full" + used;
+  if (event.why == "device_full") return "the GPU is full" + used;
   if (event.why != "own_limit") return event.why + used;
   return "the share's own limit" +
          (event.limit_bytes ? " of " + FormatBytes(*event.limit_bytes) : "") + " is reached" + used;
@@ -116,7 +119,7 @@ std::string StartWaits(const Event& event) {
   const std::string share = "the share that " + Process(event) + " asked for ";
   if (event.kind == EventKind::kShareWaits) return share + "waits in line" + Colon(event.detail);
   const std::string waited = std::to_string(event.waited_ms.value_or(0)) + " ms";
-  const std::string how = event.outcome == "timed_out" ? "that was as long as it may"
+  const std::string how = event.outcome == "timed_out" ? "that was as long as --wait allows"
                           : event.outcome == "refused" ? "it was refused"
                                                        : Reason(event.outcome);
   return share + "waited " + waited + " in line: " + how + Colon(event.detail);
@@ -125,13 +128,14 @@ std::string StartWaits(const Event& event) {
 std::string Persistent(const Event& event) {
   const std::string seconds = std::to_string(event.running_ms.value_or(0) / 1000) + " s";
   if (event.kind == EventKind::kPersistentKernelOver) {
-    return Process(event) + " runs no kernel that does not end any more" + OnGpu(event) +
+    return Process(event) + " runs no persistent kernel any more" + OnGpu(event) +
            ": the last one ran for " + seconds;
   }
   return Process(event) + " runs a kernel that has not ended for " + seconds + OnGpu(event) +
-         ": it cannot be held. While it runs the turns of other shares run beside it, and no limit "
-         "on its share's GPU time is kept; limits on memory are. Give the share a GPU of its own, "
-         "or let the kernel end now and then";
+         ": it cannot be preempted. While it runs, other shares run beside it, and the limit on "
+         "its "
+         "share's GPU time does not hold; memory limits do. Give the share a GPU of its own, or "
+         "let the kernel end now and then";
 }
 
 // "used 6 GiB, limit 4 GiB"
@@ -232,7 +236,7 @@ std::string Words(const Event& event) {
     case EventKind::kShareCreated:
       return "the share was made" + Colon(event.detail);
     case EventKind::kShareAdopted:
-      return "the share was taken over from the agent before" + Colon(event.detail);
+      return "the share was taken over from the agent that ran before" + Colon(event.detail);
     case EventKind::kShareChanged:
       return "the share was changed" + OnGpu(event) + Colon(event.detail);
     case EventKind::kShareEnded:
@@ -259,23 +263,25 @@ std::string Words(const Event& event) {
       return Wait(event);
     case EventKind::kBypassSuspected:
       return (event.pid ? Process(event) : "the share") +
-             " holds memory that prorata did not give" + OnGpu(event) + " (" + UsedOfLimit(event) +
+             " holds memory that it took past prorata" + OnGpu(event) + " (" + UsedOfLimit(event) +
              ")" + Colon(event.detail);
     case EventKind::kBypassOver:
       return (event.pid ? Process(event) : "the share") +
-             " holds no memory that prorata did not give any more" + OnGpu(event) + " (" +
+             " no longer holds memory that it took past prorata" + OnGpu(event) + " (" +
              UsedOfLimit(event) + ")";
     case EventKind::kFalseUsage:
       return Process(event) + " says that it uses more than it was granted" + OnGpu(event) + " (" +
              UsedOfLimit(event) + ")" + Colon(event.detail);
     case EventKind::kOutsideProcess:
       return Process(event) + " of the share's container uses the device" + OnGpu(event) +
-             " and is no member: the share does not hold it" +
+             " past the share: none of its limits holds for that process" +
              (event.used_bytes ? " (" + FormatBytes(*event.used_bytes) + " used)" : "") +
              Colon(event.detail);
     case EventKind::kUngovernedFunctions:
-      return Process(event) + " was given " + std::to_string(event.count) +
-             " driver function(s) that prorata does not know; what they do is not counted";
+      return Process(event) + " uses " + std::to_string(event.count) +
+             " driver function(s) that prorata does not know; memory and GPU time that they take "
+             "is "
+             "not charged";
     case EventKind::kPersistentKernel:
     case EventKind::kPersistentKernelOver:
       return Persistent(event);
@@ -284,7 +290,7 @@ std::string Words(const Event& event) {
     case EventKind::kResourceConfigApplied:
       return "the resource configuration is in force" + OnGpu(event) + Colon(event.detail);
     case EventKind::kResourceConfigRefused:
-      return "the resource configuration is refused and nothing changed" + OnGpu(event) +
+      return "the resource configuration is refused, and nothing changed" + OnGpu(event) +
              Colon(event.detail);
     case EventKind::kGangBegun:
       return "runs on all its GPUs at the same time now" + Colon(event.detail);

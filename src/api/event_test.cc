@@ -34,7 +34,7 @@ TEST(Event, SaysWhatWasAskedAndWhatThereIs) {
   event.count = 3;
   event.why = "device_full";
   EXPECT_EQ(Words(event),
-            "process 812 (python) was refused 3 times on GPU 0, last 2 GiB: the device is full (3 "
+            "process 812 (python) was refused 3 times on GPU 0, last 2 GiB: the GPU is full (3 "
             "GiB used)");
 }
 
@@ -43,13 +43,13 @@ TEST(Event, APersistentKernelIsToldWithWhatToDo) {
   event.kind = EventKind::kPersistentKernel;
   event.running_ms = 12'345;
   const std::string words = Words(event);
-  for (const char* part : {"process 812 (python)", "for 12 s on GPU 0", "cannot be held",
+  for (const char* part : {"process 812 (python)", "for 12 s on GPU 0", "cannot be preempted",
                            "Give the share a GPU of its own"}) {
     EXPECT_NE(words.find(part), std::string::npos) << words;
   }
   event.kind = EventKind::kPersistentKernelOver;
   EXPECT_EQ(Words(event),
-            "process 812 (python) runs no kernel that does not end any more on GPU 0: the last one "
+            "process 812 (python) runs no persistent kernel any more on GPU 0: the last one "
             "ran for 12 s");
 }
 

@@ -19,7 +19,15 @@ Result<MemorySize> ParseMemorySize(std::string_view text) {
   if (!text.ends_with('%')) {
     const auto bytes = ParseBytes(text);
     if (!bytes) return std::unexpected(bytes.error());
-    return MemorySize(*bytes);
+    if (*bytes >= kMinShareBytes) return MemorySize(*bytes);
+    const std::string shown(text.substr(0, 80));
+    const bool bare = text.find_first_not_of("0123456789.") == std::string_view::npos;
+    return Fail("bad_size", "'" + shown + "' is " + FormatBytes(*bytes) +
+                                ", and no program runs in " + "less than " +
+                                FormatBytes(kMinShareBytes) +
+                                ": its CUDA context alone takes more" +
+                                (bare ? "; a number needs a unit, for example " + shown + "GiB"
+                                      : "; write for example 512MiB or 4GiB"));
   }
   const auto part = ParseFraction(text);
   if (part && *part > Fraction::Zero()) return MemorySize(*part);
@@ -32,7 +40,7 @@ Result<MemorySize> ParseMemoryRequest(std::string_view text) {
   if (text == "0") return MemorySize();
   auto size = ParseMemorySize(text);
   if (size) return size;
-  return Fail(size.error().code, size.error().message + ", or 0 to set nothing aside");
+  return Fail(size.error().code, size.error().message + ", or 0 to guarantee nothing");
 }
 
 std::string FormatMemorySize(const MemorySize& size) {

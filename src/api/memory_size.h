@@ -13,6 +13,10 @@
 namespace prorata::api {
 
 inline constexpr uint64_t kMemoryStep = uint64_t{2} << 20;  // what a driver hands memory out in
+// The least that a share may be given: a context alone, which a program has before its first
+// allocation, takes more on each GPU that prorata knows (66 MiB on the smallest; half a GiB on an
+// H200). Less is a slip of the pen: "4" for "4G".
+inline constexpr uint64_t kMinShareBytes = uint64_t{64} << 20;
 
 struct MemorySize {
   MemorySize(uint64_t size = 0) : bytes(size) {}  // implicit: a size is most often bytes
@@ -26,7 +30,7 @@ struct MemorySize {
   bool operator==(const MemorySize&) const = default;
 };
 
-// "4GiB", "25%". "bad_size": neither, 0, or more than 100 %.
+// "4GiB", "25%". "bad_size": neither, less than kMinShareBytes, or more than 100 %.
 Result<MemorySize> ParseMemorySize(std::string_view text);
 // The same for a request, which may be "0" as well: nothing is set aside.
 Result<MemorySize> ParseMemoryRequest(std::string_view text);

@@ -1,29 +1,33 @@
 #include "base/bytes.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
-#include <utility>
+#include <optional>
 
 namespace prorata {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, int>, 10> kUnits = {{
-    {"", 0},
-    {"B", 0},
-    {"KiB", 10},
-    {"MiB", 20},
-    {"GiB", 30},
-    {"TiB", 40},
-    {"K", 10},
-    {"M", 20},
-    {"G", 30},
-    {"T", 40},
-}};
-
 std::unexpected<Error> BadSize(std::string_view text, std::string_view why) {
   return Fail("bad_size", "'" + std::string(text) + "' is not a size: " + std::string(why) +
                               "; write for example 512MiB or 4GiB");
+}
+
+// The power of two that a unit stands for; nothing: it is none.
+std::optional<int> ShiftOf(std::string_view unit) {
+  if (unit.empty()) return 0;
+  const bool bits = unit.ends_with('b') && std::isupper(static_cast<unsigned char>(unit[0])) != 0;
+  if (bits) return std::nullopt;
+  std::string small(unit);
+  std::ranges::transform(small, small.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (small == "b") return 0;
+  const size_t letter = std::string_view("kmgt").find(small[0]);
+  const std::string rest = small.substr(1);
+  if (letter == std::string_view::npos) return std::nullopt;
+  if (!rest.empty() && rest != "b" && rest != "i" && rest != "ib") return std::nullopt;
+  return 10 * (static_cast<int>(letter) + 1);
 }
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
@@ -43,15 +47,17 @@ Result<uint64_t> ParseBytes(std::string_view text) {
   }
   std::string_view unit = text.substr(i);
   if (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
-  for (const auto& [name, shift] : kUnits) {
-    if (unit != name) continue;
-    const long double bytes = std::ldexp(value, shift);
-    if (bytes >= std::ldexp(1.0L, 63)) return BadSize(text, "it is too large");
-    const auto whole = static_cast<uint64_t>(bytes);
-    if (whole == 0) return BadSize(text, "it must be above zero");
-    return whole;
+  const auto shift = ShiftOf(unit);
+  if (!shift) {
+    return BadSize(text, "the unit '" + std::string(unit) +
+                             "' is not one of B, K, M, G, T (or KB, Ki, KiB and so on, each 1024 "
+                             "of the one before it)");
   }
-  return BadSize(text, "the unit '" + std::string(unit) + "' is not one of B, KiB, MiB, GiB, TiB");
+  const long double bytes = std::ldexp(value, *shift);
+  if (bytes >= std::ldexp(1.0L, 63)) return BadSize(text, "it is too large");
+  const auto whole = static_cast<uint64_t>(bytes);
+  if (whole == 0) return BadSize(text, "it must be above zero");
+  return whole;
 }
 
 std::string FormatBytes(uint64_t bytes) {

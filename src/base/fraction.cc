@@ -38,14 +38,24 @@ Result<Fraction> ParseFraction(std::string_view text) {
   return Fraction{static_cast<uint32_t>(value)};
 }
 
-std::string FormatFraction(Fraction fraction) {
+namespace {
+
+// `ppm` of `one`, with so many decimals less the zeros that end it.
+std::string Shortest(uint32_t ppm, uint32_t one, int decimals) {
   char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%u.%06u", fraction.ppm / Fraction::kOne,
-                fraction.ppm % Fraction::kOne);
+  std::snprintf(buffer, sizeof buffer, "%u.%0*u", ppm / one, decimals, ppm % one);
   std::string text(buffer);
   text.erase(text.find_last_not_of('0') + 1);
   if (text.back() == '.') text.pop_back();
   return text;
+}
+
+}  // namespace
+
+std::string FormatFraction(Fraction fraction) { return Shortest(fraction.ppm, Fraction::kOne, 6); }
+
+std::string FormatPercent(Fraction fraction) {
+  return Shortest(fraction.ppm, Fraction::kOne / 100, 4) + "%";
 }
 
 }  // namespace prorata

@@ -26,4 +26,7 @@ Result<Fraction> ParseFraction(std::string_view text);
 // "0.3", "1", "0.125": the shortest decimal that reads back as the same fraction.
 std::string FormatFraction(Fraction fraction);
 
+// "30%", "12.5%", "100%": the same for people, exact too.
+std::string FormatPercent(Fraction fraction);
+
 }  // namespace prorata

@@ -28,5 +28,15 @@ TEST(FormatFraction, RoundTrips) {
   EXPECT_EQ(FormatFraction({300'000}), "0.3");
 }
 
+TEST(FormatPercent, RoundTrips) {
+  for (const uint32_t ppm : {0u, 1u, 125'000u, 300'000u, 999'999u, 1'000'000u}) {
+    EXPECT_EQ(ParseFraction(FormatPercent({ppm})).value().ppm, ppm);
+  }
+  EXPECT_EQ(FormatPercent({0}), "0%");
+  EXPECT_EQ(FormatPercent({300'000}), "30%");
+  EXPECT_EQ(FormatPercent({125'000}), "12.5%");
+  EXPECT_EQ(FormatPercent({1'000'000}), "100%");
+}
+
 }  // namespace
 }  // namespace prorata

@@ -43,54 +43,83 @@ api::ShareSpec SpecOf(const ShareOptions& options) {
   return spec;
 }
 
+// Names all GPUs that the agent has, in their order: what --gpus all asks for.
+Status NameAllGpus(ControlConnection* connection, api::ShareSpec* spec) {
+  const auto devices = ListDevices(connection);
+  if (!devices) return std::unexpected(devices.error());
+  if (devices->empty()) {
+    return Fail("unknown_gpu", "--gpus all: the agent has no GPU that it knows of");
+  }
+  spec->gpus.clear();
+  for (const auto& device : *devices) spec->gpus.push_back(std::to_string(device.index));
+  return {};
+}
+
 }  // namespace
 
 Result<api::ShareStatus> MakeShare(const ShareOptions& options, const AgentPlace& place,
                                    const std::optional<std::string>& token) {
   api::ShareSpec spec = SpecOf(options);
   spec.token = token;
-  if (options.wait) return CreateShareInLine(spec, place, options.wait_ms);
+  if (options.wait && !options.all_gpus) return CreateShareInLine(spec, place, options.wait_ms);
   Result<api::ShareStatus> made = Fail("agent_gone", "");
   for (int i = 0; i < kAttemptsMax && !made && made.error().code == "agent_gone"; ++i) {
     auto connection = ConnectOrStart(place);
     if (!connection) return std::unexpected(connection.error());
-    made = CreateShare(&*connection, spec);
+    const Status named = options.all_gpus ? NameAllGpus(&*connection, &spec) : Status{};
+    if (!named) {
+      made = std::unexpected(named.error());
+    } else if (options.wait) {
+      return CreateShareInLine(spec, place, options.wait_ms);
+    } else {
+      made = CreateShare(&*connection, spec);
+    }
   }
   return made;
 }
 
-int Refuse(const Error& error) {
-  Complain(error.message);
-  return kExitRefused;
-}
-
 namespace {
 
-void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
-
-// Shows a list that an agent has; without an agent it is empty, which is worth a word but no error.
-template <typename Item, typename List, typename Table>
-int Show(bool json, const AgentPlace& place, List list, Table table) {
+// The connection; nothing where no agent runs, which is worth a word but no error: it has no share.
+Result<std::optional<ControlConnection>> ConnectToShow(const AgentPlace& place) {
   auto connection = ControlConnection::Connect(place.socket_path);
-  std::vector<Item> items;
-  if (connection) {
-    auto found = list(&*connection);
-    if (!found) return Refuse(found.error());
-    items = std::move(*found);
-  } else if (connection.error().code == "no_agent") {
-    Complain("no agent runs at '" + place.socket_path +
-             "'; `prorata run` starts one, or `prorata agent`");
-  } else {
-    return Refuse(connection.error());
-  }
-  if (!json) {
-    Print(table(items));
-    return kExitOk;
-  }
+  if (connection) return std::optional<ControlConnection>(std::move(*connection));
+  if (connection.error().code != "no_agent") return std::unexpected(connection.error());
+  Complain("no agent runs at '" + place.socket_path +
+           "'; `prorata run` starts one, or `prorata agent`");
+  return std::nullopt;
+}
+
+template <typename Item>
+std::string JsonList(const std::vector<Item>& items) {
   nlohmann::json array = nlohmann::json::array();
   for (const Item& item : items) array.push_back(api::ToJson(item));
-  Print(array.dump(2) + "\n");
-  return kExitOk;
+  return array.dump(2) + "\n";
+}
+
+// Leaves those with one of the names; each must be there. No names: all stay.
+Status KeepNamed(const std::vector<std::string>& names, std::vector<api::ShareStatus>* shares,
+                 std::vector<api::WaitingShare>* line) {
+  if (names.empty()) return {};
+  for (const std::string& name : names) {
+    const auto named = [&name](const auto& one) { return one.name == name; };
+    if (std::ranges::any_of(*shares, named) || std::ranges::any_of(*line, named)) continue;
+    return Fail("no_share",
+                "there is no share named '" + name + "'; `prorata ps` without a name lists them");
+  }
+  const auto other = [&names](const auto& one) {
+    return std::ranges::find(names, one.name) == names.end();
+  };
+  std::erase_if(*shares, other);
+  std::erase_if(*line, other);
+  return {};
+}
+
+template <typename Item>
+std::string NamesOf(const std::vector<Item>& items) {
+  std::string names;
+  for (const Item& item : items) names += item.name.empty() ? "" : item.name + "\n";
+  return names;
 }
 
 std::vector<std::string> Environment() {
@@ -100,12 +129,6 @@ std::vector<std::string> Environment() {
 }
 
 }  // namespace
-
-void Complain(const std::string& message) {
-  std::string line = message;
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  std::fprintf(stderr, "prorata: %s\n", line.c_str());
-}
 
 int Run(const RunOptions& options, const AgentPlace& place) {
   const char* path = std::getenv("PATH");
@@ -126,24 +149,24 @@ int Run(const RunOptions& options, const AgentPlace& place) {
   return ExitStatusOf(error);
 }
 
-int ShowShares(bool json, const AgentPlace& place) {
+int ShowShares(const PsOptions& options, bool json, const AgentPlace& place) {
+  auto connection = ConnectToShow(place);
+  if (!connection) return Refuse(connection.error());
+  std::vector<api::ShareStatus> shares;
   std::vector<api::WaitingShare> line;
-  const auto list = [&line](ControlConnection* connection) {
-    return ListShares(connection, &line);
-  };
-  return Show<api::ShareStatus>(json, place, list, [&line](const auto& shares) {
-    return ShareTable(shares) + (line.empty() ? "" : "\n" + WaitingTable(line));
-  });
-}
-
-int ShowWaiting(bool json, const AgentPlace& place) {
-  const auto list = [](ControlConnection* connection) -> Result<std::vector<api::WaitingShare>> {
-    std::vector<api::WaitingShare> line;
-    auto shares = ListShares(connection, &line);
-    if (!shares) return std::unexpected(shares.error());
-    return line;
-  };
-  return Show<api::WaitingShare>(json, place, list, WaitingTable);
+  if (*connection) {
+    auto found = ListShares(&**connection, &line);
+    if (!found) return Refuse(found.error());
+    shares = std::move(*found);
+  }
+  if (options.waiting) shares.clear();
+  if (auto ok = KeepNamed(options.names, &shares, &line); !ok) return Refuse(ok.error());
+  if (options.quiet) return Print(options.waiting ? NamesOf(line) : NamesOf(shares));
+  if (json) return Print(options.waiting ? JsonList(line) : JsonList(shares));
+  if (options.waiting) return Print(WaitingTable(line));
+  const bool shows_line = !line.empty();
+  if (shares.empty() && !options.names.empty()) return Print(WaitingTable(line));
+  return Print(ShareTable(shares) + (shows_line ? "\n" + WaitingTable(line) : ""));
 }
 
 int Update(const UpdateOptions& options, const AgentPlace& place) {
@@ -166,7 +189,15 @@ int Update(const UpdateOptions& options, const AgentPlace& place) {
 }
 
 int ShowDevices(bool json, const AgentPlace& place) {
-  return Show<api::DeviceStatus>(json, place, ListDevices, DeviceTable);
+  auto connection = ConnectToShow(place);
+  if (!connection) return Refuse(connection.error());
+  std::vector<api::DeviceStatus> devices;
+  if (*connection) {
+    auto found = ListDevices(&**connection);
+    if (!found) return Refuse(found.error());
+    devices = std::move(*found);
+  }
+  return Print(json ? JsonList(devices) : DeviceTable(devices));
 }
 
 }  // namespace prorata::cli

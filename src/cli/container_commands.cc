@@ -7,23 +7,12 @@
 
 #include "api/agent_api.h"
 #include "cli/commands.h"
+#include "cli/end_share.h"
 
 namespace prorata::cli {
 namespace {
 
 using nlohmann::json;
-
-int Refuse(const Error& error) {
-  Complain(error.message);
-  return kExitRefused;
-}
-
-int Print(const std::string& text) {
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (written) return kExitOk;
-  return Refuse({"write", "cannot write to standard output"});
-}
 
 Result<ControlConnection> ConnectFor(const std::string& what, const AgentPlace& place) {
   auto connection = ControlConnection::Connect(place.socket_path);
@@ -87,15 +76,8 @@ int Remove(const NamedOptions& options, const AgentPlace& place) {
   if (!connection) return Refuse(connection.error());
   int status = kExitOk;
   for (const std::string& name : options.names) {
-    auto left = RemoveShare(&*connection, name);
-    if (!left) {
-      status = Refuse(left.error());
-    } else if (*left && !(*left)->members.empty()) {
-      const auto& container = (*left)->container;
-      Complain("share '" + name + "' ends with the last of its " +
-               std::to_string((*left)->members.size()) + " process(es)" +
-               (container ? " in container " + container->name : ""));
-    }
+    const Status ended = EndShare(&*connection, name, options.force);
+    if (!ended) status = Refuse(ended.error());
   }
   return status;
 }

@@ -40,12 +40,12 @@ std::string Line(const Event& event, bool json) {
          Words(event) + "\n";
 }
 
-class Teller {
+class Printer {
  public:
-  explicit Teller(bool json) : json_(json) {}
+  explicit Printer(bool json) : json_(json) {}
 
-  // False: nobody reads standard output any more.
-  bool Tell(const api::EventsReply& reply) {
+  // "closed": nobody reads standard output any more; "write": it cannot be written.
+  Status Print(const api::EventsReply& reply) {
     std::string text;
     if (reply.lost > 0 && json_) {
       text = nlohmann::json({{"event", "lost"}, {"count", reply.lost}}).dump() + "\n";
@@ -53,8 +53,7 @@ class Teller {
       Complain(std::to_string(reply.lost) + " events are lost: the agent keeps the last 1000");
     }
     for (const Event& event : reply.events) text += Line(event, json_);
-    return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
-           std::fflush(stdout) == 0;
+    return WriteOut(text);
   }
 
  private:
@@ -102,7 +101,7 @@ Result<std::optional<api::EventsReply>> Next(ControlConnection& connection, int 
 
 // Tells what comes until `options` are fulfilled or nobody wants to know.
 Status TellAll(const EventsOptions& options, ControlConnection& connection, int signals,
-               Teller teller) {
+               Printer printer) {
   api::ControlRequest request;
   request.op = api::ControlOp::kEvents;
   request.events = {options.since, options.follow, options.share};
@@ -111,7 +110,10 @@ Status TellAll(const EventsOptions& options, ControlConnection& connection, int 
   for (;;) {
     auto reply = Next(connection, signals);
     if (!reply) return std::unexpected(reply.error());
-    if (!*reply || !teller.Tell(**reply)) return {};
+    if (!*reply) return {};
+    if (auto ok = printer.Print(**reply); !ok) {
+      return ok.error().code == "closed" ? Status{} : ok;
+    }
     if (options.follow) continue;
     // A reply holds only so many: asked again, up to the last there was at first.
     if (!last) last = (*reply)->last;
@@ -128,7 +130,7 @@ int ShowEvents(const EventsOptions& options, bool json, const AgentPlace& place)
   auto connection = ControlConnection::Connect(place.socket_path);
   Status told;
   if (connection) {
-    told = TellAll(options, *connection, signals.get(), Teller(json));
+    told = TellAll(options, *connection, signals.get(), Printer(json));
   } else if (connection.error().code == "no_agent") {
     told = Fail("no_agent", "no agent runs at '" + place.socket_path +
                                 "', so nothing happens; `prorata run` starts one, or `prorata "

@@ -11,12 +11,6 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-std::string Percent(double part) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f%%", 100 * part);
-  return text;
-}
-
 std::string Date(int64_t unix_s) {
   const std::time_t seconds = unix_s;
   std::tm local{};
@@ -34,22 +28,23 @@ void AddDevice(const api::ShareDevice& device, std::vector<Row>* rows) {
                                         FormatBytes(device.overhead_bytes) +
                                         " that no allocation asked for"});
   rows->push_back({"  refusals", std::to_string(device.refusals)});
-  rows->push_back({"  compute request", FormatFraction(device.compute_request)});
-  rows->push_back({"  compute limit", FormatFraction(device.compute_limit)});
+  rows->push_back({"  compute request", FormatPercent(device.compute_request)});
+  rows->push_back({"  compute limit", FormatPercent(device.compute_limit)});
   rows->push_back({"  weight", std::to_string(device.weight)});
   rows->push_back({"  priority", std::to_string(device.priority)});
   rows->push_back({"  yield within", FormatDuration(device.yield_within_ns)});
   rows->push_back(
-      {"  GPU time", Percent(device.achieved) + ", entitled " + Percent(device.entitled)});
+      {"  GPU time", PercentText(device.achieved) + ", entitled " + EntitledText(device)});
 }
 
-// "python, on GPU 0, 512 MiB, by /usr/local/cuda/compat/libcuda.so.1: the share does not hold it"
+// "python, on GPU 0, 512 MiB, by /usr/local/cuda/compat/libcuda.so.1: no limit of the share holds
+// for it"
 std::string Outside(const api::OutsideStatus& process) {
   return (process.command.empty() ? "" : process.command + ", ") + "on GPU " +
          std::to_string(process.gpu) +
          (process.used_bytes ? ", " + FormatBytes(*process.used_bytes) : "") + ", by " +
          (process.libraries.empty() ? "no libcuda that is seen" : process.libraries) +
-         ": the share does not hold it";
+         ": no limit of the share holds for it";
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST(StartWaitTest, ALineOfATerminalIsNeverFull) {
 TEST(StartWaitTest, ATableOfThoseInLine) {
   EXPECT_EQ(WaitingTable({Waiting()}),
             "PLACE  NAME  GPU  MEMORY  COMPUTE  WAITED  PROCESS  WAITS FOR\n"
-            "2      b     any  4 GiB   0        12 s    812      GPU 0 has only 1 GiB left\n");
+            "2      b     any  4 GiB   0%       12 s    812      GPU 0 has only 1 GiB left\n");
 }
 
 TEST(StartWaitTest, TheOptionHasADurationOrNone) {

@@ -138,7 +138,7 @@ class Top {
     InTrouble(Nobody(error) ? "no agent runs at '" + socket_path_ + "'" : error.message);
     if (!options_.once) return;
     Show({});  // as `ps`: without an agent there are no shares
-    End(kExitOk);
+    if (!over_) End(kExitOk);
   }
 
   void InTrouble(const std::string& message) {
@@ -157,7 +157,7 @@ class Top {
     trouble_.clear();
     answered_ = true;
     Show(std::move(**answer));
-    if (options_.once) End(kExitOk);
+    if (options_.once && !over_) End(kExitOk);
   }
 
   void Show(TopSnapshot snapshot) {
@@ -168,9 +168,10 @@ class Top {
     std::string text = std::exchange(printed_, true) && !json_ ? "\n" : "";
     text += json_ ? TopJson(scene_.snapshot, scene_.view, unix_ms)
                   : TopTable(scene_.snapshot, scene_.view, scene_.time);
-    const bool read =
-        std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-    if (!read) End(kExitOk);  // nobody reads any more
+    const Status written = WriteOut(text);
+    if (written) return;
+    if (written.error().code == "closed") return End(kExitOk);
+    End(kExitRefused, written.error().message);
   }
 
   void Draw() {

@@ -81,7 +81,7 @@ class Audit(harness.MachineTestCase):
         suspected = self.events("bypass_suspected")
         self.assertEqual(len(suspected), 1, "once an episode")
         self.assertEqual((suspected[0]["pid"], suspected[0]["share"]), (self.program.pid, "x"))
-        self.assertIn("holds memory that prorata did not give", self.machine.agent_log())
+        self.assertIn("holds memory that it took past prorata", self.machine.agent_log())
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ class TwoShares(RequestCase):
         self.assertEqual(a.take(10 * GIB), 0)
         # 2 of b's 8 could not be set aside now.
         message = self.refused("update", "b", "--memory-request", "8GiB")
-        for part in ("requests 8 GiB", "of GPU 0 can be set aside", "beyond their requests"):
+        for part in ("requests 8 GiB", "of GPU 0 can be guaranteed", "beyond their requests"):
             self.assertIn(part, message)
         self.good("update", "b", "--memory-request", "5GiB")
         self.assertEqual(b.take(5 * GIB - CONTEXT), 0)
@@ -230,7 +230,7 @@ class BadInput(RequestCase):
                  ("8 GiB", "4 GiB", "GPU 0", "lower --memory-request")),
                 (("--memory", "0%"), 2, ("'0%'", "above 0%", "25%")),
                 (("--memory", "101%"), 2, ("'101%'", "at most 100%", "25%")),
-                (("--memory-request", "101%"), 2, ("'101%'", "or 0 to set nothing aside")),
+                (("--memory-request", "101%"), 2, ("'101%'", "or 0 to guarantee nothing")),
                 (("--memory-request", "1GiB", "--guaranteed"), 2, ("--guaranteed", "give one")),
                 (("--gpu", "7", "--memory", "25%"), 1, ("'7'", "the GPUs are: 0 (GPU-")),
                 (("--gpu", "0", "--memory", "25%,7=50%"), 1, ("'7'", "none of the share's")),

@@ -158,12 +158,41 @@ class Metrics(harness.MachineTestCase):
 
     def test_only_metrics_and_only_asked_for(self):
         self.start_agent()
-        for path, method, status in (("/", "GET", 404), ("/metrics", "POST", 405)):
+        for path, method, status in (("/nosuch", "GET", 404), ("/metrics", "POST", 405),
+                                     ("/", "POST", 405)):
             request = urllib.request.Request(self.url.replace("/metrics", path), method=method)
             with self.assertRaises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(request, timeout=harness.DEADLINE_S)
             self.assertEqual(refused.exception.code, status)
             refused.exception.close()
+
+    def request(self, method, path):
+        """The status, the headers, and all that came after them."""
+        host, port = self.url.split("/")[2].split(":")
+        with socket.create_connection((host, int(port)), timeout=harness.DEADLINE_S) as connection:
+            connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        head, _, body = answer.partition("\r\n\r\n")
+        lines = head.split("\r\n")
+        return int(lines[0].split()[1]), dict(line.split(": ", 1) for line in lines[1:]), body
+
+    def test_the_root_leads_to_the_metrics(self):
+        self.start_agent()
+        status, headers, body = self.request("GET", "/")
+        self.assertEqual((status, headers["Location"]), (302, "/metrics"))
+        self.assertIn("/metrics", body)
+        with urllib.request.urlopen(self.url.replace("/metrics", "/")) as followed:
+            self.assertEqual(followed.url, self.url)
+            self.assertIn(b"prorata_events_total", followed.read())
+
+    def test_head_is_get_without_the_text(self):
+        self.start_agent()
+        for path, status in (("/metrics", 200), ("/", 302), ("/nosuch", 404)):
+            got, headers, body = self.request("HEAD", path)
+            self.assertEqual((got, body), (status, ""), path)
+            self.assertGreater(int(headers["Content-Length"]), 0)
+        self.assertTrue(self.request("HEAD", "/metrics")[1]["Content-Type"]
+                        .startswith("text/plain; version=0.0.4"))
 
     def test_those_who_say_nothing_or_nonsense_keep_nobody_out(self):
         self.start_agent()

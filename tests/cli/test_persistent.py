@@ -46,7 +46,7 @@ class Persistent(harness.MachineTestCase):
         self.assertEqual(on["throttle_reasons"][0], "non_preemptible")
         status, out, err = self.machine.call([harness.PRORATA, "top", "--once"])
         self.assertEqual((status, err), (0, ""))
-        self.assertIn("cannot be held: a persistent kernel", out)
+        self.assertIn("cannot be preempted: a persistent kernel", out)
 
         over = harness.wait_until(lambda: self.events("persistent_kernel_over"), what="the end")
         self.assertEqual([event["share"] for event in over], ["ending"])

@@ -112,7 +112,7 @@ class WhoRanAndWhy(TraceCase):
         # The two busy ones alternate, and wait for their turns; the third waits for its limit.
         for name in ("a", "b"):
             self.assertGreater(len(trace.of(name, {"runs"})), 20)
-            self.assertGreater(trace.seconds(name, {"waits: its turn", "waits: a drain"}), 0.5)
+            self.assertGreater(trace.seconds(name, {"waits: other shares", "waits: a drain"}), 0.5)
             self.assertEqual(trace.seconds(name, {"waits: at its limit"}), 0)
         self.assertGreater(trace.seconds("limited", {"waits: at its limit"}), 0.3 * SECONDS)
         self.assertLess(trace.seconds("limited", HELD), 0.2 * SECONDS)
@@ -237,7 +237,7 @@ class TwoGpus(TraceCase):
         for pid in (1, 2):
             self.assertTrue(any(args.get("gang") for *_, args in trace.slices[pid, "gang"]))
         # GPU 0 is free for it, and it waits there until it can run on GPU 1, too.
-        waits = trace.seconds("gang", {"waits: its other GPUs", "waits: its turn", "drains"}, pid=1)
+        waits = trace.seconds("gang", {"waits: its other GPUs", "waits: other shares", "drains"}, pid=1)
         self.assertGreater(waits, 0.05)
         self.assertGreater(trace.seconds("gang", {"waits: its other GPUs"}, pid=1), 0)
 
@@ -309,7 +309,7 @@ class WhereItGoes(TraceCase):
         status, out, err = self.machine.call([harness.PRORATA, "debug"])
         self.assertEqual((status, err), (0, ""))
         self.assertIn("Usage: prorata debug", out)
-        self.assertRegex(out, r"\n  trace +Write who ran")
+        self.assertRegex(out, r"\n  trace +Write which shares ran")
 
     def test_without_an_agent(self):
         self.machine.kill_agent()

@@ -277,7 +277,7 @@ class Order(WaitingCase):
                         ("--memory", "6GiB")):
             status, _, err = self.machine.call(self.machine.command([*options], ["true"]))
             self.assertEqual(status, 1, options)
-            self.assertIn("set aside", err)
+            self.assertIn("promised", err)
 
 
 class WithoutOvercommit(WaitingCase):

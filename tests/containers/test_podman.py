@@ -27,12 +27,14 @@ class Device(podman.PodmanTestCase):
                            what="the container's name")
         _, table, _ = self.prorata("ps")
         self.assertRegex(table, rf"{share} .* {name}\n")
-        # A share that is removed under its programs goes with the last of them.
+        # A share in use is refused; with -f its programs are killed, and it is gone.
         status, _, err = self.prorata("rm", share)
-        self.assertEqual(status, 0)
+        self.assertEqual(status, 1)
         self.assertIn(f"in container {name}", err)
+        self.assertTrue(podman.specification(share).exists())
+        status, _, err = self.prorata("rm", "-f", share)
+        self.assertEqual((status, err), (0, ""))
         self.assertFalse(podman.specification(share).exists())
-        self.podman.call("kill", name)
         process.communicate(timeout=harness.DEADLINE_S)
         harness.wait_until(lambda: self.machine.share(share) is None, what="the share's end")
 

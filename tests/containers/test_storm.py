@@ -59,8 +59,8 @@ class Storm(podman.PodmanTestCase):
                 name = source.choice(sorted(running))
                 share, process = running.pop(name)
                 if source.random() < 0.5:  # before its container, or after
-                    self.prorata("rm", share)
-                    self.end_container(source, name, process)
+                    self.prorata("rm", "-f", share)  # kills what is in the container
+                    process.communicate(timeout=harness.DEADLINE_S)
                 else:
                     self.end_container(source, name, process)
                     self.prorata("rm", share)

@@ -109,6 +109,7 @@ void Leases::Describe(Share& share, uint32_t index, api::ShareDevice& out) {
   const DeviceLeases& leases = scheduler_.device(share.config().devices[index].device);
   const policy::LeasePolicy::ShareState state = leases.State(share.id());
   out.entitled = state.entitled;
+  out.active = state.active;
   out.open = state.phase == policy::LeasePolicy::Phase::kRunning;
   out.waiting = state.waits;
   out.passed_over = state.phase == policy::LeasePolicy::Phase::kStalled;

@@ -13,13 +13,21 @@ std::unexpected<Error> Bad(std::string_view text, std::string_view why) {
 
 }  // namespace
 
-Result<ElasticCeiling> ParseElasticCeiling(std::string_view text) {
-  const auto split = SplitOfGpu(text);
-  if (!split) return Bad(text, "names no GPU before its '='");
-  const auto ceiling = ParseFraction(split->value);
-  if (!ceiling) return Bad(text, "has no fraction of a GPU from 0 to 1, of at most six decimals");
-  if (*ceiling == Fraction::Zero()) return Bad(text, "would leave nothing above the requests");
-  return ElasticCeiling{split->gpu, *ceiling};
+Result<std::vector<ElasticCeiling>> ParseElasticCeiling(std::string_view text) {
+  const auto list = SplitGpuList(text, "0.9, or 0=0.9 for GPU 0 alone");
+  if (!list) return Fail("bad_elastic_ceiling", list.error().message);
+  std::vector<ElasticCeiling> all;
+  for (const OfGpu& one : *list) {
+    const auto ceiling = ParseFraction(one.value);
+    if (!ceiling) {
+      return Bad(one.value, "is no fraction of a GPU from 0 to 1, of at most six decimals");
+    }
+    if (*ceiling == Fraction::Zero()) {
+      return Bad(one.value, "would leave nothing above the requests");
+    }
+    all.push_back({one.gpu, *ceiling});
+  }
+  return all;
 }
 
 }  // namespace prorata::agent

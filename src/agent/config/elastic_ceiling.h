@@ -1,10 +1,12 @@
 #pragma once
 
 // How much of a device's time shares may use together above their requests, as `prorata agent
-// --elastic-ceiling` is given it: "0.9" for every GPU, "0=0.9" or "GPU-...=0.9" for one.
+// --elastic-ceiling` is given it: "0.9" for every GPU, "0=0.9" or "GPU-...=0.9" for one, "1,0=0.9"
+// for both (of_gpu.h).
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/fraction.h"
 #include "base/result.h"
@@ -17,6 +19,6 @@ struct ElasticCeiling {
 };
 
 // "bad_elastic_ceiling", for a person.
-Result<ElasticCeiling> ParseElasticCeiling(std::string_view text);
+Result<std::vector<ElasticCeiling>> ParseElasticCeiling(std::string_view text);
 
 }  // namespace prorata::agent

@@ -14,25 +14,32 @@ std::unexpected<Error> Bad(std::string_view text, std::string_view why) {
                                     "; write for example 1.5, or 0=1.5 for GPU 0 alone");
 }
 
+Result<double> ParseRatio(std::string_view text) {
+  double ratio = 0;
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, ratio, std::chars_format::fixed);
+  if (text.empty() || error != std::errc{} || at != end || !std::isfinite(ratio)) {
+    return Bad(text, "is no ratio: it is not a number");
+  }
+  if (ratio < 1) {
+    return Bad(text, "is below 1: to promise less than a GPU has, give its shares less --memory");
+  }
+  if (ratio > kMostOvercommit) return Bad(text, "is above 100");
+  return ratio;
+}
+
 }  // namespace
 
-Result<Overcommit> ParseOvercommit(std::string_view text) {
-  const auto split = SplitOfGpu(text);
-  if (!split) return Bad(text, "names no GPU before its '='");
-  Overcommit overcommit;
-  overcommit.gpu = split->gpu;
-  const std::string_view number = split->value;
-  const char* const end = text.data() + text.size();  // the number's, too
-  const auto [at, error] =
-      std::from_chars(end - number.size(), end, overcommit.ratio, std::chars_format::fixed);
-  if (number.empty() || error != std::errc{} || at != end || !std::isfinite(overcommit.ratio)) {
-    return Bad(text, "has no ratio that is a number");
+Result<std::vector<Overcommit>> ParseOvercommit(std::string_view text) {
+  const auto list = SplitGpuList(text, "1.5, or 0=1.5 for GPU 0 alone");
+  if (!list) return Fail("bad_overcommit", list.error().message);
+  std::vector<Overcommit> all;
+  for (const OfGpu& one : *list) {
+    const auto ratio = ParseRatio(one.value);
+    if (!ratio) return std::unexpected(ratio.error());
+    all.push_back({one.gpu, *ratio});
   }
-  if (overcommit.ratio < 1) {
-    return Bad(text, "is below 1: less than a GPU has is promised by giving shares less --memory");
-  }
-  if (overcommit.ratio > kMostOvercommit) return Bad(text, "is above 100");
-  return overcommit;
+  return all;
 }
 
 std::string FormatRatio(double ratio) {

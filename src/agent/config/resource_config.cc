@@ -4,6 +4,7 @@
 #include <charconv>
 #include <map>
 
+#include "agent/config/of_gpu.h"
 #include "api/control.h"
 
 namespace prorata::agent {
@@ -195,15 +196,14 @@ Result<std::vector<ResourceClient>> ParseResourceConfig(std::string_view file,
 }
 
 Result<ResourceConfigFile> ParseResourceConfigFile(std::string_view text) {
-  const size_t equals = text.find('=');
-  if (equals == std::string_view::npos || equals == 0 || equals + 1 == text.size()) {
+  const auto split = SplitOfGpu(text);
+  if (!split || split->gpu.empty() || split->value.empty()) {
     return Fail("bad_resource_config",
                 Shown(text) +
                     " is not a GPU and its file; write for example "
                     "GPU-8a6c...=/etc/gemini/resource-config.txt, or 0=FILE for GPU 0");
   }
-  return ResourceConfigFile{std::string(text.substr(0, equals)),
-                            std::string(text.substr(equals + 1))};
+  return ResourceConfigFile{split->gpu, std::string(split->value)};
 }
 
 }  // namespace prorata::agent

@@ -102,7 +102,7 @@ Status MemoryRequests::Refused(const Share& share,
     return Fail("memory_exceeded",
                 "the share requests " + FormatBytes(request) + " of memory, but only " +
                     FormatBytes(has + free) + " of GPU " + std::to_string(on.device) +
-                    " can be set aside for it now: shares hold " +
+                    " can be guaranteed to it now: shares hold " +
                     FormatBytes(admission_.borrowed_bytes(on.device)) +
                     " beyond their requests; try again when they have freed it, or ask for less");
   }

@@ -221,7 +221,8 @@ Status Node::ChangeTo(Share& share, const std::vector<api::ShareTerms>& terms,
     share.SetTerms(i, terms[i]);
     leases_.SetTerms(share, i);
     spdlog::info(
-        "share '{}' changed: {} of GPU {}, {} set aside, request {}, limit {}, weight {}, priority "
+        "share '{}' changed: {} of GPU {}, memory request {}, compute request {}, limit {}, weight "
+        "{}, priority "
         "{}",
         share.config().name, FormatBytes(terms[i].memory_bytes), share.config().devices[i].device,
         FormatBytes(terms[i].memory_request_bytes), FormatFraction(terms[i].compute_request),

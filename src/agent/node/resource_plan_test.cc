@@ -49,7 +49,7 @@ TEST_F(ResourcePlanTest, NewSharesMustFitTogether) {
   Line("a", 500'000, 8 * kGiB);
   Line("b", 500'000, 8 * kGiB);
   EXPECT_EQ(Judge(), "");
-  Line("c", 0, kMiB);
+  Line("c", 0, 64 * kMiB);
   EXPECT_EQ(Judge().substr(0, 9), "f:4: 'c':");
   EXPECT_NE(Judge().find("only 0 B left"), std::string::npos) << Judge();
 }

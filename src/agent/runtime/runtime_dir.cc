@@ -20,7 +20,7 @@ Status MakeFolder(const std::string& path, mode_t mode) {
   struct stat info;
   // lstat: a link that somebody left in /tmp under our name must not lead us elsewhere.
   if (::lstat(path.c_str(), &info) != 0) {
-    return FailErrno("runtime_dir", "cannot look at the agent's folder '" + path + "'", errno);
+    return FailErrno("runtime_dir", "cannot read the agent's folder '" + path + "'", errno);
   }
   if (!S_ISDIR(info.st_mode)) {
     return Fail("runtime_dir",

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
@@ -224,8 +225,21 @@ std::vector<api::Event> ControlServer::Seen(const Session& session,
   return events;
 }
 
+// Whether there is a share of this name, waits one to be made, or has an event that is still kept.
+bool ControlServer::Knows(const std::string& share) {
+  if (node_.FindByName(share) != nullptr) return true;
+  if (!node_.events().After(0, 1, share).events.empty()) return true;
+  return std::ranges::any_of(node_.DescribeLine(),
+                             [&](const auto& waiting) { return waiting.name == share; });
+}
+
 json ControlServer::AnswerEvents(Session& session, const api::EventsRequest& request) {
   const Events& events = node_.events();
+  if (!request.share.empty() && !Knows(request.share)) {
+    return api::ToJson(Error{"no_share", "there is no share named '" + request.share +
+                                             "', and no event of one; `prorata ps` lists "
+                                             "them"});
+  }
   const uint64_t last = events.last_sequence();
   auto batch = events.After(request.since.value_or(last), api::kMostEventsInReply, request.share);
   if (request.follow) {

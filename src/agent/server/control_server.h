@@ -74,6 +74,7 @@ class ControlServer {
   // A share as this peer may see it: without commands of others' programs.
   nlohmann::json SeenStatus(const Peer& peer, api::ShareStatus status) const;
   nlohmann::json AnswerInspect(const Peer& peer, const std::string& name);
+  bool Knows(const std::string& share);
   nlohmann::json AnswerEvents(Session& session, const api::EventsRequest& request);
   // Sends followers what they have not got; those that read slowly wait for the next time.
   void SendEventsSoon();

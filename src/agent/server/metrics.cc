@@ -34,16 +34,17 @@ struct Column {
 constexpr double kNsInSecond = 1e9;
 
 constexpr Column<ShareDevice> kShareColumns[] = {
-    {"prorata_share_memory_limit_bytes", MetricType::Gauge, "Memory that the share may hold",
+    {"prorata_share_memory_limit_bytes", MetricType::Gauge,
+     "The memory limit: the most that the share may hold",
      [](const ShareDevice& on) { return static_cast<double>(on.memory_limit_bytes); }},
     {"prorata_share_memory_request_bytes", MetricType::Gauge,
-     "The part of the limit that is set aside for the share",
+     "The memory request: what of the limit the share is guaranteed",
      [](const ShareDevice& on) { return static_cast<double>(on.memory_request_bytes); }},
     {"prorata_share_memory_used_bytes", MetricType::Gauge,
      "Memory that the share holds, overhead included",
      [](const ShareDevice& on) { return static_cast<double>(on.used_bytes); }},
     {"prorata_share_memory_overhead_bytes", MetricType::Gauge,
-     "The part of the used memory that no allocation asked for",
+     "The part of the used memory that no allocation asked for: contexts, code",
      [](const ShareDevice& on) { return static_cast<double>(on.overhead_bytes); }},
     {"prorata_share_memory_granted_bytes", MetricType::Gauge,
      "Memory that the share's processes may use without asking",
@@ -52,7 +53,7 @@ constexpr Column<ShareDevice> kShareColumns[] = {
      "Allocations that wait for memory of the device",
      [](const ShareDevice& on) { return static_cast<double>(on.memory_waits); }},
     {"prorata_share_memory_waiting_seconds", MetricType::Gauge,
-     "For how long the oldest of them has waited",
+     "For how long the oldest of the allocations that wait has waited",
      [](const ShareDevice& on) { return static_cast<double>(on.memory_waiting_ns) / kNsInSecond; }},
     {"prorata_share_gpu_seconds_total", MetricType::Counter, "GPU time that the share was charged",
      [](const ShareDevice& on) { return static_cast<double>(on.device_time_ns) / kNsInSecond; }},
@@ -66,13 +67,14 @@ constexpr Column<ShareDevice> kShareColumns[] = {
      "The part of about the last second in which the share's kernels ran",
      [](const ShareDevice& on) { return on.busy; }},
     {"prorata_share_entitled_ratio", MetricType::Gauge,
-     "The part of the device's time that the share is entitled to now, among those that want it",
-     [](const ShareDevice& on) { return on.entitled; }},
+     "The part of the device's time that the share is entitled to now, among those that want it; 0 "
+     "while it does not want it",
+     [](const ShareDevice& on) { return on.active ? on.entitled : 0; }},
     {"prorata_share_compute_request_ratio", MetricType::Gauge,
-     "The part of the device's time that the share is promised",
+     "The compute request: the part of the device's time that the share is guaranteed",
      [](const ShareDevice& on) { return on.compute_request.value(); }},
     {"prorata_share_compute_limit_ratio", MetricType::Gauge,
-     "The most of the device's time that the share may use",
+     "The compute limit: the most of the device's time that the share may take",
      [](const ShareDevice& on) { return on.compute_limit.value(); }},
     {"prorata_share_weight", MetricType::Gauge,
      "The share's weight where time beyond the requests is divided",
@@ -82,7 +84,7 @@ constexpr Column<ShareDevice> kShareColumns[] = {
     {"prorata_share_refusals_total", MetricType::Counter, "Allocations that were refused",
      [](const ShareDevice& on) { return static_cast<double>(on.refusals); }},
     {"prorata_share_bypass_suspected", MetricType::Gauge,
-     "1 while the device shows far more of the share than it may hold",
+     "1 while the device shows that the share holds far more memory than its limit",
      [](const ShareDevice& on) { return on.bypass_suspected ? 1.0 : 0.0; }},
     {"prorata_share_persistent_kernels", MetricType::Gauge,
      "Processes of the share with a kernel that does not end",
@@ -96,15 +98,16 @@ constexpr Column<DeviceStatus> kDeviceColumns[] = {
      "Memory that is in use, by all programs",
      [](const DeviceStatus& on) { return static_cast<double>(on.used_bytes); }},
     {"prorata_device_memory_foreign_bytes", MetricType::Gauge,
-     "The part of it that is no share's: the driver, other programs",
+     "The part of the used memory that is no share's: the driver, other programs",
      [](const DeviceStatus& on) { return static_cast<double>(on.foreign_bytes); }},
     {"prorata_device_driver_silent_seconds", MetricType::Gauge,
-     "For how long the driver (NVML) has not answered, from a second on; 0: it answers",
+     "For how long the driver (NVML) has not answered, if that is a second or more; 0: it answers",
      [](const DeviceStatus& on) { return static_cast<double>(on.driver_silent_ms) / 1000; }},
     {"prorata_device_memory_promised_bytes", MetricType::Gauge,
-     "The memory requests of all shares: what is set aside",
+     "What the memory requests of all shares add up to",
      [](const DeviceStatus& on) { return static_cast<double>(on.promised_bytes); }},
-    {"prorata_device_memory_limit_bytes", MetricType::Gauge, "The memory limits of all shares",
+    {"prorata_device_memory_limit_bytes", MetricType::Gauge,
+     "What the memory limits of all shares add up to",
      [](const DeviceStatus& on) { return static_cast<double>(on.limit_bytes); }},
     {"prorata_device_memory_borrowed_bytes", MetricType::Gauge,
      "What shares hold beyond their memory requests",
@@ -145,12 +148,12 @@ void AddShares(std::vector<MetricFamily>& families, std::span<const ShareStatus>
       }
     }
   }
-  MetricFamily& held_back = families.emplace_back(
-      MetricFamily{"prorata_share_held_back_ratio",
-                   "The part of about the last second in which the share wanted to launch and did "
-                   "not get to, by reason",
-                   MetricType::Gauge,
-                   {}});
+  MetricFamily& held_back = families.emplace_back(MetricFamily{
+      "prorata_share_held_back_ratio",
+      "The part of about the last second in which the share's launches were held back, by "
+      "reason",
+      MetricType::Gauge,
+      {}});
   for (const ShareStatus& share : shares) {
     for (const ShareDevice& on : share.devices) {
       for (const auto& [reason, part] : kHeldBack) {
@@ -186,12 +189,12 @@ void AddDevices(std::vector<MetricFamily>& families, std::span<const DeviceStatu
     MetricFamily& family = families.emplace_back(FamilyOf(column));
     for (const DeviceStatus& on : devices) AddValue(family, LabelsOf(on), column.read(on));
   }
-  MetricFamily& others = families.emplace_back(
-      MetricFamily{"prorata_device_others_ratio",
-                   "The part of about the last second in which kernels of programs outside of all "
-                   "shares ran; absent where NVML does not tell",
-                   MetricType::Gauge,
-                   {}});
+  MetricFamily& others = families.emplace_back(MetricFamily{
+      "prorata_device_others_ratio",
+      "The part of about the last second in which kernels of programs on no share ran; "
+      "absent where NVML does not report it",
+      MetricType::Gauge,
+      {}});
   for (const DeviceStatus& on : devices) {
     if (on.others) AddValue(others, LabelsOf(on), *on.others);
   }
@@ -204,8 +207,11 @@ std::string MetricsText(std::span<const ShareStatus> shares, std::span<const Dev
   std::vector<MetricFamily> families;
   AddShares(families, shares);
   AddDevices(families, devices);
-  MetricFamily& counts = families.emplace_back(MetricFamily{
-      "prorata_events_total", "What `prorata events` tells, by its name", MetricType::Counter, {}});
+  MetricFamily& counts =
+      families.emplace_back(MetricFamily{"prorata_events_total",
+                                         "Events, as `prorata events` prints them, by kind",
+                                         MetricType::Counter,
+                                         {}});
   for (size_t kind = 0; kind < events.size(); ++kind) {
     AddValue(counts, {{"kind", NameOf(static_cast<api::EventKind>(kind))}},
              static_cast<double>(events[kind]));

@@ -83,7 +83,8 @@ class MetricsServer::Session : public std::enable_shared_from_this<Session> {
  private:
   void Answer() {
     const auto& request = parser_.get();
-    const bool get = request.method() == http::verb::get;
+    head_ = request.method() == http::verb::head;
+    const bool get = head_ || request.method() == http::verb::get;
     const bool known = request.target() == "/metrics";
     response_.version(request.version());
     response_.keep_alive(false);
@@ -94,13 +95,23 @@ class MetricsServer::Session : public std::enable_shared_from_this<Session> {
         if (!self->state_->ended) self->Write();
       });
     }
-    response_.result(known ? http::status::method_not_allowed : http::status::not_found);
-    response_.body() = "the metrics are at /metrics, for GET\n";
+    if (get && request.target() == "/") {  // a person, in a browser
+      response_.result(http::status::found);
+      response_.set(http::field::location, "/metrics");
+    } else if (known || request.target() == "/") {
+      response_.result(http::status::method_not_allowed);
+      response_.set(http::field::allow, "GET, HEAD");
+    } else {
+      response_.result(http::status::not_found);
+    }
+    response_.set(http::field::content_type, "text/plain; charset=utf-8");
+    response_.body() = "the metrics are at /metrics, for GET and HEAD\n";
     Write();
   }
 
   void Write() {
     response_.prepare_payload();
+    if (head_) response_.body().clear();  // its length is in the header already
     stream_.expires_after(kRequestWithin);
     http::async_write(stream_, response_,
                       [self = shared_from_this()](const error_code& error, size_t) {
@@ -115,6 +126,7 @@ class MetricsServer::Session : public std::enable_shared_from_this<Session> {
   beast::flat_buffer buffer_;
   http::request_parser<http::string_body> parser_;
   http::response<http::string_body> response_;
+  bool head_ = false;
 };
 
 MetricsServer::MetricsServer(asio::io_context& loop, MakeText make_text)

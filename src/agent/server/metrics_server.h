@@ -1,6 +1,7 @@
 #pragma once
 
-// Offers the metrics over HTTP (`prorata agent --metrics`): GET /metrics, and nothing else. On the
+// Offers the metrics over HTTP (`prorata agent --metrics`): GET and HEAD of
+// /metrics, to which / leads, and nothing else. On the
 // agent's loop, so no thread but the agent's one looks at its state.
 //
 // Whoever can connect may be anybody: a request has at most 8 KiB and ten seconds, there are at

@@ -31,8 +31,9 @@ uint64_t LeftByRatio(const api::DeviceStatus& device) {
 
 std::string WhatIsTaken(const api::DeviceStatus& device) {
   return FormatBytes(device.promised_bytes) + " of its " + FormatBytes(device.total_bytes) +
-         " are set aside for " + std::to_string(device.shares) + " shares and " +
-         FormatBytes(device.foreign_bytes) + " are used outside prorata";
+         " are promised to " + std::to_string(device.shares) +
+         (device.shares == 1 ? " share and " : " shares and ") + FormatBytes(device.foreign_bytes) +
+         " are used outside prorata";
 }
 
 std::unexpected<Error> Exceeded(std::string message) {
@@ -51,7 +52,7 @@ Status CheckSetAside(const MemoryTerms& terms, const api::DeviceStatus& device) 
                     " left: " + WhatIsTaken(device) +
                     (terms.request_bytes > device.total_bytes
                          ? "; ask for no more than it has"
-                         : "; ask for less, have less set aside with --memory-request, or end or "
+                         : "; ask for less, have less guaranteed (--memory-request), or end or "
                            "`prorata update` a share there"));
   }
   if (terms.request_bytes > FreeNow(device)) {
@@ -97,6 +98,13 @@ Status CheckMemory(const MemoryTerms& terms, const api::DeviceStatus& device,
                                    ", with which no program can run; give it some, or leave "
                                    "--memory out for all that is free");
   }
+  if (terms.limit_said && terms.limit_bytes < api::kMinShareBytes &&
+      terms.limit_bytes != before.limit_bytes) {
+    return Fail("memory_too_small",
+                "the share asks for " + FormatBytes(terms.limit_bytes) + " of " + Describe(device) +
+                    ", and no program runs in less than " + FormatBytes(api::kMinShareBytes) +
+                    ": its CUDA context alone takes more; ask for more");
+  }
   if (terms.request_bytes > terms.limit_bytes) {
     return Fail("limit_below_request",
                 "the memory limit on " + Describe(device) + ", " + FormatBytes(terms.limit_bytes) +
@@ -114,14 +122,14 @@ Status CheckMemory(const MemoryTerms& terms, const api::DeviceStatus& device,
                     "; ask for a lower limit");
   }
   if (terms.by_ratio && terms.limit_bytes > LeftByRatio(device)) {
-    return Exceeded("the share asks for up to " + FormatBytes(terms.limit_bytes) +
-                    " of memory, but " + Describe(device) + " has only " +
-                    FormatBytes(LeftByRatio(device)) + " left: the limits of its " +
-                    std::to_string(device.shares) + " shares add up to " +
-                    FormatBytes(device.limit_bytes) + ", and the agent promises no more than " +
-                    FormatRatio(device.overcommit) + " times the " + FormatBytes(There(device)) +
-                    " that shares can hold; ask for less, or say with --memory-request how much "
-                    "is to be set aside");
+    return Exceeded(
+        "the share asks for up to " + FormatBytes(terms.limit_bytes) + " of memory, but " +
+        Describe(device) + " has only " + FormatBytes(LeftByRatio(device)) +
+        " left: the limits of its " + std::to_string(device.shares) + " shares add up to " +
+        FormatBytes(device.limit_bytes) + ", and the agent (--overcommit) allows no more than " +
+        FormatRatio(device.overcommit) + " times the " + FormatBytes(There(device)) +
+        " that shares can hold; ask for less, or say with --memory-request how much "
+        "is guaranteed");
   }
   return {};
 }

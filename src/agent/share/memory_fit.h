@@ -54,9 +54,9 @@ MemoryTerms NewMemory(const api::ShareSpec& spec, const api::TermsOnGpu& own,
                       const api::DeviceStatus& device);
 
 // Whether a share with these terms fits beside those on the device, now. What it has already
-// (`before`, which is not in `device`) it may keep. "memory_zero", "limit_below_request",
-// "memory_exceeded": the message says what was asked, on which device, what is there, and what to
-// do.
+// (`before`, which is not in `device`) it may keep. "memory_zero", "memory_too_small",
+// "limit_below_request", "memory_exceeded": the message says what was asked, on which device, what
+// is there, and what to do.
 Status CheckMemory(const MemoryTerms& terms, const api::DeviceStatus& device,
                    const MemoryTerms& before = {});
 

@@ -51,6 +51,36 @@ void ExpectSays(const std::string& got, std::initializer_list<const char*> parts
   }
 }
 
+TEST(MemorySize, LessThanAContextTakesIsASlipOfThePen) {
+  for (const char* slip : {"4", "4B", "4K", "63.9M", "1MiB"}) {
+    const auto size = api::ParseMemorySize(slip);
+    ASSERT_FALSE(size) << slip;
+    EXPECT_EQ(size.error().code, "bad_size");
+    EXPECT_NE(size.error().message.find("less than 64 MiB"), std::string::npos) << slip;
+    EXPECT_FALSE(api::ParseMemoryRequest(slip)) << slip;
+  }
+  EXPECT_NE(api::ParseMemorySize("4").error().message.find("for example 4GiB"), std::string::npos);
+  EXPECT_EQ(api::ParseMemorySize("64M"), api::MemorySize(64 * kMiB));
+}
+
+TEST(MemorySize, TheAgentRefusesLessThanAContextTakes) {
+  api::DeviceStatus device;
+  device.total_bytes = 16 * kGiB;
+  for (const api::MemorySize size :
+       {api::MemorySize(4), api::MemorySize(64 * kMiB - 1), *api::ParseMemorySize("0.1%")}) {
+    const auto refused = ValidateShare({.memory = size}, {&device, 1}, {});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, "memory_too_small");
+    EXPECT_NE(refused.error().message.find("64 MiB"), std::string::npos);
+  }
+  EXPECT_TRUE(ValidateShare({.memory = 64 * kMiB}, {&device, 1}, {}));
+  // One that is there with less, of an agent before, may be changed otherwise.
+  api::ShareTerms small;
+  small.compute_limit = Fraction::One();
+  small.memory_bytes = small.memory_request_bytes = 4;
+  EXPECT_TRUE(ValidateChange({.weight = 7}, {&small, 1}, {&device, 1}));
+}
+
 TEST(MemorySize, IsASizeOrAPartOfADevice) {
   EXPECT_EQ(api::ParseMemorySize("4GiB"), api::MemorySize(4 * kGiB));
   EXPECT_EQ(api::ParseMemorySize("25%"), Percent(25));
@@ -66,7 +96,7 @@ TEST(MemorySize, IsASizeOrAPartOfADevice) {
     EXPECT_EQ(api::ParseMemorySize(bad).error().code, "bad_size") << bad;
   }
   ExpectSays(api::ParseMemorySize("101%").error().message, {"'101%'", "at most 100%", "25%"});
-  ExpectSays(api::ParseMemoryRequest("0%").error().message, {"'0%'", "or 0 to set nothing aside"});
+  ExpectSays(api::ParseMemoryRequest("0%").error().message, {"'0%'", "or 0 to guarantee nothing"});
 }
 
 TEST(MemorySize, TravelsInRequests) {

@@ -29,7 +29,8 @@ api::ShareTerms Changed(const api::ShareTerms& terms, const From& from) {
 // `where` says on which GPU, if that is known.
 Status CheckTerms(const api::ShareTerms& terms, const std::string& where) {
   if (terms.compute_request.ppm > Fraction::kOne || terms.compute_limit.ppm > Fraction::kOne) {
-    return Fail("bad_fraction", "a request or limit above 1" + where + " is more than a GPU");
+    return Fail("bad_fraction",
+                "a compute request or limit above 1" + where + " is more than a GPU");
   }
   if (terms.compute_limit.ppm == 0) {
     return Fail("bad_fraction", "a compute limit of 0" + where + " would never let the share run");
@@ -171,7 +172,7 @@ Result<ValidShare> ValidateShare(const api::ShareSpec& spec,
   for (const api::TermsOnGpu& on : spec.on) requests |= on.memory_request.has_value();
   if (spec.guaranteed && requests) {
     return Fail("guaranteed_and_request",
-                "the share asks for all of its memory limit to be set aside (--guaranteed), and "
+                "the share asks for all of its memory limit to be guaranteed (--guaranteed), and "
                 "for another amount (--memory-request); leave one of them out");
   }
   auto chosen = ChooseDevices(spec, devices, [&](const api::DeviceStatus& device) {

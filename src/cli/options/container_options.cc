@@ -3,40 +3,54 @@
 #include <CLI/CLI.hpp>
 
 #include "api/control.h"
+#include "cli/text/help.h"
 
 namespace prorata::cli {
 namespace {
 
 constexpr const char* kCreateFooter =
     "Examples:\n"
-    "  prorata create train --memory 8GiB --compute 0.3\n"
+    "  prorata create train -m 8G --compute 0.3\n"
     "  podman run --device prorata.dev/share=train IMAGE python train.py\n"
     "  prorata run --name train -- python check.py       a program beside the container's\n"
-    "  prorata create next --memory 8GiB --wait=10m      in line, until there is room\n"
+    "  prorata create next -m 8G --wait=10m              in line, until there is room\n"
     "  prorata create whole --mode exclusive --gpu 1     all of GPU 1, with the plain driver\n"
     "  prorata rm train\n\n"
+    "SIZE, FRACTION, DURATION and GPU=VALUE are as in `prorata run --help`.\n\n"
     "The share is there until `prorata rm`, with programs and without. Container engines know it "
     "as\n"
-    "the device prorata.dev/share=NAME; the first container that uses it has it until that "
-    "ends.\n"
-    "Prints the device's name.\n\n"
+    "the device prorata.dev/share=NAME, which is printed; the first container that uses it has it\n"
+    "until that container ends.\n\n"
     "With --wait, shares are made in the order in which they were asked for; a smaller one "
     "overtakes\n"
-    "only where nobody waits longer for it. The place in line is told on standard error; Ctrl-C "
-    "leaves\n"
-    "the line. What can never fit is refused at once.";
+    "only where nobody waits longer for it. The place in line is printed on standard error; "
+    "Ctrl-C\n"
+    "leaves the line. What can never fit is refused at once.";
 
 constexpr const char* kRemoveFooter =
     "Examples:\n"
-    "  prorata rm train\n\n"
-    "Nobody joins the share any more, and no container gets it. Programs that run on it go on: it "
-    "is\n"
-    "gone with the last of them.";
+    "  prorata rm train\n"
+    "  prorata rm -f train serve       also kills the programs that run on them\n\n"
+    "As `docker rm`: a share that programs run on, or that a container has, is refused. With -f "
+    "its\n"
+    "programs are killed (SIGKILL) and the share ends with the last of them; a container goes on\n"
+    "without a GPU, or ends if such a program was its first. Programs of other users need the "
+    "rights\n"
+    "of `kill`: theirs, or root's. A share of `run` ends by itself, with its program.";
 
 constexpr const char* kInspectFooter =
     "Examples:\n"
     "  prorata inspect train\n"
-    "  prorata inspect train --json | jq .cdi.devices[0].containerEdits.mounts";
+    "  prorata inspect train --json | jq .cdi.devices[0].containerEdits.mounts\n\n"
+    "Lines of each GPU of the share:\n"
+    "  memory request, limit    what is guaranteed, and the most that it may hold\n"
+    "  memory used              what it holds, and the part that no allocation asked for (CUDA\n"
+    "                           contexts, code)\n"
+    "  refusals                 allocations that failed at the limit or on a full GPU\n"
+    "  compute request, limit   of the GPU's time: what is guaranteed, and the most it may take\n"
+    "  weight, priority, yield within    as in `prorata run --help`\n"
+    "  GPU time, entitled       of the GPU's time in about the last second: what it had, and what\n"
+    "                           it is due now (-: it wants none)";
 
 constexpr const char* kCdiFooter =
     "Examples:\n"
@@ -65,13 +79,13 @@ std::optional<Verb> ContainerCommands::Parsed() const {
 ContainerCommands AddContainerCommands(CLI::App* app, RawShare* raw_create, Options* options) {
   ContainerCommands commands;
   commands.create =
-      app->add_subcommand("create", "Make a share that waits for its container or programs");
+      app->add_subcommand("create", "Make a share for containers, or for programs that come later");
   commands.create->add_option("name", options->create.name, "Name of the share")
       ->required()
       ->option_text("NAME");
   AddShareOptions(commands.create, raw_create, &options->create);
   commands.create->add_flag("--any-container", options->create.any_container,
-                            "Several containers may use the share at once (default: one after "
+                            "Let several containers use the share at once (default: one after "
                             "another)");
   commands.create
       ->add_option_function<std::string>(
@@ -80,25 +94,26 @@ ContainerCommands AddContainerCommands(CLI::App* app, RawShare* raw_create, Opti
           "shared, or exclusive: whole GPUs with the plain driver and nothing of prorata in the "
           "container, and no other share on them (default: shared)")
       ->option_text("shared|exclusive")
-      ->check(CLI::IsMember({"shared", "exclusive"}));
+      ->check(OneOf({"shared", "exclusive"}));
   commands.create->footer(kCreateFooter);
-  commands.inspect = app->add_subcommand("inspect", "Show everything about a share");
+  commands.inspect = app->add_subcommand("inspect", "Show everything about one share");
   AddName(commands.inspect, options, false);
   commands.inspect->add_flag("--json", options->json, "Print JSON");
   commands.inspect->footer(kInspectFooter);
-  commands.remove = app->add_subcommand("rm", "End shares that were made by `prorata create`");
+  commands.remove = app->add_subcommand("rm", "End shares");
   AddName(commands.remove, options, true);
+  commands.remove->add_flag(
+      "-f,--force", options->named.force,
+      "Kill the programs that run on them (default: such a share is refused)");
   commands.remove->footer(kRemoveFooter);
-  commands.cdi = app->add_subcommand("cdi", "Print what makes a container one of a share");
+  commands.cdi = app->add_subcommand("cdi", "Print how a container gets a share");
   AddName(commands.cdi, options, false);
   commands.cdi->add_flag("--ctr", options->named.ctr,
                          "As arguments of `ctr run`, for a containerd that knows no devices of "
                          "this kind");
-  commands.cdi
-      ->add_flag("--volumes", options->named.volumes,
-                 "As arguments of `podman run` or `docker run`, for one that finds no devices of "
-                 "this kind")
-      ->excludes("--ctr");
+  commands.cdi->add_flag("--volumes", options->named.volumes,
+                         "As arguments of `podman run` or `docker run`, for one that finds no "
+                         "devices of this kind");
   commands.cdi->footer(kCdiFooter);
   // Of no use to a person, so not in the help.
   commands.hook = app->add_subcommand("container-hook")->group("");
@@ -115,6 +130,9 @@ Status FillContainerCommand(const ContainerCommands& commands, const RawShare& r
     }
   }
   if (commands.hook->parsed()) return {};
+  if (options->named.ctr && options->named.volumes) {
+    return Fail("usage", "cdi: --ctr and --volumes are for different engines; give one");
+  }
   for (const std::string& name : options->named.names) {
     if (auto ok = api::ValidateShareName(name); !ok) return Fail("usage", ok.error().message);
   }

@@ -36,15 +36,16 @@ double SecondsOf(const std::string& text) {
 
 CLI::App* AddDebug(CLI::App* app, Options* options) {
   DebugTraceOptions* trace = &options->debug_trace;
-  CLI::App* debug = app->add_subcommand("debug", "See what the agent did: a trace of the GPUs");
+  CLI::App* debug = app->add_subcommand("debug", "Write a trace of what the GPUs did");
   debug->require_subcommand(0, 1);  // none: its help
-  debug->footer("`prorata debug trace --help` says more.");
+  debug->footer("Example:\n  prorata debug trace\n\n`prorata debug trace --help` says more.");
   CLI::App* command = debug->add_subcommand(
-      "trace", "Write who ran and who waited, and why, for Perfetto or Chrome");
+      "trace", "Write which shares ran and which waited, and why, for Perfetto or Chrome");
+  command->group("Commands");
   command
       ->add_option_function<std::string>(
           "--seconds", [trace](const std::string& text) { trace->seconds = SecondsOf(text); },
-          "The last so many seconds (default: 10)")
+          "How many of the last seconds (default: 10)")
       ->option_text("N");
   command
       ->add_option("--gpu", trace->gpu,

@@ -15,94 +15,110 @@
 #include "cli/options/terms_options.h"
 #include "cli/options/top_options.h"
 #include "cli/options/users.h"
+#include "cli/text/help.h"
 #include "cli/text/version.h"
 
 namespace prorata::cli {
 namespace {
 
-constexpr const char* kMainFooter =
-    "Examples:\n"
-    "  prorata run --memory 4GiB --compute 0.3 -- python train.py\n"
-    "  prorata create train --memory 4GiB        then: podman run --device "
-    "prorata.dev/share=train\n"
-    "  prorata ps\n"
-    "  prorata gpus --json\n\n"
-    "`prorata COMMAND --help` says more of each.";
-
 constexpr const char* kRunFooter =
     "Examples:\n"
     "  prorata run -- python train.py                 all free memory, GPU time when it is there\n"
-    "  prorata run --memory 4GiB --compute 0.3 -- python train.py\n"
+    "  prorata run -m 4G --compute 0.3 -- python train.py\n"
     "  prorata run --gpu 1 --compute-limit 50% --name nightly -- ./job --epochs 3\n"
-    "  prorata run --memory 4GiB --on-full wait=5m -- ./job       waits where the GPU is full\n"
-    "  prorata run --memory-request 4GiB --memory 50% -- ./job    4 GiB set aside, and while the\n"
+    "  prorata run -m 4G --on-full wait=5m -- ./job               waits where the GPU is full\n"
+    "  prorata run --memory-request 4G -m 50% -- ./job            4 GiB guaranteed, and while the\n"
     "                                                  GPU has it, up to half of its memory\n"
-    "  prorata run --memory 4GiB --wait=1h -- ./job               waits in line for its share\n"
-    "  prorata run --gpus 2 --memory 4GiB -- ./job                two GPUs, 4 GiB of each\n"
-    "  prorata run --gpu 0,2 --memory 4GiB,2=6GiB -- ./job        4 GiB of each, of GPU 2 6 GiB\n\n"
-    "With several GPUs, what --memory, --compute, --compute-limit and --weight say holds for each\n"
-    "of them; GPU=VALUE, separated by commas, says otherwise of one that --gpu names. The program\n"
-    "sees them in the order of --gpu as GPU 0, 1 and so on. Kernels that wait for each other "
-    "across\n"
-    "GPUs (collectives) need them all at the same time: --gang.\n\n"
+    "  prorata run -m 4G --wait=1h -- ./job                       waits in line for its share\n"
+    "  prorata run --gpus 2 -m 4G -- ./job                        two GPUs, 4 GiB of each\n"
+    "  prorata run --gpu 0,2 -m 4G,2=6G -- ./job                  4 GiB of each, of GPU 2 6 GiB\n\n"
+    "SIZE is a number and a unit: B, K, M, G or T (KB, Ki, KiB and so on are the same, in small\n"
+    "letters too; each is 1024 of the one before), or N% of the GPU's memory. FRACTION is 0.3 or\n"
+    "30%, of one GPU's time. DURATION is a number and us, ms, s, m or h.\n\n"
+    "With several GPUs the values hold for each of them. GPU=VALUE, separated by commas, "
+    "overrides\n"
+    "a value for one GPU that --gpu or --gpus all names. The program sees them in the order of\n"
+    "--gpu as GPU 0, 1 and so on. Kernels that wait for each other across GPUs (collectives) need\n"
+    "them all at the same time: --gang.\n\n"
     "Once its share is made, prorata becomes the program: signals, terminal and exit status are "
     "the\n"
-    "program's own. Before that: 127, no such command; 126, it cannot be executed; 2, wrong\n"
-    "options; 1, the share was refused. The share ends with the program and its members.\n"
-    "If no agent answers, one is started for you; it ends after its last share.";
+    "program's own. Before that: 127, no such program; 126, it cannot be executed; 2, wrong\n"
+    "options; 1, the share was refused. The share ends with the program and its children. With "
+    "the\n"
+    "--name of a share of `create` the program runs on that one.\n"
+    "If no agent answers, one is started; it ends after its last share.";
 
 constexpr const char* kPsFooter =
     "Examples:\n"
     "  prorata ps\n"
-    "  prorata ps --json | jq '.[].name'\n"
-    "  prorata ps --waiting            who waits in line for a share, and for what\n\n"
-    "MEMORY is used / limit, and in brackets the part that no allocation asked for (contexts);\n"
-    "`request` is what is set aside, where that is not all of the limit.\n"
-    "COMPUTE is request-limit, the priority if it is not 0, and `gang` for a share that runs on "
-    "all\n"
-    "its GPUs at the same time. CONTAINER is there where one has a share; 1 OUTSIDE: a program of "
-    "it "
-    "uses the GPU\npast the share (`prorata inspect` says which). GPU TIME is the part of "
-    "the device's time that the share had in\n"
-    "the last seconds, and what it is entitled to among those who want time now.";
+    "  prorata ps train serve          these shares only\n"
+    "  prorata rm -f $(prorata ps -q)  ends all shares\n"
+    "  prorata ps --waiting            the shares that wait in line to be made, and for what\n\n"
+    "Columns:\n"
+    "  NAME       the share; (ending): it ends with its last process\n"
+    "  GPU        the GPU's index, as `prorata gpus` shows it; a share has a line for each\n"
+    "  MEMORY     used / limit, and in brackets the part of the used that no allocation asked for\n"
+    "             (CUDA contexts, code). `request`: what is guaranteed, where that is not all of\n"
+    "             the limit. `over`: above the limit, so nothing more is given. `waits 12 s`: an\n"
+    "             allocation waits for free memory. BYPASS?: memory was taken past prorata\n"
+    "  COMPUTE    the compute request and limit, as parts of the GPU's time; the priority, if it "
+    "is\n"
+    "             not 0; `gang`: it runs on all its GPUs at the same time\n"
+    "  GPU TIME   the part of the GPU's time that the share had in about the last second\n"
+    "  ENTITLED   the part that it is due now, among the shares that want some; -: it wants none\n"
+    "  MEMBERS    its processes; (1 OUTSIDE): one of its container uses the GPU past the share\n"
+    "  CONTAINER  the container that has the share; there where one has any";
 
 constexpr const char* kGpusFooter =
     "Examples:\n"
     "  prorata gpus\n"
     "  prorata gpus --json | jq '.[0].uuid'\n\n"
-    "PROMISED is the memory that is set aside for shares (their requests), and in brackets what\n"
-    "their limits add up to, if that is more. BORROWED is what they hold beyond their requests.";
+    "Columns:\n"
+    "  GPU               the index, for --gpu; UUID, in the last column, does as well\n"
+    "  NAME              the model\n"
+    "  MEMORY            in use now, by all programs / all that the GPU has\n"
+    "  PROMISED          what the memory requests of its shares add up to; in brackets what their\n"
+    "                    limits add up to, if that is more, and what `agent --overcommit` allows\n"
+    "  BORROWED          what shares hold beyond their requests; there where limits are above "
+    "them\n"
+    "  OTHERS            in use by programs that are on no share, and by the driver\n"
+    "  COMPUTE PROMISED  what the compute requests of its shares add up to, of the GPU's time\n"
+    "  GPU TIME          the part of about the last second that its shares had together\n"
+    "  TIME OF OTHERS    the part in which programs on no share ran; -: not known\n"
+    "  SHARES            how many shares are on it\n\n"
+    "With several GPUs a second table shows the links between them, in the words of\n"
+    "`nvidia-smi topo --matrix`.";
 
 constexpr const char* kAgentFooter =
     "Examples:\n"
     "  prorata agent                      in the foreground, until SIGTERM or SIGINT\n"
     "  prorata agent --log-level debug\n"
-    "  prorata agent --overcommit 1.5     on every GPU; 0=1.5 or UUID=1.5 on one\n"
+    "  prorata agent --overcommit 1.5     on every GPU; 1.5,0=2: on GPU 0 twice\n"
     "  prorata agent --resource-config GPU-8a6c...=/etc/gemini/resource-config.txt\n"
     "  prorata agent --metrics 9400       metrics at http://127.0.0.1:9400/metrics\n"
     "  PRORATA_DIR=/tmp/mine prorata agent   apart from any other agent";
 
 constexpr const char* kUpdateFooter =
     "Examples:\n"
-    "  prorata update nightly --memory 6GiB\n"
-    "  prorata update nightly --memory-request 2GiB --memory 50%\n"
+    "  prorata update nightly -m 6G\n"
+    "  prorata update nightly --memory-request 2G -m 50%\n"
     "  prorata update nightly --compute 0.5 --compute-limit 0.8 --weight 200\n"
-    "  prorata update nightly --memory 2=6GiB     of its GPU 2 only; 4GiB,2=6GiB: of each, but "
-    "2\n"
+    "  prorata update nightly -m 2=6G             of its GPU 2 only; 4G,2=6G: of each, but 2\n"
     "  prorata update nightly --allow-users alice,1001\n\n"
-    "What is not named stays; a memory request that was the whole limit stays the whole limit.\n"
-    "Running programs go on with it at once. Below what they hold, the memory limit gives nothing\n"
-    "new until use has fallen; nothing is taken from them.";
+    "What is not named stays; a memory request that was the whole limit stays the whole limit. "
+    "The\n"
+    "change is in force at once, whole or not at all. A memory limit below what the share holds\n"
+    "takes nothing from its programs: they get no more until they have freed enough.";
 
 constexpr const char* kEventsFooter =
     "Examples:\n"
     "  prorata events                        from now on, until Ctrl-C\n"
     "  prorata events --all --no-follow      the last thousand or so, and no more\n"
     "  prorata events --json --share nightly | jq -r 'select(.event == \"refusal\") | .pid'\n\n"
-    "One line an event: time, share, what happened. With --json one object an event; its fields\n"
-    "are in docs/reference/events.md. Sequences begin with 1 when an agent starts. Exit status: 0, "
-    "all was\n"
-    "told or Ctrl-C; 1, it was refused; 3, the agent ended.";
+    "A line for each event: time, share (-: none), what happened. With --json an object for each;\n"
+    "docs/reference/events.md explains its fields. Sequence numbers begin with 1 when an agent "
+    "starts. Exit\n"
+    "status: 0, all was printed, or Ctrl-C; 1, refused, or no such share; 3, the agent ended.";
 
 ParseOutcome UsageError(const std::string& message) {
   ParseOutcome outcome;
@@ -131,6 +147,18 @@ Status FillUpdate(const CLI::App& app, const RawTerms& raw, const std::string& a
   return {};
 }
 
+Status FillPs(const PsOptions& ps, bool json) {
+  if (ps.quiet && json) {
+    return Fail("usage", "ps: --quiet prints names and --json objects; give one");
+  }
+  for (const std::string& name : ps.names) {
+    if (auto ok = api::ValidateShareName(name); !ok) {
+      return Fail("usage", "ps: " + ok.error().message);
+    }
+  }
+  return {};
+}
+
 Status FillEvents(bool all, EventsOptions* events) {
   if (all && events->since) {
     return Fail("usage", "events: --all and --since say two different beginnings; give one");
@@ -143,42 +171,59 @@ Status FillEvents(bool all, EventsOptions* events) {
   return {};
 }
 
+// What people know from Docker and `run` does without.
+std::string Hint(const std::string& option) {
+  if (option == "-d" || option == "--detach") {
+    return "prorata becomes the program; `&` at the end of the line puts it into the background";
+  }
+  if (option == "-i" || option == "-t" || option == "-it" || option == "-ti") {
+    return "leave it out: the program has this terminal";
+  }
+  if (option == "-e" || option == "--env") {
+    return "the program has the environment of this shell: write `env NAME=VALUE prorata run ...`";
+  }
+  if (option == "--rm") return "leave it out: the share ends with its program";
+  return "`prorata run --help` lists them";
+}
+
 // The program and its arguments: what CLI11 left over, then what stood after the first "--". When
 // the command began before a "--", that "--" is the program's own.
 Status FillCommand(const std::vector<std::string>& left_over, bool separated,
                    const std::vector<std::string>& after, RunOptions* run) {
   if (!left_over.empty() && left_over.front().starts_with("-")) {
-    return Fail("usage",
-                "run: unknown option '" + left_over.front() + "'; `prorata run --help` lists them");
+    const std::string& option = left_over.front();
+    return Fail("usage", "run: unknown option '" + option + "'; " + Hint(option));
   }
   run->command = left_over;
   if (separated && !left_over.empty()) run->command.emplace_back("--");
   run->command.insert(run->command.end(), after.begin(), after.end());
   if (run->command.empty() || run->command.front().empty()) {
-    return Fail("usage", "run: no command; write for example `prorata run -- python train.py`");
+    return Fail("usage",
+                "run: no command to run; write for example `prorata run -- python train.py`");
   }
   return {};
 }
 
-// The usage line of `run`: CLI11 does not know of the command that follows.
-class RunFormatter : public CLI::Formatter {
- public:
-  std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: prorata run [OPTIONS] -- COMMAND [ARGUMENTS...]\n";
-  }
-};
-
 class Parser {
  public:
-  Parser() : app_("Shares NVIDIA GPUs: so much memory, so much GPU time, kept.", "prorata") {
+  Parser() : app_("", "prorata") {
+    app_.formatter(std::make_shared<HelpFormatter>());
+    app_.get_formatter()->label("Positionals", "Arguments");
+    app_.set_help_flag("-h,--help", "Print this help");
     app_.require_subcommand(1);
-    app_.set_version_flag("--version", std::string("prorata ") + kVersion, "Print the version");
-    app_.footer(kMainFooter);
-    app_.get_formatter()->label("SUBCOMMAND", "COMMAND");
-    app_.get_formatter()->label("Subcommands", "Commands");
+    app_.set_version_flag("-v,--version", "");
     AddRun();
     containers_ = AddContainerCommands(&app_, &raw_create_, &options_);
-    AddOthers();
+    AddUpdate();
+    AddPs();
+    AddEvents();
+    top_ = AddTop(&app_, &options_);
+    debug_ = AddDebug(&app_, &options_);
+    simulate_ = AddSimulate(&app_, &options_);
+    AddAgent();
+    // Known here for the list of commands: ParseCommandLine acts on them.
+    app_.add_subcommand("help", "Print the help of a command");
+    app_.add_subcommand("version", "Print the version");
   }
 
   ParseOutcome Parse(const std::vector<std::string>& arguments) {
@@ -192,19 +237,19 @@ class Parser {
     } catch (const CLI::CallForHelp&) {
       return Text(app_.help());
     } catch (const CLI::CallForVersion&) {
-      return Text(std::string("prorata ") + kVersion + "\n");
-    } catch (const CLI::RequiredError&) {
-      const std::string seen =
-          arguments.empty() ? "no command" : "'" + arguments.front() + "' is not a command";
-      return UsageError(seen +
-                        "; they are run, create, ps, inspect, gpus, update, rm, cdi, events, "
-                        "top, debug, simulate and agent; see "
-                        "`prorata --help`");
+      return Version();
     } catch (const CLI::ParseError& error) {
-      return UsageError(OneLine(error.what()) + "; see `prorata --help`");
+      return UsageError(UsageErrorText(app_, error, arguments));
     }
     return Finish(separated, after);
   }
+
+  bool Knows(const std::string& command) const {
+    const auto named = [&](const CLI::App* sub) { return sub->get_name() == command; };
+    return !app_.get_subcommands(named).empty();
+  }
+
+  static ParseOutcome Version() { return Text(std::string("prorata ") + kVersion + "\n"); }
 
  private:
   static ParseOutcome Text(std::string text) {
@@ -213,97 +258,138 @@ class Parser {
     return outcome;
   }
 
-  static std::string OneLine(std::string text) {
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    return text;
-  }
-
   void AddRun() {
-    run_ = app_.add_subcommand("run", "Run a program on a share of a GPU");
-    run_->formatter(std::make_shared<RunFormatter>());
+    run_ = app_.add_subcommand("run", "Run a program on a share");
     run_->prefix_command();
-    run_->add_option("--name", options_.run.name, "Name of the share (default: made up)")
+    run_->add_option("--name", options_.run.name,
+                     "Name of the share that is made (default: made up), or of one that `prorata "
+                     "create` made")
         ->option_text("NAME");
     AddShareOptions(run_, &raw_run_, &options_.run);
     run_->footer(kRunFooter);
   }
 
-  void AddOthers() {
+  void AddUpdate() {
     update_ = app_.add_subcommand("update", "Change a share while its programs run");
     update_->add_option("name", options_.update.name, "The share")->required()->option_text("NAME");
     AddTermsOptions(update_, &raw_update_, {});
     update_
         ->add_option("--allow-users", raw_update_users_,
-                     "Other users whose programs may join the share from now on, in place of those "
-                     "of before: names, ids, `all` or `none`; who runs on it stays")
+                     "Other users whose programs may run on the share from now on, in place of "
+                     "those of before: names, ids, `all` or `none`; who runs on it stays")
         ->option_text("all|none|USER[,USER...]");
     update_->footer(kUpdateFooter);
-    ps_ = app_.add_subcommand("ps", "Show the shares: members, memory and GPU time now");
+  }
+
+  void AddPs() {
+    ps_ = app_.add_subcommand("ps", "List the shares: memory, GPU time, processes");
+    ps_->add_option("names", options_.ps.names, "These shares only (default: all)")
+        ->option_text("NAME...");
+    ps_->add_flag("-q,--quiet", options_.ps.quiet, "Print the names only");
     ps_->add_flag("--json", options_.json, "Print JSON");
-    ps_->add_flag("--waiting", options_.waiting, "Only the shares that wait in line to be made");
+    ps_->add_flag("--waiting", options_.ps.waiting, "Only the shares that wait in line to be made");
     ps_->footer(kPsFooter);
-    gpus_ = app_.add_subcommand("gpus", "Show the GPUs: capacity, and what of it is promised");
+    gpus_ = app_.add_subcommand("gpus", "List the GPUs: memory in use, what is promised to shares");
     gpus_->add_flag("--json", options_.json, "Print JSON");
     gpus_->footer(kGpusFooter);
-    events_ = app_.add_subcommand("events", "Tell what happens: members, refusals, waits and more");
+  }
+
+  void AddEvents() {
+    events_ = app_.add_subcommand("events", "Print what happens, as it happens");
     events_->add_flag("--json", options_.json, "Print one JSON object a line");
-    events_->add_option("--since", options_.events.since, "First those after this sequence")
+    events_
+        ->add_option("--since", options_.events.since,
+                     "Begin after the event of this sequence number (default: with the next)")
         ->option_text("N")
-        ->check(CLI::NonNegativeNumber);
-    events_->add_flag("--all", all_events_, "First all those that the agent still has");
-    events_->add_option("--share", options_.events.share, "Of this share only")
+        ->check(WholeFrom(0, INT64_MAX));
+    events_->add_flag("-a,--all", all_events_, "Begin with the first that the agent still has");
+    events_->add_option("--share", options_.events.share, "Only events of this share")
         ->option_text("NAME");
-    events_->add_flag("!--no-follow", options_.events.follow,
-                      "End with the last there is (and with neither --since nor --all, of all)");
+    events_->add_flag_callback(
+        "--no-follow", [this] { options_.events.follow = false; },
+        "Print the events that the agent has, and end");
     events_->footer(kEventsFooter);
-    top_ = AddTop(&app_, &options_);
-    debug_ = AddDebug(&app_, &options_);
-    simulate_ = AddSimulate(&app_, &options_);
-    agent_ = app_.add_subcommand("agent", "Run the agent in the foreground");
+  }
+
+  void AddAgent() {
+    agent_ = app_.add_subcommand("agent", "Run the agent, the daemon that keeps the shares");
     agent_
         ->add_option("--log-level", options_.agent.log_level,
-                     "trace, debug, info, warn or error (default: info)")
+                     "How much it logs: trace, debug, info, warn or error (default: info)")
         ->option_text("LEVEL")
-        ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+        ->check(OneOf({"trace", "debug", "info", "warn", "error"}));
     agent_->add_flag("--exit-when-idle", options_.agent.exit_when_idle,
                      "End after the last share has ended");
     agent_
-        ->add_option("--overcommit", raw_overcommit_,
-                     "Promise up to RATIO times the memory that shares may hold, of one GPU or of "
-                     "all; may be given again (default: 1)")
-        ->option_text("[GPU=]RATIO");
-    agent_
         ->add_option(
-            "--elastic-ceiling", raw_elastic_ceilings_,
-            "Above their requests, let shares use up to FRACTION of a GPU's time together, "
-            "of one GPU or of all; may be given again (default: 1)")
-        ->option_text("[GPU=]FRACTION")
+            "--overcommit", raw_overcommit_,
+            "Let the memory limits of a GPU's shares add up to RATIO times the memory that "
+            "shares may hold; such shares are guaranteed nothing (default: 1, no more than "
+            "there is)")
+        ->option_text("[GPU=]RATIO[,...]");
+    agent_
+        ->add_option("--elastic-ceiling", raw_elastic_ceilings_,
+                     "Let shares grow above their compute requests only while all of them together "
+                     "use less than FRACTION of the GPU's time (default: 1)")
+        ->option_text("[GPU=]FRACTION[,...]")
         ->allow_extra_args(false);
     agent_
-        ->add_option("--resource-config", raw_resource_configs_,
-                     "A GPU's clients as Gemini's resource-config.txt has them, each a share that "
-                     "programs join by `prorata run --name ID`; the file is watched; may be given "
-                     "again for another GPU (default: none)")
+        ->add_option(
+            "--resource-config", raw_resource_configs_,
+            "Make a share of each client in Gemini's resource-config.txt, for `prorata run "
+            "--name ID`; the file is watched. May be given again for another GPU (default: "
+            "none)")
         ->option_text("GPU=FILE")
         ->allow_extra_args(false);
     agent_
         ->add_option("--metrics", raw_metrics_,
                      "Offer metrics for Prometheus at http://ADDRESS:PORT/metrics, to whoever can "
-                     "connect; a PORT alone is on 127.0.0.1, port 0 a free one that the log tells "
-                     "(default: none)")
+                     "connect. A PORT alone is on 127.0.0.1; port 0 is a free one, which the log "
+                     "names (default: none)")
         ->option_text("[ADDRESS:]PORT");
     agent_
         ->add_option("--cdi-dir", options_.agent.cdi_dir,
                      "Where container engines look for devices (default: /var/run/cdi; for an "
                      "agent that is not root's, cdi in its own folder)")
         ->option_text("FOLDER");
-    agent_->add_option("--ready-fd", options_.agent.ready_fd)->group("");
-    // For tests on a simulated GPU; of no use to a person, so not in the help.
+    // For `run`, and for tests on a simulated GPU; of no use to a person, so not in the help.
+    agent_->add_option("--ready-fd", options_.agent.ready_fd)
+        ->group("")
+        ->check(WholeFrom(0, INT32_MAX));
     agent_->add_option("--dilation", options_.agent.dilation)
         ->group("")
-        ->check(CLI::Range(1, 10000));
-    agent_->add_option("--slow-disk-ms", options_.agent.slow_disk_ms)->group("");
+        ->check(WholeFrom(1, 10000));
+    agent_->add_option("--slow-disk-ms", options_.agent.slow_disk_ms)
+        ->group("")
+        ->check(WholeFrom(0, INT32_MAX));
     agent_->footer(kAgentFooter);
+  }
+
+  // What `agent` was given, as it is read.
+  Status FillAgent() {
+    for (const std::string& text : raw_overcommit_) {
+      auto overcommit = agent::ParseOvercommit(text);
+      if (!overcommit) return Fail("usage", "--overcommit: " + overcommit.error().message);
+      auto& all = options_.agent.overcommit;
+      all.insert(all.end(), overcommit->begin(), overcommit->end());
+    }
+    for (const std::string& text : raw_elastic_ceilings_) {
+      auto ceiling = agent::ParseElasticCeiling(text);
+      if (!ceiling) return Fail("usage", "--elastic-ceiling: " + ceiling.error().message);
+      auto& all = options_.agent.elastic_ceilings;
+      all.insert(all.end(), ceiling->begin(), ceiling->end());
+    }
+    for (const std::string& text : raw_resource_configs_) {
+      auto file = agent::ParseResourceConfigFile(text);
+      if (!file) return Fail("usage", "--resource-config: " + file.error().message);
+      options_.agent.resource_configs.push_back(*file);
+    }
+    if (raw_metrics_) {
+      auto metrics = agent::ParseMetricsAddress(*raw_metrics_);
+      if (!metrics) return Fail("usage", "--metrics: " + metrics.error().message);
+      options_.agent.metrics = *metrics;
+    }
+    return {};
   }
 
   ParseOutcome Finish(bool separated, const std::vector<std::string>& after) {
@@ -333,27 +419,9 @@ class Parser {
         ok = FillUpdate(*update_, raw_update_, raw_update_users_, &options_.update);
       }
       if (ok && options_.verb == Verb::kEvents) ok = FillEvents(all_events_, &options_.events);
+      if (ok && options_.verb == Verb::kPs) ok = FillPs(options_.ps, options_.json);
+      if (ok && options_.verb == Verb::kAgent) ok = FillAgent();
       if (!ok) return UsageError(ok.error().message);
-      for (const std::string& text : raw_overcommit_) {
-        auto overcommit = agent::ParseOvercommit(text);
-        if (!overcommit) return UsageError("--overcommit: " + overcommit.error().message);
-        options_.agent.overcommit.push_back(*overcommit);
-      }
-      for (const std::string& text : raw_elastic_ceilings_) {
-        auto ceiling = agent::ParseElasticCeiling(text);
-        if (!ceiling) return UsageError("--elastic-ceiling: " + ceiling.error().message);
-        options_.agent.elastic_ceilings.push_back(*ceiling);
-      }
-      for (const std::string& text : raw_resource_configs_) {
-        auto file = agent::ParseResourceConfigFile(text);
-        if (!file) return UsageError("--resource-config: " + file.error().message);
-        options_.agent.resource_configs.push_back(*file);
-      }
-      if (raw_metrics_) {
-        auto metrics = agent::ParseMetricsAddress(*raw_metrics_);
-        if (!metrics) return UsageError("--metrics: " + metrics.error().message);
-        options_.agent.metrics = *metrics;
-      }
     }
     outcome.options = options_;
     return outcome;
@@ -385,7 +453,14 @@ class Parser {
 }  // namespace
 
 ParseOutcome ParseCommandLine(const std::vector<std::string>& arguments) {
-  return Parser().Parse(arguments);
+  if (arguments == std::vector<std::string>{"version"}) return Parser::Version();
+  if (arguments.empty() || arguments.front() != "help") return Parser().Parse(arguments);
+  std::vector<std::string> asked(arguments.begin() + 1, arguments.end());
+  if (asked.empty() || asked.front() != "help") asked.emplace_back("--help");
+  if (asked.front() == "help") asked = {"--help"};
+  // Of what is no command there is no help, but an error.
+  if (asked.front() != "--help" && !Parser().Knows(asked.front())) asked = {asked.front()};
+  return Parser().Parse(asked);
 }
 
 }  // namespace prorata::cli

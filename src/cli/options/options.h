@@ -37,6 +37,7 @@ struct ShareOptions {
   int64_t yield_within_ns = api::kDefaultYieldWithinNs;
   std::vector<std::string> gpus;      // indices or UUIDs; empty: the agent chooses
   std::optional<uint32_t> gpu_count;  // how many it chooses; nothing: one
+  bool all_gpus = false;              // all that the agent has
   std::vector<api::TermsOnGpu> on;
   api::OnFull on_full;
   api::Gang gang = api::Gang::kAuto;
@@ -59,6 +60,13 @@ struct NamedOptions {
   std::vector<std::string> names;
   bool ctr = false;      // cdi: as arguments of containerd's ctr
   bool volumes = false;  // cdi: as arguments of podman and Docker
+  bool force = false;    // rm: also of shares that programs run on, which are killed
+};
+
+struct PsOptions {
+  std::vector<std::string> names;  // empty: all
+  bool quiet = false;              // the names alone
+  bool waiting = false;            // those in line
 };
 
 struct AgentCommandOptions {
@@ -139,10 +147,10 @@ enum class Verb {
 struct Options {
   Verb verb = Verb::kPs;
   bool json = false;
-  bool waiting = false;  // ps: those in line
   RunOptions run;
   ShareOptions create;
   NamedOptions named;
+  PsOptions ps;
   UpdateOptions update;
   EventsOptions events;
   TopOptions top;

@@ -32,24 +32,27 @@ Status FillGpus(const CLI::App& app, const RawShare& raw, ShareOptions* share) {
     }
     share->gpus = *gpus;
   }
-  if (app.count("--gpus") > 0) {
+  if (app.count("--gpus") > 0 && raw.gpus == "all") {
+    share->all_gpus = true;
+  } else if (app.count("--gpus") > 0) {
     const bool digits = !raw.gpus.empty() && raw.gpus.size() <= 2 &&
                         raw.gpus.find_first_not_of("0123456789") == std::string::npos;
     const uint32_t count = digits ? static_cast<uint32_t>(std::stoul(raw.gpus)) : 0;
     if (count == 0 || count > api::kMaxGpusOfShare) {
       return Fail("usage", "--gpus: '" + raw.gpus + "' is not a number of GPUs from 1 to " +
-                               std::to_string(api::kMaxGpusOfShare) + "; GPUs are named by --gpu");
+                               std::to_string(api::kMaxGpusOfShare) +
+                               ", or all; GPUs are named by --gpu");
     }
     share->gpu_count = count;
   }
-  if (!share->gpus.empty() && share->gpu_count) {
+  if (!share->gpus.empty() && (share->gpu_count || share->all_gpus)) {
     return Fail("usage",
                 "--gpu names the GPUs and --gpus leaves the choice to the agent; give one");
   }
-  if (share->gpus.empty() && !share->on.empty()) {
+  if (share->gpus.empty() && !share->all_gpus && !share->on.empty()) {
     return Fail("usage",
                 "GPU " + share->on.front().gpu +
-                    " has terms of its own, but --gpu does not "
+                    " has a value of its own, but --gpu does not "
                     "name the share's GPUs; write for example --gpu 0,2 --memory 0=4GiB,2=6GiB");
   }
   return {};
@@ -61,17 +64,19 @@ void AddShareOptions(CLI::App* app, RawShare* raw, ShareOptions* share) {
   AddTermsOptions(app, &raw->terms,
                   {" (default: all that is free)",
                    " (default: all of --memory; nothing where the agent overcommits)",
-                   " (default: 0)", " (default: 1)", " (default: 100)", " (default: 0)",
-                   " (default: 2ms)", " (default: fail)", " (default: auto)"});
+                   " (default: 0)", " (default: 1, all that others leave)", " (default: 100)",
+                   " (default: 0)", " (default: 2ms)", " (default: fail)", " (default: auto)"});
   app->add_flag("--guaranteed", share->guaranteed,
-                "Set the whole memory limit aside, also where the agent overcommits: a "
+                "Guarantee the whole memory limit, also where the agent overcommits: a "
                 "--memory-request that is the limit");
   app->add_option("--gpus", raw->gpus,
-                  "Number of GPUs; the agent chooses the best-linked ones (default: 1)")
-      ->option_text("N");
-  app->add_option("--gpu", raw->gpu,
-                  "Indices or UUIDs, as `prorata gpus` shows them, e.g. 0,2 (default: the agent "
-                  "chooses)")
+                  "Number of GPUs, which the agent chooses, the best-linked ones; or all of them "
+                  "(default: 1)")
+      ->option_text("N|all");
+  app->add_option(
+         "--gpu", raw->gpu,
+         "The GPUs: indices or UUIDs, as `prorata gpus` shows them, e.g. 0,2 (default: the "
+         "agent chooses)")
       ->option_text("GPU[,GPU...]");
   app->add_option("--share-memory-with", share->share_memory_with,
                   "Another share whose programs may open memory that this one's export; may be "
@@ -79,12 +84,12 @@ void AddShareOptions(CLI::App* app, RawShare* raw, ShareOptions* share) {
       ->option_text("NAME")
       ->allow_extra_args(false);
   app->add_option("--allow-users", raw->allow_users,
-                  "Other users whose programs may join the share: names, ids or `all` (default: "
+                  "Other users whose programs may run on the share: names, ids or `all` (default: "
                   "none but you, root and the agent's user)")
       ->option_text("all|none|USER[,USER...]");
   app->add_flag("--wait", raw->wait,
-                "Where there is no room now, wait in line until there is, or for no longer than "
-                "DURATION; needs --memory (default: refuse)")
+                "Where there is no room now, wait in line until there is, or for at most DURATION; "
+                "needs --memory (default: the share is refused)")
       ->option_text("[=DURATION]");
 }
 
@@ -104,7 +109,7 @@ Status FillShare(const CLI::App& app, const RawShare& raw, ShareOptions* share) 
   if (auto ok = FillGpus(app, raw, share); !ok) return ok;
   if (share->guaranteed && app.count("--memory-request") > 0) {
     return Fail("usage",
-                "--guaranteed sets all of --memory aside and --memory-request another amount; "
+                "--guaranteed guarantees all of --memory and --memory-request another amount; "
                 "give one");
   }
   const auto* named = app.get_option_no_throw("--name");  // `create` takes it without

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/text/help.h"
+
 namespace prorata::cli {
 namespace {
 
@@ -19,12 +21,23 @@ constexpr const char* kSimulateFooter =
     "best-fit, fgd, fgd-random-ties, gpu-admission, kubeshare, prorata. Exit status: 0; 1, a file\n"
     "cannot be written; 2, wrong options or a file that cannot be read.";
 
+CLI::Validator Percentage() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        double percent = 0;
+        const bool read = CLI::detail::lexical_cast(text, percent);
+        if (read && percent >= 1 && percent <= 1000) return std::string();
+        return "'" + text + "' is not a percentage from 1 to 1000";
+      },
+      "");
+}
+
 }  // namespace
 
 CLI::App* AddSimulate(CLI::App* app, Options* options) {
   SimulateOptions* simulate = &options->simulate;
   CLI::App* command = app->add_subcommand(
-      "simulate", "Place a workload on a cluster, by several policies, without either");
+      "simulate", "Try placement policies on a cluster of your own, which need not exist");
   command->add_option("--nodes", simulate->nodes, "The cluster (default: made up, of --gpus)")
       ->option_text("FILE");
   command->add_option("--pods", simulate->pods, "The workload (default: made up)")
@@ -36,41 +49,47 @@ CLI::App* AddSimulate(CLI::App* app, Options* options) {
   command
       ->add_option(
           "--arrivals", simulate->arrivals,
-          "sampled: in an order that is drawn, up to --load, for ever; trace: once, in the "
-          "order of the file; times: at their own times, until they end (default: sampled)")
+          "How shares arrive. sampled: drawn at random up to --load, never ending; trace: in the "
+          "order of the file, once; times: at the file's times, until they end (default: sampled)")
       ->option_text("HOW");
   command
       ->add_option(
           "--load", simulate->load_percent,
-          "With sampled arrivals: GPU that is asked for, % of what there is (default: 130)")
+          "With sampled arrivals: how much GPU is asked for, in % of what there is (default: 130)")
       ->option_text("PERCENT")
-      ->check(CLI::Range(1.0, 1000.0));
-  command->add_option("--seeds", simulate->seeds, "A run for each (default: 42)")
+      ->check(Percentage());
+  command
+      ->add_option("--seeds", simulate->seeds,
+                   "Seeds of the random choices, a run for each (default: 42)")
       ->option_text("N[-N][,N...]");
   command
-      ->add_option("--gpus", simulate->gpus,
-                   "A cluster of about so many GPUs, its nodes drawn from the file's (default: the "
-                   "file's nodes)")
+      ->add_option(
+          "--gpus", simulate->gpus,
+          "A cluster of about N GPUs, its nodes drawn from the file's (default: the file's "
+          "nodes)")
       ->option_text("N")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}));
+      ->check(WholeFrom(1, 1'000'000));
   command
-      ->add_option("--ties", simulate->ties,
-                   "Which of equal nodes: shuffled, name, reverse or random (default: shuffled)")
+      ->add_option(
+          "--ties", simulate->ties,
+          "Which of equal nodes is taken: shuffled, name, reverse or random (default: shuffled)")
       ->option_text("ORDER");
   command
       ->add_option("--look-ahead", simulate->look_ahead,
-                   "Of prorata: so many waiting shares are placed together (default: 1)")
+                   "Policy prorata: how many waiting shares are placed together (default: 1)")
       ->option_text("N")
-      ->check(CLI::Range(1, 32));
+      ->check(WholeFrom(1, 32));
   command
       ->add_option("--move-every", simulate->move_every,
-                   "Of prorata: a share may be moved once in so many placements (default: never)")
+                   "Policy prorata: move at most one share in N placements (default: none)")
       ->option_text("N")
-      ->check(CLI::Range(1, 1'000'000));
-  command->add_flag("--cpu-nodes", simulate->cpu_nodes, "Nodes may have no GPU");
-  command->add_flag("!--no-plan", simulate->plan,
-                    "Leave out how many GPUs the load needs with and without sharing");
-  command->add_flag("!--no-progress", simulate->progress, "Show no progress bar");
+      ->check(WholeFrom(1, 1'000'000));
+  command->add_flag("--cpu-nodes", simulate->cpu_nodes, "Take nodes without a GPU, too");
+  command->add_flag_callback(
+      "--no-plan", [simulate] { simulate->plan = false; },
+      "Leave out how many GPUs the load needs with and without sharing");
+  command->add_flag_callback(
+      "--no-progress", [simulate] { simulate->progress = false; }, "Show no progress bar");
   command->add_flag("--json", options->json, "Print JSON");
   command->add_option("--csv", simulate->csv, "Write each run's points there (default: nowhere)")
       ->option_text("FILE");

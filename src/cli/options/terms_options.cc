@@ -5,6 +5,7 @@
 #include <charconv>
 #include <optional>
 
+#include "agent/config/of_gpu.h"
 #include "base/bytes.h"
 #include "base/duration.h"
 
@@ -27,26 +28,12 @@ template <typename Value, typename Parse>
 Status ReadOption(const std::string& flag, const std::string& text, Parse parse, ShareChange* terms,
                   std::optional<Value> ShareChange::* common,
                   std::optional<Value> TermsOnGpu::* single) {
-  for (size_t from = 0; from <= text.size();) {
-    const size_t comma = std::min(text.find(',', from), text.size());
-    const std::string entry = text.substr(from, comma - from);
-    from = comma + 1;
-    const size_t equals = entry.find('=');
-    const bool named = equals != std::string::npos;
-    auto value = parse(named ? entry.substr(equals + 1) : entry);
+  const auto list = agent::SplitGpuList(text, "4GiB,2=6GiB");
+  if (!list) return Fail("usage", flag + ": " + list.error().message);
+  for (const agent::OfGpu& one : *list) {
+    auto value = parse(std::string(one.value));
     if (!value) return Fail("usage", flag + ": " + value.error().message);
-    if (named && equals == 0) {
-      return Fail("usage", flag + ": no GPU stands before the '=' of '" + entry +
-                               "'; write its index or UUID, as in 0=" + entry.substr(1));
-    }
-    std::optional<Value>& target =
-        named ? TermsOn(entry.substr(0, equals), terms).*single : terms->*common;
-    if (target) {
-      return Fail("usage", flag + ": '" + entry + "' comes second, after another value for " +
-                               (named ? "GPU " + entry.substr(0, equals) : "each GPU") +
-                               "; say each once, as in 4GiB,2=6GiB");
-    }
-    target = *value;
+    (one.gpu.empty() ? terms->*common : TermsOn(one.gpu, terms).*single) = *value;
   }
   return {};
 }
@@ -117,43 +104,50 @@ Status CheckMemoryOrder(const std::optional<api::MemorySize>& request,
 }  // namespace
 
 void AddTermsOptions(CLI::App* app, RawTerms* raw, const RawTerms& without) {
-  app->add_option(
-         "--memory", raw->memory,
-         "Device memory the share may hold, e.g. 512MiB, 4GiB or 25% of the GPU's" + without.memory)
+  app->add_option("-m,--memory", raw->memory,
+                  "Memory limit: the most GPU memory that the share may hold, e.g. 512M, 4G or 25% "
+                  "of the GPU's" +
+                      without.memory)
       ->option_text("SIZE");
-  app->add_option("--memory-request", raw->memory_request,
-                  "The part of it that is set aside for the share; the rest it takes while the GPU "
-                  "has it (--on-full)" +
-                      without.memory_request)
+  app->add_option(
+         "--memory-request", raw->memory_request,
+         "Memory request: the part of the limit that is guaranteed; the rest it gets while "
+         "the GPU has it (--on-full)" +
+             without.memory_request)
       ->option_text("SIZE");
   app->add_option("--compute", raw->compute,
-                  "Part of the GPU's time it gets whenever it wants it" + without.compute)
+                  "Compute request: the part of the GPU's time that it is guaranteed whenever it "
+                  "wants it, e.g. 0.3 or 30%" +
+                      without.compute)
       ->option_text("FRACTION");
-  app->add_option("--compute-limit", raw->compute_limit,
-                  "The most of the GPU's time it may take" + without.compute_limit)
+  app->add_option(
+         "--compute-limit", raw->compute_limit,
+         "Compute limit: the most of the GPU's time that it may take" + without.compute_limit)
       ->option_text("FRACTION");
-  app->add_option("--weight", raw->weight,
-                  "Its part of the time that no request claims, against others'" + without.weight)
+  app->add_option(
+         "--weight", raw->weight,
+         "How GPU time beyond the requests is divided: 200 gets twice as much as 100; from "
+         "1 to 10000" +
+             without.weight)
       ->option_text("N");
   app->add_option("--priority", raw->priority,
                   "While it wants the GPU, shares of a lower priority wait; from -100 to 100" +
                       without.priority)
       ->option_text("N");
-  app->add_option(
-         "--yield-within", raw->yield_within,
-         "How much work shares of a lower priority may have on the GPU when it comes, from "
-         "500us to 1s" +
-             without.yield_within)
+  app->add_option("--yield-within", raw->yield_within,
+                  "How much work of shares of a lower priority it may have to wait for, from 500us "
+                  "to 1s" +
+                      without.yield_within)
       ->option_text("DURATION");
   app->add_option("--on-full", raw->on_full,
-                  "What an allocation does that the limit allows and the device has no room for: "
-                  "fail, wait, or wait=DURATION" +
+                  "When the GPU is full and the limit is not reached, an allocation fails, waits, "
+                  "or waits for at most DURATION" +
                       without.on_full)
       ->option_text("fail|wait[=DURATION]");
   app->add_option("--gang", raw->gang,
                   "With several GPUs, whether it runs on all of them at the same time, as kernels "
-                  "that wait for each other need it: always, never, or auto, once they were seen "
-                  "to" +
+                  "need that wait for each other: always, never, or auto: once they were seen to "
+                  "wait" +
                       without.gang)
       ->option_text("auto|always|never");
 }

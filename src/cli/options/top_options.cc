@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/duration.h"
+#include "cli/text/help.h"
 
 namespace prorata::cli {
 namespace {
@@ -19,8 +20,19 @@ constexpr const char* kTopFooter =
     "  prorata top --once                    one table, then it ends\n"
     "  prorata top | grep nightly            a table every second, each line with its time\n"
     "  prorata top --json | jq -c '.shares[] | [.name, .devices[0].throttle_reasons]'\n\n"
-    "On a terminal: q or Ctrl-C quits, ? lists the other keys. GPU TIME is the part of the last\n"
-    "second in which a share had the GPU. WHY says why it did not have more: docs/guide/top.md.";
+    "On a terminal: q or Ctrl-C quits, ? lists the other keys. NO_COLOR=1 turns colors off.\n\n"
+    "Columns, by which a narrow window has fewer:\n"
+    "  TIME       in tables: when; on a terminal, and GPU TIME: the part of the last second in "
+    "which\n"
+    "             the share had the GPU. In the bar the line is ENTITLED, and what is beyond the\n"
+    "             compute limit is shaded\n"
+    "  ENTITLED   the part that it is due now, among the shares that want some; -: it wants none\n"
+    "  LIMIT      the compute limit: the most that it may take\n"
+    "  WAITED     the part of the last second in which its launches were held back: for other\n"
+    "             shares, and on a terminal also by its limit (in tables: AT LIMIT)\n"
+    "  MEMORY     used / limit; of a GPU, all programs / what it has\n"
+    "  PROGRAMS   the processes on the share\n"
+    "  WHY        why it did not have more: docs/guide/top.md explains each reason";
 
 int64_t IntervalOf(const std::string& text) {
   const auto interval = ParseDuration(text);
@@ -39,18 +51,18 @@ CLI::App* AddTop(CLI::App* app, Options* options) {
   command
       ->add_option_function<std::string>(
           "--interval", [top](const std::string& text) { top->interval_ns = IntervalOf(text); },
-          "Time between two looks, e.g. 500ms or 5s (default: 1s)")
-      ->option_text("TIME");
+          "Time between two updates, e.g. 500ms or 5s (default: 1s)")
+      ->option_text("DURATION");
   std::vector<std::string> names;
   for (const TopSort sort : kTopSorts) names.emplace_back(NameOf(sort));
   command
       ->add_option_function<std::string>(
           "--sort",
           [top](const std::string& name) { top->sort = SortOf(name).value_or(top->sort); },
-          "First the most of time, entitled, memory or waiting, or by name or gpu (default: time)")
+          "What to sort by: time, entitled, memory, waiting, name or gpu (default: time)")
       ->option_text("KEY")
-      ->check(CLI::IsMember(names));
-  command->add_flag("--reverse", top->reversed, "The other way round");
+      ->check(OneOf(names));
+  command->add_flag("--reverse", top->reversed, "Sort the other way round");
   command->add_flag("--plain", top->plain, "Print a table each time, also on a terminal");
   command->add_flag("--once", top->once, "Print one table and end");
   command->add_flag("--json", options->json, "Print one JSON object a line, also on a terminal");

@@ -1,6 +1,7 @@
 #include "cli/text/tables.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "agent/config/overcommit.h"
@@ -33,16 +34,21 @@ std::string FormatRows(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-namespace {
-
-std::string Percent(double part) {
+std::string PercentText(double part) {
+  if (!std::isfinite(part) || part < 0 || part > 9.99) return "?";
   char buffer[32];
   std::snprintf(buffer, sizeof buffer, "%.1f%%", 100 * part);
   return buffer;
 }
 
+std::string EntitledText(const api::ShareDevice& device) {
+  return device.active ? PercentText(device.entitled) : "-";
+}
+
+namespace {
+
 // "1 GiB / 4 GiB (512 MiB)": used, limit, and what of the used no allocation asked for; "~": that
-// is estimated. "request 2 GiB": so much of the limit is set aside, not all. After `prorata
+// is estimated. "request 2 GiB": so much of the limit is guaranteed, not all. After `prorata
 // update`, or by overhead alone, the use may be above the limit: then nothing more is given. Far
 // above it by what prorata did not give: "BYPASS?". "waits 12 s": an allocation waits for memory of
 // the device since so long.
@@ -59,8 +65,8 @@ std::string Memory(const api::ShareDevice& device) {
               : "");
 }
 
-// "12 GiB", "8 GiB (limits 24 GiB)": what is set aside, and where that is less the limits;
-// "0 B (limits 20 GiB, up to 1.5x)": of shares that have nothing set aside, so many times the GPU.
+// "12 GiB", "8 GiB (limits 24 GiB)": the requests, and where they are less the limits;
+// "0 B (limits 20 GiB, up to 1.5x)": of shares that are guaranteed nothing, so many times the GPU.
 std::string Promised(const api::DeviceStatus& device) {
   std::string more;
   if (device.limit_bytes > device.promised_bytes) {
@@ -73,9 +79,9 @@ std::string Promised(const api::DeviceStatus& device) {
   return FormatBytes(device.promised_bytes) + (more.empty() ? "" : " (" + more + ")");
 }
 
-// "0.25-1", and what else is not as with everybody: "0.25-1 priority 10 gang".
+// "25%-100%", and what else is not as with everybody: "25%-100% priority 10 gang".
 std::string Compute(const api::ShareStatus& share, const api::ShareDevice& device) {
-  return FormatFraction(device.compute_request) + "-" + FormatFraction(device.compute_limit) +
+  return FormatPercent(device.compute_request) + "-" + FormatPercent(device.compute_limit) +
          (device.priority != 0 ? " priority " + std::to_string(device.priority) : "") +
          (share.runs_as_gang ? " gang" : "");
 }
@@ -170,7 +176,7 @@ std::string ShareTable(const std::vector<api::ShareStatus>& shares) {
         rows.push_back({name, std::to_string(device.index), "exclusive", "all", "-", "-", "-"});
       } else {
         rows.push_back({name, std::to_string(device.index), Memory(device), Compute(share, device),
-                        Percent(device.achieved), Percent(device.entitled), Members(share)});
+                        PercentText(device.achieved), EntitledText(device), Members(share)});
       }
       if (containers) rows.back().push_back(share.container ? share.container->name : "-");
     }
@@ -190,7 +196,7 @@ std::string WaitingTable(const std::vector<api::WaitingShare>& line) {
                     waiting.exclusive      ? "all"
                     : waiting.memory_bytes ? FormatBytes(*waiting.memory_bytes)
                                            : "-",
-                    waiting.exclusive ? "all" : FormatFraction(waiting.compute_request),
+                    waiting.exclusive ? "all" : FormatPercent(waiting.compute_request),
                     std::to_string(waiting.waited_ms / 1000) + " s", std::to_string(waiting.pid),
                     waiting.why});
   }
@@ -204,11 +210,12 @@ std::string DeviceTable(const std::vector<api::DeviceStatus>& devices) {
                             "GPU TIME", "TIME OF OTHERS", "SHARES", "UUID"}};
   if (lends) rows.front().insert(rows.front().begin() + kAfterPromised, "BORROWED");
   for (const api::DeviceStatus& device : devices) {
-    rows.push_back({std::to_string(device.index), device.name, FormatBytes(device.total_bytes),
+    rows.push_back({std::to_string(device.index), device.name,
+                    FormatBytes(device.used_bytes) + " / " + FormatBytes(device.total_bytes),
                     Promised(device), FormatBytes(device.foreign_bytes),
-                    FormatFraction(device.promised_request), Percent(device.busy),
-                    device.others ? Percent(*device.others) : "-", std::to_string(device.shares),
-                    device.uuid});
+                    FormatPercent(device.promised_request), PercentText(device.busy),
+                    device.others ? PercentText(*device.others) : "-",
+                    std::to_string(device.shares), device.uuid});
     if (lends) {
       rows.back().insert(rows.back().begin() + kAfterPromised, FormatBytes(device.borrowed_bytes));
     }
@@ -219,7 +226,8 @@ std::string DeviceTable(const std::vector<api::DeviceStatus>& devices) {
   std::string note;
   if (silent_ms > 0) {
     note = "The driver (NVML) has not answered for " + std::to_string(silent_ms / 1000) +
-           " s: the figures of OTHERS are as old. See the kernel's log (dmesg) for its errors.\n";
+           " s: the figures of MEMORY and OTHERS are as old. See the kernel's log (dmesg) for its "
+           "errors.\n";
   }
   return FormatRows(rows) + LinkTable(devices) + note;
 }

@@ -17,4 +17,9 @@ std::string DeviceTable(const std::vector<api::DeviceStatus>& devices);
 // Such columns of any rows, all of the same length, the first the header.
 std::string FormatRows(const std::vector<std::vector<std::string>>& rows);
 
+// "12.5%"; "?" for what is no part at all (an agent's answer is not trusted).
+std::string PercentText(double part);
+// What the share is entitled to on the device; "-" while it wants none of its time.
+std::string EntitledText(const api::ShareDevice& device);
+
 }  // namespace prorata::cli

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/bytes.h"
+#include "cli/container_commands.h"
 
 namespace prorata::cli {
 namespace {
@@ -39,12 +40,46 @@ TEST(TablesTest, HowGpusReachEachOther) {
   EXPECT_EQ(DeviceTable(devices).find("LINKS"), std::string::npos);
 }
 
+TEST(TablesTest, PartsOfAGpusTimeArePercentsEverywhere) {
+  api::ShareStatus share;
+  share.name = "train";
+  api::ShareDevice& device = share.devices.emplace_back();
+  device.compute_request = {250'000};
+  device.compute_limit = {500'000};
+  device.achieved = 0.25;
+  device.entitled = 0.5;
+  api::DeviceStatus gpu;
+  gpu.promised_request = {250'000};
+  gpu.others = 0.1;
+  api::WaitingShare waiting;
+  waiting.compute_request = {250'000};
+  for (const std::string& table : {ShareTable({share}), DeviceTable({gpu}), WaitingTable({waiting}),
+                                   InspectText(share, false)}) {
+    EXPECT_NE(table.find("25%"), std::string::npos) << table;
+    EXPECT_EQ(table.find("0.25"), std::string::npos) << table;
+    EXPECT_EQ(table.find("0.5"), std::string::npos) << table;
+  }
+}
+
+TEST(TablesTest, WhoWantsNothingIsEntitledToNothing) {
+  std::vector<api::ShareStatus> shares(2);
+  for (api::ShareStatus& share : shares) share.devices.emplace_back();
+  shares[0].devices[0].entitled = 1;
+  shares[1].devices[0].entitled = 0.45;  // if it wanted the device
+  shares[1].devices[0].active = false;
+  const std::string table = ShareTable(shares);
+  EXPECT_NE(table.find("100.0%"), std::string::npos) << table;
+  EXPECT_EQ(table.find("45"), std::string::npos) << table;
+  EXPECT_NE(InspectText(shares[1], false).find("entitled -\n"), std::string::npos);
+}
+
 TEST(TablesTest, WhatOthersHaveAndTakeOfADevice) {
   api::DeviceStatus device;
   device.name = "X";
   device.uuid = "GPU-1";
   device.total_bytes = 16 * kGiB;
   device.promised_bytes = 4 * kGiB;
+  device.used_bytes = 5 * kGiB;
   device.foreign_bytes = 2 * kGiB;
   device.promised_request = {300'000};
   device.shares = 1;
@@ -52,9 +87,10 @@ TEST(TablesTest, WhatOthersHaveAndTakeOfADevice) {
   device.others = 0.333;
   EXPECT_EQ(
       DeviceTable({device}),
-      "GPU  NAME  MEMORY  PROMISED  OTHERS  COMPUTE PROMISED  GPU TIME  TIME OF OTHERS  SHARES  "
-      "UUID\n"
-      "0    X     16 GiB  4 GiB     2 GiB   0.3               41.2%     33.3%           1       "
+      "GPU  NAME  MEMORY          PROMISED  OTHERS  COMPUTE PROMISED  GPU TIME  TIME OF OTHERS  "
+      "SHARES  UUID\n"
+      "0    X     5 GiB / 16 GiB  4 GiB     2 GiB   30%               41.2%     33.3%           "
+      "1       "
       "GPU-1\n");
   device.others.reset();
   EXPECT_NE(DeviceTable({device}).find("  41.2%     -               1  "), std::string::npos);
@@ -73,8 +109,8 @@ TEST(TablesTest, AShare) {
   device.entitled = 0.5;
   for (int64_t pid = 100; pid < 110; ++pid) share.members.push_back({pid, "x", 0, 0});
   EXPECT_EQ(ShareTable({share}),
-            "NAME   GPU  MEMORY                   COMPUTE  GPU TIME  ENTITLED  MEMBERS\n"
-            "train  0    3 GiB / 4 GiB (512 MiB)  0.25-1   25.1%     50.0%     "
+            "NAME   GPU  MEMORY                   COMPUTE   GPU TIME  ENTITLED  MEMBERS\n"
+            "train  0    3 GiB / 4 GiB (512 MiB)  25%-100%  25.1%     50.0%     "
             "100,101,102,103,104,105,106,107+2\n");
   device.memory_waits = 1;
   device.memory_waiting_ns = 12'900'000'000;
@@ -84,7 +120,7 @@ TEST(TablesTest, AShare) {
             std::string::npos);
   device.priority = -5;
   share.runs_as_gang = true;
-  EXPECT_NE(ShareTable({share}).find("  0.25-1 priority -5 gang  "), std::string::npos);
+  EXPECT_NE(ShareTable({share}).find("  25%-100% priority -5 gang  "), std::string::npos);
 }
 
 TEST(TablesTest, WhatTheAuditFoundIsMarkedAndExplained) {

@@ -6,6 +6,7 @@
 
 #include <clocale>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #define NCURSES_NOMACROS  // its functions, not macros named erase, move and the like
@@ -72,7 +73,9 @@ Terminal::Terminal(std::unique_ptr<Handle> handle)
   ::keypad(stdscr, TRUE);
   ::nodelay(stdscr, TRUE);
   ::set_escdelay(kEscapeDelayMs);
-  if (!::has_colors()) return;
+  // https://no-color.org: set, and not empty.
+  const char* no_color = std::getenv("NO_COLOR");
+  if (!::has_colors() || (no_color != nullptr && *no_color != '\0')) return;
   handle_->colors = ::start_color() == OK && ::use_default_colors() == OK;
   ::init_pair(kGoodPair, COLOR_GREEN, -1);
   ::init_pair(kWarnPair, COLOR_YELLOW, -1);

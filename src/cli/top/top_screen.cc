@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cli/text/tables.h"
 #include "cli/top/top_bars.h"
 
 namespace prorata::cli {
@@ -12,6 +13,7 @@ using api::DeviceStatus;
 using api::ShareDevice;
 
 constexpr size_t kGap = 2;  // between columns
+constexpr size_t kWhyMin = 8;
 constexpr size_t kTroubleLinesMax = 3;
 constexpr size_t kFooterFrom = 6;   // windows of so many lines have a footer
 constexpr size_t kSpacesFrom = 12;  // and of so many, empty lines
@@ -48,7 +50,7 @@ std::string Text(Column::Id id, const TopRow& row) {
     case Column::kTime:
       return PercentText(on.achieved);
     case Column::kEntitled:
-      return PercentText(on.entitled);
+      return EntitledText(on);
     case Column::kLimit:
       return PercentText(on.compute_limit.value());
     case Column::kMemory:
@@ -119,6 +121,10 @@ std::vector<Column> ChooseColumns(const std::vector<TopRow>& rows, bool several_
   for (const Column::Id id : importance) {
     Column& column = columns[id];
     const size_t gap = left == width ? 0 : kGap;
+    // Half of a reason says more than a whole limit: it is cut before anything takes its place.
+    if (id == kWhy && left > gap) {
+      column.least = std::clamp(left - gap, std::min(column.least, kWhyMin), column.least);
+    }
     if (column.least + gap > left) {
       if (left == width) column.columns = std::exchange(left, 0);  // the first is there in any case
       continue;
@@ -169,8 +175,8 @@ Line RowLine(const std::vector<Column>& columns, const TopRow& row, bool utf8) {
     if (column.columns == 0) continue;
     if (!line.empty()) line.push_back({std::string(kGap, ' ')});
     if (column.id == Column::kBar) {
-      Add(&line, Bar({on.achieved, on.entitled, on.compute_limit.value()}, column.columns,
-                     Style::kGood, utf8));
+      Add(&line, Bar({on.achieved, on.active ? on.entitled : -1, on.compute_limit.value()},
+                     column.columns, Style::kGood, utf8));
     } else if (column.id == Column::kMemoryBar) {
       const bool borrows = on.memory_request_bytes < on.memory_limit_bytes;
       const double request = PartOf(on.memory_request_bytes, on.memory_limit_bytes);
@@ -304,15 +310,17 @@ constexpr const char* kHelp[] = {
     "",
     "TIME      the part of the last second in which the share had the GPU; in the bar",
     "          the line is what it is entitled to, and beyond its limit is shaded",
+    "ENTITLED  the part that it is due now, among the shares that want some; -: none",
+    "LIMIT     the most of the GPU's time that it may take",
     "WAITED    the part in which its launches were held back",
-    "WHY       runs                     nothing slows it",
-    "          at its limit 60%         its own limit held it back for so long",
-    "          waits for its turn 40%   others had the GPU for so long",
-    "          idle 90%                 the program itself asked for nothing",
-    "          suspended for memory     an allocation waits until the GPU has room",
-    "          cannot be held           what it runs does not end when it is called back",
-    "          over its memory limit    it holds more than it may, and gets no more",
-    "          no program runs          nobody is there",
+    "WHY       runs                        nothing slows it",
+    "          at its limit 60%            its own limit held it back for so long",
+    "          waits for other shares 40%  they had the GPU for so long",
+    "          idle 90%                    the program itself asked for nothing",
+    "          suspended for memory        an allocation waits until the GPU has room",
+    "          cannot be preempted         what it runs does not end when others need the GPU",
+    "          over its memory limit       it holds more than it may, and gets no more",
+    "          no program runs             the share has no processes",
 };
 
 Screen HelpScreen(size_t width, size_t height) {

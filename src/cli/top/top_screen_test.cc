@@ -145,7 +145,7 @@ TEST(LayOutTest, AWideWindowShowsEverything) {
   for (const char* shown :
        {"by time, every 1s  12:03:04\n", "GPU 0 [", " 73.0%  memory [", "4 GiB / 16 GiB",
         "Simulated GPU", "NAME", "GPU TIME", "ENTITLED", "LIMIT", "MEMORY", "WAITED", "PROGRAMS",
-        "WHY", "share0", "100.0%", "1 GiB / 4 GiB", "40.0%", "waits for its turn 40%",
+        "WHY", "share0", "100.0%", "1 GiB / 4 GiB", "40.0%", "waits for other shares 40%",
         "\nq quit  s sort"}) {
     EXPECT_NE(text.find(shown), std::string::npos) << shown << " is not in\n" << text;
   }
@@ -163,8 +163,25 @@ TEST(LayOutTest, ANarrowWindowShowsWhatMattersMost) {
   const Screen narrow = LayOut(scene, 40, 24);
   EXPECT_TRUE(Shows(narrow, "share0  100.0%  over its memory limit")) << TextOf(narrow);
   EXPECT_FALSE(Shows(narrow, "ENTITLED"));
+  // Also with long names and a long reason: it is cut, and nothing takes its place.
+  scene.snapshot.shares[0].name = "a-long-name-of-a-share";
+  scene.snapshot.shares[0].devices[0].throttle_reasons = {ThrottleReason::kNonPreemptible};
+  for (const size_t gpus : {1, 2}) {
+    scene.snapshot.devices.resize(gpus);
+    const Screen forty = LayOut(scene, 40, 24);
+    EXPECT_TRUE(Shows(forty, "WHY")) << TextOf(forty);
+    EXPECT_TRUE(Shows(forty, "cannot be ")) << TextOf(forty);
+    EXPECT_FALSE(Shows(forty, "LIMIT")) << TextOf(forty);
+  }
   const Screen slit = LayOut(scene, 4, 24);
-  EXPECT_TRUE(Shows(slit, "sha~")) << TextOf(slit);
+  EXPECT_TRUE(Shows(slit, "a-l~")) << TextOf(slit);
+}
+
+TEST(LayOutTest, WhoWantsNothingIsEntitledToNothing) {
+  TopScene scene = Scene(1);
+  EXPECT_TRUE(Shows(LayOut(scene, 120, 24), "50.0%"));
+  scene.snapshot.shares[0].devices[0].active = false;
+  EXPECT_FALSE(Shows(LayOut(scene, 120, 24), "50.0%"));
 }
 
 TEST(LayOutTest, WithSeveralGpusTheRowSaysWhich) {
@@ -239,7 +256,7 @@ TEST(LayOutTest, Help) {
   TopScene scene = Scene(1);
   scene.view.help = true;
   const Screen screen = LayOut(scene, 100, 40);
-  for (const char* shown : {"quit", "sort by", "waits for its turn", "cannot be held"}) {
+  for (const char* shown : {"quit", "sort by", "waits for other shares", "cannot be preempted"}) {
     EXPECT_TRUE(Shows(screen, shown)) << shown;
   }
 }

@@ -24,7 +24,7 @@ double Weight(const ShareDevice& on, TopSort sort) {
     case TopSort::kTime:
       return on.achieved;
     case TopSort::kEntitled:
-      return on.entitled;
+      return on.active ? on.entitled : 0;
     case TopSort::kMemory:
       return static_cast<double>(on.used_bytes);
     case TopSort::kWaiting:
@@ -52,14 +52,14 @@ std::string WordsOf(ThrottleReason reason, const ShareDevice& on) {
     case ThrottleReason::kNoProgram:
       return "no program runs";
     case ThrottleReason::kNonPreemptible:
-      return on.persistent_kernels > 0 ? "cannot be held: a persistent kernel"
-                                       : "cannot be held: what it runs does not end";
+      return on.persistent_kernels > 0 ? "cannot be preempted: a persistent kernel"
+                                       : "cannot be preempted: its kernels do not end";
     case ThrottleReason::kWaitsForMemory:
       return "suspended for memory " + std::to_string(on.memory_waiting_ns / kNsPerS) + " s";
     case ThrottleReason::kAtLimit:
       return "at its limit " + WholePercent(on.at_limit_part);
     case ThrottleReason::kWaitsForTurn:
-      return "waits for its turn " + WholePercent(on.waiting_part);
+      return "waits for other shares " + WholePercent(on.waiting_part);
     case ThrottleReason::kIdle:
       return "idle " + WholePercent(1 - on.achieved - HeldBack(on));
     case ThrottleReason::kOverMemoryLimit:
@@ -199,13 +199,6 @@ std::string WhyWords(const ShareDevice& on) {
   return words.empty() ? "runs" : words;
 }
 
-std::string PercentText(double part) {
-  if (!std::isfinite(part) || part < 0 || part > 9.99) return "?";
-  char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%.1f%%", 100 * part);
-  return buffer;
-}
-
 std::string NameText(const api::ShareStatus& share) {
   return share.name + (share.ended ? " (ending)" : "");
 }
@@ -224,7 +217,7 @@ std::string TopTable(const TopSnapshot& snapshot, const TopView& view, const std
   for (const TopRow& row : RowsOf(snapshot, view)) {
     const ShareDevice& on = *row.on;
     rows.push_back({time, NameText(*row.share), std::to_string(on.index), PercentText(on.achieved),
-                    PercentText(on.entitled), PercentText(on.compute_limit.value()),
+                    EntitledText(on), PercentText(on.compute_limit.value()),
                     PercentText(on.waiting_part), PercentText(on.at_limit_part),
                     MemoryText(on.used_bytes, on.memory_limit_bytes), WhyWords(on)});
   }

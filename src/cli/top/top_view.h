@@ -57,10 +57,8 @@ enum class KeyEffect : uint8_t { kNone, kRedraw, kRefresh, kQuit };
 // `rows` there are, of which `page` fit.
 KeyEffect PressKey(int key, size_t rows, size_t page, TopView* view);
 
-// "waits for its turn 49%; over its memory limit"; "runs" where nothing slows it.
+// "waits for other shares 49%; over its memory limit"; "runs" where nothing slows it.
 std::string WhyWords(const api::ShareDevice& on);
-// "12.5%"; also for what is not a part at all (an agent's answer is not trusted).
-std::string PercentText(double part);
 std::string NameText(const api::ShareStatus& share);             // "train", "train (ending)"
 std::string MemoryText(uint64_t used_bytes, uint64_t of_bytes);  // "1 GiB / 4 GiB"
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
+#include "cli/text/tables.h"
 
 namespace prorata::cli {
 namespace {
@@ -104,10 +105,10 @@ TEST(TopViewTest, WordsForEachReason) {
   on.memory_waiting_ns = 12'900'000'000;
   const std::pair<ThrottleReason, const char*> words[] = {
       {ThrottleReason::kNoProgram, "no program runs"},
-      {ThrottleReason::kNonPreemptible, "cannot be held: what it runs does not end"},
+      {ThrottleReason::kNonPreemptible, "cannot be preempted: its kernels do not end"},
       {ThrottleReason::kWaitsForMemory, "suspended for memory 12 s"},
       {ThrottleReason::kAtLimit, "at its limit 60%"},
-      {ThrottleReason::kWaitsForTurn, "waits for its turn 25%"},
+      {ThrottleReason::kWaitsForTurn, "waits for other shares 25%"},
       {ThrottleReason::kIdle, "idle 5%"},
       {ThrottleReason::kOverMemoryLimit, "over its memory limit"},
   };
@@ -117,7 +118,7 @@ TEST(TopViewTest, WordsForEachReason) {
   }
   on.persistent_kernels = 1;
   on.throttle_reasons = {ThrottleReason::kNonPreemptible};
-  EXPECT_EQ(WhyWords(on), "cannot be held: a persistent kernel");
+  EXPECT_EQ(WhyWords(on), "cannot be preempted: a persistent kernel");
   on.throttle_reasons = {ThrottleReason::kAtLimit, ThrottleReason::kOverMemoryLimit};
   EXPECT_EQ(WhyWords(on), "at its limit 60%; over its memory limit");
 }
@@ -144,7 +145,7 @@ TEST(TopViewTest, TheTable) {
       "WHY\n"
       "12:03:04  -           0    70.0%     -         -       -       -         2 GiB / 16 GiB  -\n"
       "12:03:04  b           0    50.0%     0.0%      100.0%  0.0%    0.0%      1 GiB / 4 GiB   "
-      "waits for its turn 0%\n"
+      "waits for other shares 0%\n"
       "12:03:04  a (ending)  0    20.0%     0.0%      100.0%  0.0%    0.0%      1 GiB / 4 GiB   "
       "runs\n");
 }

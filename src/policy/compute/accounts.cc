@@ -318,6 +318,7 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
   ShareState state;
   state.phase = asked->phase;
   state.entitled = EntitledAmong(among).front();
+  state.active = IsActive(*asked);
   state.lag_ns = asked->lag_ns;
   state.charged_ns = asked->charged_ns;
   state.waits = Waits(*asked) || asked->wants_again;

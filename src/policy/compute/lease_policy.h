@@ -48,6 +48,7 @@ class LeasePolicy {
   struct ShareState {
     Phase phase = Phase::kIdle;
     double entitled = 0;  // now, among the active shares (as if it were one)
+    bool active = true;   // it is one of them: it wants the device
     double lag_ns = 0;
     double charged_ns = 0;  // since it was added
     bool waits = false;     // a launch waits for the lease

@@ -1,0 +1,212 @@
+"""The command line as a newcomer reads it: sizes, names, ends of shares, and what cannot be printed."""
+import os
+import re
+import unittest
+
+import pytest
+
+import harness
+from harness import GIB
+
+REFUSED, USAGE = 1, 2
+
+TWO_GPUS = """
+[[devices]]
+memory = "16GiB"
+[[devices]]
+memory = "8GiB"
+"""
+
+pytestmark = pytest.mark.asan_ubsan
+
+
+class NewcomerCase(harness.MachineTestCase):
+    def setUp(self):
+        super().setUp()
+        self.machine.start_agent("--cdi-dir", self.machine.folder / "cdi")
+
+    def prorata(self, *arguments, **options):
+        return self.machine.call([harness.PRORATA, *arguments], **options)
+
+    def good(self, *arguments):
+        status, out, err = self.prorata(*arguments)
+        self.assertEqual((status, err), (0, ""))
+        return out
+
+    def refused(self, *arguments, status=REFUSED):
+        """The one line that says why."""
+        got, out, err = self.prorata(*arguments)
+        self.assertEqual((got, out, err.count("\n")), (status, "", 1), err)
+        return err
+
+    def hold(self, name):
+        """A program that stays on the share, found or made."""
+        load = self.machine.start_load(["--name", name],
+                                       ["--allocate", "64MiB", "--announce", "--hold", "600"])
+        harness.read_event(load, "allocated")
+        return load
+
+    def rows(self, *command):
+        """A table as a list of {column: text}."""
+        header, *lines = self.good(*command).splitlines()
+        starts = [match.start() for match in re.finditer(r"(?<!\S)\S+(?: \S+)*", header)]
+        ends = [*starts[1:], None]
+        return [{header[a:b].strip(): line[a:b].strip() for a, b in zip(starts, ends)}
+                for line in lines]
+
+
+class Sizes(NewcomerCase):
+    def test_a_person_means_the_same(self):
+        for number, size in enumerate(("4G", "4GB", "4g", "4gb", "4Gi", "4GiB", "4 GiB", "4096M",
+                                       "4194304k")):
+            self.good("create", f"s{number}", "-m", size)
+            self.assertEqual(self.machine.share(f"s{number}")["memory_limit_bytes"], 4 * GIB, size)
+            self.good("rm", f"s{number}")
+
+    def test_four_bytes_are_a_slip_of_the_pen(self):
+        for command in (("create", "x", "--memory", "4"), ("run", "-m", "4", "--", "true")):
+            self.assertRegex(self.refused(*command, status=USAGE),
+                             r"'4' is 4 B, .*less than 64 MiB.*for example 4GiB")
+        # A part of the GPU is known to the agent alone.
+        self.assertIn("less than 64 MiB", self.refused("create", "x", "-m", "0.1%"))
+        self.assertEqual(self.machine.ps(), [])
+
+
+class Lists(NewcomerCase):
+    def test_ps_of_some(self):
+        for name in ("a", "b", "c"):
+            self.good("create", name, "-m", "1G")
+        self.assertEqual(self.good("ps", "-q"), "a\nb\nc\n")
+        self.assertEqual(self.good("ps", "-q", "b", "a"), "a\nb\n")
+        self.assertEqual([row["NAME"] for row in self.rows("ps", "c")], ["c"])
+        self.assertNotIn('"a"', self.good("ps", "c", "--json"))
+        self.assertIn("no share named 'nosuch'", self.refused("ps", "a", "nosuch"))
+        waiter = self.machine.start([harness.PRORATA, "create", "late", "-m", "15G", "--wait"])
+        harness.wait_until(lambda: self.good("ps", "-q", "--waiting") == "late\n", what="the wait")
+        self.assertIn("late", self.good("ps", "late"))
+        waiter.kill()
+
+    def test_idle_shares_add_nothing_to_what_is_entitled(self):
+        self.good("create", "idle", "-m", "1G", "--compute", "0.45")
+        self.good("create", "idle2", "-m", "1G", "--compute", "0.3")
+        load = self.machine.start_load(["--name", "busy", "-m", "2G"],
+                                       ["--seconds", "600", "--kernel-us", "1000", "--announce"])
+        harness.read_event(load, "kernels")
+
+        def entitled():
+            return {row["NAME"]: row["ENTITLED"] for row in self.rows("ps")}
+        harness.wait_until(lambda: entitled() == {"busy": "100.0%", "idle": "-", "idle2": "-"},
+                           what="all of it for the busy one")
+        self.assertIn("entitled -", self.good("inspect", "idle"))
+        tops = {row["NAME"]: row["ENTITLED"] for row in self.rows("top", "--once")}
+        self.assertEqual((tops["idle"], tops["busy"]), ("-", "100.0%"))
+
+    def test_gpus_show_memory_in_use_and_percents(self):
+        self.good("create", "x", "-m", "1G", "--compute", "0.25")
+        self.hold("x")
+        row, = self.rows("gpus")
+        self.assertRegex(row["MEMORY"], r"^\S+ [KMG]?i?B / 16 GiB$")
+        harness.wait_until(lambda: not self.rows("gpus")[0]["MEMORY"].startswith("0 B"),
+                           what="memory in use")
+        self.assertEqual(row["COMPUTE PROMISED"], "25%")
+        self.assertEqual(self.rows("ps")[0]["COMPUTE"], "25%-100%")
+
+    def test_events_of_no_share(self):
+        self.assertIn("no share named 'nosuch'", self.refused("events", "--share", "nosuch"))
+        self.assertIn("no share named 'nosuch'",
+                      self.refused("events", "--share", "nosuch", "--no-follow"))
+        self.good("create", "gone", "-m", "1G")
+        self.good("rm", "gone")
+        self.assertIn("the share ended", self.good("events", "--share", "gone", "--no-follow"))
+
+
+class TwoGpus(NewcomerCase):
+    MACHINE_TOML = TWO_GPUS
+
+    def test_all_gpus(self):
+        self.good("create", "both", "--gpus", "all", "-m", "1G,1=2G")
+        on = self.machine.ps()[0]["devices"]
+        self.assertEqual([(d["index"], d["memory_limit_bytes"]) for d in on],
+                         [(0, GIB), (1, 2 * GIB)])
+        status, out, err = self.prorata("run", "--gpus", "all", "-m", "1G", "--", "true")
+        self.assertEqual((status, out, err), (0, "", ""))
+
+
+class Ends(NewcomerCase):
+    def test_rm_refuses_a_share_in_use_and_f_ends_it(self):
+        self.good("create", "train", "-m", "2G")
+        load = self.hold("train")
+        why = self.refused("rm", "train")
+        for part in ("share 'train' is in use by 1 process", f"gpuload, {load.pid}",
+                     "prorata rm -f train"):
+            self.assertIn(part, why)
+        self.assertFalse(self.machine.share("train")["ended"])
+        self.assertIsNone(load.poll())
+        other = self.hold("train")
+        self.good("rm", "-f", "train")
+        self.assertEqual(self.machine.ps(), [])
+        for program in (load, other):
+            self.assertEqual(program.wait(harness.DEADLINE_S), -9)
+
+    def test_rm_ends_each_that_it_can(self):
+        for name in ("a", "b", "c"):
+            self.good("create", name, "-m", "1G")
+        self.hold("b")
+        self.assertIn("'b' is in use", self.refused("rm", "a", "b", "c"))
+        self.assertEqual(self.good("ps", "-q"), "b\n")
+
+    def test_rm_f_ends_a_share_of_run(self):
+        load = self.machine.start_load(["--name", "x", "-m", "1G"],
+                                       ["--allocate", "64MiB", "--announce", "--hold", "600"])
+        harness.read_event(load, "allocated")
+        self.assertIn("is in use", self.refused("rm", "x"))
+        self.good("rm", "-f", "x")
+        self.assertEqual(load.wait(harness.DEADLINE_S), -9)
+
+
+class Output(NewcomerCase):
+    def test_what_cannot_be_written_is_said(self):
+        self.good("create", "x", "-m", "1G")
+        for command in (["--help"], ["help", "run"], ["version"], ["ps"], ["ps", "-q"],
+                        ["ps", "--json"], ["gpus"], ["gpus", "--json"], ["inspect", "x"],
+                        ["inspect", "x", "--json"], ["cdi", "x"], ["cdi", "--volumes", "x"],
+                        ["events", "--no-follow"], ["events", "--all", "--json"], ["top", "--once"],
+                        ["top", "--json"], ["top"], ["debug", "trace"],
+                        ["simulate", "--gpus", "8", "--no-progress"]):
+            with self.subTest(command=command), open("/dev/full", "w") as full:
+                status, _, err = self.prorata(*command, stdout=full)
+                self.assertEqual(status, REFUSED, err)
+                self.assertIn("cannot write", err)
+                self.assertIn("No space left on device", err)
+
+    def drawn(self, **environment):
+        """The bytes that `top` writes to a terminal, up to the first whole screen and its end."""
+        ours, its = os.openpty()
+        process = self.machine.start([harness.PRORATA, "top"],
+                                     {"TERM": "xterm-256color", **environment},
+                                     stdin=its, stdout=its)
+        os.close(its)
+        drawn = b""
+        try:
+            while b"? help" not in drawn:
+                drawn += os.read(ours, 65536)
+            os.write(ours, b"q")
+            while chunk := os.read(ours, 65536):
+                drawn += chunk
+        except OSError:
+            pass  # it has ended
+        finally:
+            os.close(ours)
+        self.assertEqual(process.wait(harness.DEADLINE_S), 0)
+        return drawn
+
+    def test_no_color(self):
+        self.good("create", "x", "-m", "1G")
+        self.hold("x")  # more than half of its memory: the bar has a color
+        for environment, colored in (({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False)):
+            found = re.search(rb"\x1b\[(?:\d+;)*[34][0-7](?:;\d+)*m", self.drawn(**environment))
+            self.assertEqual(found is not None, colored, environment)
+
+
+if __name__ == "__main__":
+    unittest.main()
