@@ -26,7 +26,7 @@ class StartTogether(harness.MachineTestCase):
         program = [sys.executable, PROGRAM]
         command = self.machine.command(["--name", "all"], program) if on_share else program
         environment = {} if on_share else self.machine.bare_environment()
-        members = [self.machine.start(["sh", "-c", f'exec "$@" 3<&{end_read}', "sh", *command],
+        members = [self.machine.start(["bash", "-c", f'exec "$@" 3<&{end_read}', "bash", *command],
                                       environment, stdin=begin_read, pass_fds=(end_read,))
                    for _ in range(MEMBERS)]
         os.close(begin_read)
