@@ -191,17 +191,18 @@ TEST_F(AgentEventsTest, AWrongMessageIsToldOnce) {
 
 TEST_F(AgentEventsTest, AFollowerGetsThemAsTheyCome) {
   const UniqueFd socket = ConnectTo(folder_.path() + "/control");
+  Call(folder_.path(),
+       {{"op", "create_share"}, {"share", {{"name", "b"}, {"memory_bytes", api::kMinShareBytes}}}});
   const std::string request = R"({"op": "events", "follow": true, "since": 0, "share": "b"})";
   SendFrame(socket.get(), kControl, request.data(), request.size());
   auto first = ReceiveFrame(socket.get(), kWaitMs);
   ASSERT_TRUE(first.has_value());
   auto reply = api::EventsFromJson(json::parse(first->body));
   ASSERT_TRUE(reply.has_value());
-  EXPECT_TRUE(reply->events.empty());
+  EXPECT_EQ(reply->events.size(), 1u) << "it was made";
   Call(folder_.path(),
-       {{"op", "create_share"}, {"share", {{"name", "c"}, {"memory_bytes", kMiB}}}});
-  Call(folder_.path(),
-       {{"op", "create_share"}, {"share", {{"name", "b"}, {"memory_bytes", kMiB}}}});
+       {{"op", "create_share"}, {"share", {{"name", "c"}, {"memory_bytes", api::kMinShareBytes}}}});
+  Call(folder_.path(), {{"op", "update_share"}, {"name", "b"}, {"change", {{"weight", 7}}}});
   auto next = ReceiveFrame(socket.get(), kWaitMs);
   ASSERT_TRUE(next.has_value());
   reply = api::EventsFromJson(json::parse(next->body));

@@ -116,9 +116,10 @@ constexpr const char* kEventsFooter =
     "  prorata events --all --no-follow      the last thousand or so, and no more\n"
     "  prorata events --json --share nightly | jq -r 'select(.event == \"refusal\") | .pid'\n\n"
     "A line for each event: time, share (-: none), what happened. With --json an object for each;\n"
-    "docs/reference/events.md explains its fields. Sequence numbers begin with 1 when an agent "
-    "starts. Exit\n"
-    "status: 0, all was printed, or Ctrl-C; 1, refused, or no such share; 3, the agent ended.";
+    "docs/reference/events.md explains its fields. Sequence numbers begin with 1 when an agent\n"
+    "starts. Exit status: 0, all was printed, or Ctrl-C; 1, refused, or no such share; 3, the "
+    "agent\n"
+    "ended.";
 
 ParseOutcome UsageError(const std::string& message) {
   ParseOutcome outcome;
