@@ -18,7 +18,7 @@ help:
 	@echo 'make everything  the same with tests and benchmarks, for make gpu-check and those who change prorata'
 	@echo 'make simulate    scenarios and random worlds in one process, on a virtual clock'
 	@echo 'make bench       what the client library adds to each driver call; what programs get of a GPU, with and without prorata'
-	@echo 'make placement   ten placement policies on a public trace: writes docs/PLACEMENT.md, docs/placement.svg'
+	@echo 'make placement   ten placement policies on a public trace: writes docs/reports/placement.md, docs/reports/placement.svg'
 	@echo 'make gpu-check   on a machine with an NVIDIA driver, from a build carried there'
 	@echo 'make soak        kill at random for MINUTES=5 (SEED=n repeats one): processes, programs, agents'
 	@echo 'make stress      64 threads in 8 processes of one share, every allocator: never above the limit'
@@ -40,6 +40,7 @@ build: setup $(CMAKE_STAMP)
 	@cmake --build --preset release --target programs -- -j$(JOBS)
 
 everything: setup $(CMAKE_STAMP)
+	@scripts/setup.sh pytest $(BUILD)
 	@cmake --build --preset release -- -j$(JOBS)
 	@git describe --always --dirty --abbrev=40 >$(BUILD)/commit 2>/dev/null || rm -f $(BUILD)/commit
 
@@ -48,7 +49,7 @@ test-zoo: everything
 	@scripts/setup.sh cuda-venv $(BUILD)
 	@scripts/setup.sh zoo $(BUILD) $(or $(ZOO),all)
 	@tests/zoo/run.py --build $(BUILD) --tier $(or $(ZOO),all)
-	@PRORATA_TEST_ZOO=$(or $(ZOO),all) ctest --test-dir $(BUILD) -R '^container_pytorch' --output-on-failure
+	@PRORATA_TEST_ZOO=$(or $(ZOO),all) scripts/run_tests.py --build $(BUILD) -- tests/containers/test_pytorch.py
 
 # In full length; `make test` runs shortened ones. Ends with 77 where the machine was too noisy.
 scenarios: everything
@@ -74,6 +75,7 @@ simulate: setup $(CMAKE_STAMP)
 	@$(BUILD)/bin/simulation --table $(sort $(wildcard tests/scenarios/*.toml tests/scenarios/unmet/*.toml))
 
 bench: everything
+	@scripts/setup.sh plots
 	@scripts/bench.py --build $(BUILD)
 
 # Ten runs of each policy; exit status 1 where a target is missed.
@@ -88,8 +90,8 @@ gpu-check:
 # Four times SECONDS_EACH: all allocators at once; the same with processes, and with agents, killed;
 # and two shares that were promised more than there is.
 stress: everything
-	@PRORATA_BUILD_DIR=$(BUILD) PRORATA_STRESS_SECONDS=$(or $(SECONDS_EACH),60) $(if $(SEED),PRORATA_TEST_SEED=$(SEED)) \
-		PYTHONPATH=tests python3 -m unittest -v tests/stress/test_stress.py tests/stress/test_overcommit.py
+	@PRORATA_STRESS_SECONDS=$(or $(SECONDS_EACH),60) $(if $(SEED),PRORATA_TEST_SEED=$(SEED)) \
+		scripts/run_tests.py --build $(BUILD) -- -v -s tests/stress/test_stress.py tests/stress/test_overcommit.py
 
 soak: everything
 	@PRORATA_BUILD_DIR=$(BUILD) tests/soak/soak.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
@@ -103,12 +105,13 @@ format:
 check:
 	@scripts/setup.sh lint
 	@scripts/setup.sh ruff $(BUILD)
-	@scripts/lint.py --all --build $(BUILD)
+	@scripts/lint.py --all $(if $(ALL),--each) --build $(BUILD)
 
 layers:
 	@scripts/lint.py --layers --build $(BUILD)
 
 asan-ubsan tsan: setup
+	@scripts/setup.sh pytest $(BUILD)
 	cmake --preset $@
 	cmake --build --preset $@ -- -j$(JOBS)
 	@scripts/run_tests.py --build $(BUILD)/$@ --label $@

@@ -52,8 +52,8 @@ if(PRORATA_FUZZ)
 endif()
 
 # Most of a source's compile time goes to the standard library's and GoogleTest's headers: they are
-# compiled once per kind of target. A source still includes what it uses: clang-tidy and the fuzzers'
-# build see product sources without these (scripts/lint.py). The client library has none, nor may <iostream> be
+# compiled once per kind of target. A source still includes what it uses: `make check ALL=1` and the
+# fuzzers' build see product sources without these (scripts/lint.py). The client library has none, nor may <iostream> be
 # here: it would start the streams in every program.
 option(PRORATA_PRECOMPILE "Compile the headers that most sources include once" ON)
 set(prorata_common_headers
@@ -162,50 +162,4 @@ function(prorata_fuzzer name)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} prorata_sanitize prorata_warnings)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   add_dependencies(fuzzers ${name})
-endfunction()
-
-# Tests load the simulated NVML into Python (tests/harness.py), and a sanitizer's library must have
-# been there before what needs it; programs that a test starts do not get it (harness.Machine).
-# Python itself, not a shell script around it: bash does not start with TSan.
-find_package(Python3 REQUIRED COMPONENTS Interpreter)
-execute_process(COMMAND ${Python3_EXECUTABLE} -c "import sys; print(sys.executable)"
-  OUTPUT_VARIABLE prorata_python OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-set(prorata_python_environment "PRORATA_BUILD_DIR=${CMAKE_BINARY_DIR}")
-if(PRORATA_SANITIZE MATCHES "address|thread")
-  string(SUBSTRING ${CMAKE_MATCH_0} 0 1 library)  # libasan, libtsan
-  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=lib${library}san.so
-    OUTPUT_VARIABLE library OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-  list(APPEND prorata_python_environment LD_PRELOAD=${library} ASAN_OPTIONS=detect_leaks=0)
-endif()
-
-# prorata_python_test(NAME FILE test_x.py [LABELS ...] [TIMEOUT s]): every TestCase method of a
-# unittest file becomes a test of ctest (listed when CMake configures); skipped ones say why.
-# The labels asan-ubsan and tsan: it runs under that sanitizer too, but for the methods named after
-# UNSANITIZED (neither) and NO_TSAN (CONTRIBUTING.md says why).
-function(prorata_python_test name)
-  cmake_parse_arguments(arg "SERIAL" "FILE;TIMEOUT" "LABELS;UNSANITIZED;NO_TSAN" ${ARGN})
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT ${prorata_test_timeout_s})
-  endif()
-  cmake_path(ABSOLUTE_PATH arg_FILE BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${arg_FILE})
-  execute_process(
-    COMMAND ${prorata_python} ${CMAKE_SOURCE_DIR}/tests/run_one.py --list ${arg_FILE}
-    OUTPUT_VARIABLE methods OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-  string(REPLACE "\n" ";" methods "${methods}")
-  foreach(method IN LISTS methods)
-    add_test(NAME ${name}.${method}
-      COMMAND ${prorata_python} ${CMAKE_SOURCE_DIR}/tests/run_one.py ${arg_FILE} ${method})
-    set(labels ${arg_LABELS})
-    if(method IN_LIST arg_UNSANITIZED)
-      list(REMOVE_ITEM labels asan-ubsan tsan)
-    elseif(method IN_LIST arg_NO_TSAN)
-      list(REMOVE_ITEM labels tsan)
-    endif()
-    set_tests_properties(${name}.${method} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${labels}"
-      SKIP_RETURN_CODE 77 ENVIRONMENT "${prorata_python_environment}")
-    if(arg_SERIAL)
-      set_tests_properties(${name}.${method} PROPERTIES RUN_SERIAL TRUE)
-    endif()
-  endforeach()
 endfunction()

@@ -1,4 +1,4 @@
-"""docs/MEMORY.md from spec/cuda_memory.toml: what each function does to a share's memory."""
+"""docs/reference/memory.md from spec/cuda_memory.toml: what each function does to a share's memory."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""docs/NVML.md and generated/nvml_hidden.inc from spec/nvml_answers.toml: what NVML tells on a share."""
+"""docs/reference/nvml.md and generated/nvml_hidden.inc from spec/nvml_answers.toml: what NVML shows on a share."""
 
 import tomllib
 
@@ -52,17 +52,16 @@ def generate(nvml, text=None):
     count = {kind: sum(len(e["functions"]) for e in entries if e["answer"] == kind)
              for kind in ANSWERS}
     lines = [
-        "# What NVML tells on a share", "",
+        "# What NVML shows on a share", "",
         "Every function of NVML has an answer here; all versions of a function (`_v2`) have the same.",
         f"{count['share']} **show the share**; {count['hidden']} are **hidden**: they answer",
-        "`NVML_ERROR_NOT_SUPPORTED`, for they would tell of others and mean nothing for a share;",
+        "`NVML_ERROR_NOT_SUPPORTED`, since they concern others and mean nothing for a share;",
         f"{count['device'] + count['control']} are **passed through**: they are about the device itself "
         "or the library, or they set", "something, which is left to the driver's permissions.", "",
         "Memory, process lists and `cuMemGetInfo` are read from the same words, the members' own, so",
-        "they agree at any moment: each call reads each word once, the total is always the limit, and",
-        "while nothing changes all answers are the same, in every process on the share. A member's",
-        "memory that cannot be looked at (no agent, and it joined since) counts by its grant. Outside",
-        "a share nothing differs from the driver's own library.",
+        "they agree at any moment ([why](../design/decisions/one-view.md)). The total is always the limit.",
+        "A member's memory that cannot be read (no agent, and it joined since) counts by its grant.",
+        "Outside a share nothing differs from the driver's own library.",
     ]
     for title, section in sections.items():
         lines += ["", f"## {title}", "", "| functions | answer | what, and why |", "|---|---|---|"]

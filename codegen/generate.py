@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Writes generated/, docs/MEMORY.md and docs/NVML.md from spec/.
+"""Writes generated/, docs/reference/memory.md and docs/reference/nvml.md from spec/.
 
-    python3 codegen/generate.py           write every file
-    python3 codegen/generate.py --check   fail, naming the stale files
+    python3 codegen/generate.py               write every file
+    python3 codegen/generate.py --check       fail, naming the stale files
+    python3 codegen/generate.py --build DIR   write what only the build needs, assembly and export
+                                              maps, to DIR
 """
 
 import sys
@@ -22,12 +24,13 @@ from model import ROOT, load
 from overlay import SpecError
 
 OUT = ROOT / "generated"
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" / "reference"
 
 
 # How each kind of file opens and closes a comment.
 COMMENTS = {".h": ("//", ""), ".inc": ("//", ""), ".S": ("#", ""), ".map": ("/*", " */"),
             ".md": ("<!--", " -->")}
+BUILD_ONLY = (".S", ".map")
 CUDA_NOT_SUPPORTED = 801
 NVML_NOT_SUPPORTED = 3
 
@@ -38,7 +41,7 @@ def banner(name, generator):
 
 
 def outputs():
-    """Every file of generated/: name -> text."""
+    """Every file that the sources and the build need: name -> text."""
     cuda, nvml = load("cuda"), load("nvml")
     plan = [
         ("cuda_abi.h", gen_abi, gen_abi.generate(cuda)),
@@ -64,11 +67,25 @@ def outputs():
             for name, module, lines in plan}
 
 
+def committed():
+    """The files of generated/: what sources include, so that a reader and an editor find it."""
+    return {name: text for name, text in outputs().items() if not name.endswith(BUILD_ONLY)}
+
+
+def write_build_only(folder):
+    """Leaves a file alone that would not change: nothing is built anew for it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in outputs().items():
+        path = folder / name
+        if name.endswith(BUILD_ONLY) and not (path.exists() and path.read_text() == text):
+            path.write_text(text)
+
+
 def documents():
-    """Every generated file of docs/: name -> text."""
+    """Every generated file of docs/reference/: name -> text."""
     papers = {}
-    for name, module, library in (("MEMORY.md", gen_memory, "cuda"),
-                                  ("NVML.md", gen_nvml_answers, "nvml")):
+    for name, module, library in (("memory.md", gen_memory, "cuda"),
+                                  ("nvml.md", gen_nvml_answers, "nvml")):
         title, *lines = module.generate(load(library))
         papers[name] = "\n".join([title, "", banner(name, module.__name__).rstrip(), *lines]) + "\n"
     return papers
@@ -87,14 +104,16 @@ def stale_documents(files):
 
 def main():
     try:
-        files, papers = outputs(), documents()
+        if len(sys.argv) == 3 and sys.argv[1] == "--build":
+            return write_build_only(Path(sys.argv[2]))
+        files, papers = committed(), documents()
     except SpecError as error:
         sys.exit(f"spec: {error}")
     if sys.argv[1:] == ["--check"]:
         if names := stale(files):
             sys.exit("stale in generated/, run codegen/generate.py: " + ", ".join(names))
         if names := stale_documents(papers):
-            sys.exit("stale in docs/, run codegen/generate.py: " + ", ".join(names))
+            sys.exit("stale in docs/reference/, run codegen/generate.py: " + ", ".join(names))
         return
     if sys.argv[1:]:
         sys.exit(__doc__)

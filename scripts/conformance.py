@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The conformance suite as Python sees it: its rules, what breaks them, how it is run.
 
-conformance.py --build BUILD            writes docs/CONFORMANCE.md
+conformance.py --build BUILD            writes docs/reference/conformance.md
 conformance.py --build BUILD --check    exit 1 if it is not what the suite and mutations.toml say
 """
 import argparse
@@ -19,7 +19,7 @@ import tempfile
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs" / "CONFORMANCE.md"
+DOCUMENT = ROOT / "docs" / "reference" / "conformance.md"
 MUTATIONS = ROOT / "tests" / "conformance" / "mutations.toml"
 RULES_HEADER = ROOT / "src" / "simgpu" / "core" / "rules.h"
 SILENCE_S = 300  # of a test that says nothing for so long: it hangs

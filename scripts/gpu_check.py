@@ -6,9 +6,9 @@ compiler. Steps, each with its own file bench/results/DEVICE-DATE-STEP.json:
 
   facts   build/bin/gpu-facts: what the device and its driver do
   tests   the tests labelled "gpu", on this driver in place of the simulated GPU
-  limits  the tests labelled "limits": what each function may take of a share (docs/MEMORY.md)
+  limits  the tests labelled "limits": what each function may take of a share (docs/reference/memory.md)
   conformance  build/tests/conformance_suite: every rule of the driver that the simulated GPU is held
-          to, and that does not hold here (docs/CONFORMANCE.md)
+          to, and that does not hold here (docs/reference/conformance.md)
   demo    scripts/demo.py
   micro   build/bin/micro: what the client library adds to a call on this host (its driver is one
           that does nothing: the difference is what counts, and it needs no GPU)
@@ -32,12 +32,13 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import conformance  # pylint: disable=wrong-import-position
-import ctest_files  # pylint: disable=wrong-import-position
+import run_tests  # pylint: disable=wrong-import-position
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 NO_DRIVER = 77
 SKIPPED = 77
+TESTS_TIMEOUT_S = 3600  # of all tests of a step; each has its own (pytest.ini)
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib", "/usr/local/nvidia/lib64",
            "/usr/local/nvidia/lib", "/usr/lib/aarch64-linux-gnu")
@@ -180,27 +181,32 @@ class Check:
         return self.labelled("limits")
 
     def labelled(self, label):
-        chosen = [test for test in ctest_files.read_tests(self.build, ROOT) if label in test.labels]
-        if not chosen:
-            return f"skipped: the build has no test labelled {label}", {}
+        # Of the build's own pytest only the packages, which are Python alone: its interpreter stayed
+        # where it was made.
+        packages = sorted(self.build.glob("venv-pytest/lib/python3*/site-packages"))
+        if not packages:
+            return f"skipped: {self.build}/venv-pytest is not there; run `make everything`", {}
         result = {"passed": [], "failed": {}, "skipped": {}, "errors": []}
-        for test in chosen:
-            code, out, err = self.run(test.command, test.timeout_s, test.environment, test.folder)
-            lines = (out + err).strip().splitlines()
-            # GoogleTest exits with 0 when it skips.
-            if code == 0 and "[  SKIPPED ]" not in out:
-                verdict = "passed"
-                result["passed"].append(test.name)
-            elif code in (0, test.skip_code):
-                verdict = "skipped"
-                why = (line for line in lines if "SKIPPED" in line)
-                result["skipped"][test.name] = next(why, "no reason given")
-            else:
-                verdict = "FAILED"
-                result["failed"][test.name] = lines[-30:]
-                result["errors"].append(test.name)
-            print(f"  {verdict:8}{test.name}", flush=True)
-        return ("failed" if result["failed"] else "passed"), result
+        with tempfile.TemporaryDirectory(prefix="prorata-gpu-check-") as folder:
+            junit = pathlib.Path(folder) / "report.xml"
+            code, out, err = self.run(
+                [sys.executable, "-m", "pytest", "-q", "-m", label, f"--junitxml={junit}",
+                 "-o", "junit_family=xunit1", "-p", "no:cacheprovider"], TESTS_TIMEOUT_S,
+                {"PYTHONPATH": str(packages[0]), "PRORATA_BUILD_DIR": str(self.build)}, ROOT)
+            if not junit.exists():
+                result["errors"] = (out + err).strip().splitlines()[-30:]
+                return "failed", result
+            found = run_tests.pytest_results(junit)
+        if code == run_tests.NO_TESTS:
+            return f"skipped: no test is marked {label}", {}
+        result["passed"] = found.passed_names
+        result["skipped"] = dict(found.skipped)
+        result["failed"] = {name: said.splitlines()[-30:] for name, said in found.failed}
+        result["errors"] = list(result["failed"])
+        for verdict in ("passed", "skipped", "failed"):
+            for name in result[verdict]:
+                print(f"  {verdict:8}{name}", flush=True)
+        return ("failed" if code else "passed"), result
 
 
 STEPS = ("facts", "tests", "limits", "conformance", "demo", "micro")

@@ -7,9 +7,12 @@
 --code    generated/ is what codegen/ makes of spec/
 --scripts ruff over Python, shellcheck over shell scripts
 --house   file and function length, leftover marks, dead files
+--docs    links lead somewhere, every page is reachable, references name what the code has
 --all     all of them
 """
 import argparse
+import ast
+import collections
 import concurrent.futures
 import json
 import os
@@ -17,20 +20,48 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE_DIRS = ("src", "sim", "apps", "bench", "tests", "examples")
 CPP = (".cc", ".h", ".c")
 
-# DESIGN §2, from the bottom up. A room may include itself and those before it; simgpu is a world of
-# its own that product rooms must not know, and that knows none of them but base.
-ROOMS = ("generated", "base", "policy", "protocol", "driver", "client", "agent", "cli", "simgpu")
-ONLY = {"simgpu": {"generated", "base", "simgpu"}, "policy": {"base", "policy"},
-        # Freestanding: it lives in somebody else's process.
-        "client": {"generated", "protocol", "driver", "client"}}
-
-# Beside src: the cluster simulator runs the product's policies on traces, and nothing of src knows it.
-SIM_ONLY = {"base", "policy", "sim"}
+# The components of src/ and the folders in them, from the bottom up: each includes itself and what
+# stands before it. None stands for the files beside the folders.
+LAYERS = {
+    "generated": (),
+    "base": (),
+    "shm": (),
+    "wire": (),
+    "api": (),
+    "policy": ("memory", "compute", "placement"),
+    "driver": (),
+    "client": ("platform", "session", "memory", "compute", "nvml", "entry"),
+    "agent": ("runtime", "config", "share", "compute", "memory", "containers", "node", "server", "testing"),
+    "cli": ("text", "top", "options", None),
+}
+COMPONENTS = tuple(LAYERS)
+# Less than what stands before them.
+ONLY = {
+    "shm": {"shm"},
+    "wire": {"wire", "shm"},
+    "policy": {"base", "policy"},
+    # Freestanding: it lives in somebody else's process.
+    "client": {"generated", "shm", "wire", "driver", "client"},
+}
+# Folders beside each other: neither includes the other.
+APART = ({"client/memory", "client/compute", "client/nvml"}, {"policy/memory", "policy/compute", "policy/placement"})
+# Beside src/. The simulated GPU knows nothing of the product; what simulates a node or a cluster runs
+# the product's own code.
+SIM = {
+    "core": {"base", "sim/core"},
+    "cuda": {"base", "generated", "sim", "sim/core", "sim/cuda"},
+    "nvml": {"base", "generated", "sim", "sim/core", "sim/nvml"},
+    "policies": {"base", "policy", "sim/policies"},
+    "node": {"base", "shm", "wire", "api", "policy", "client", "agent", "sim/core", "sim/policies", "sim/node"},
+    "cluster": {"base", "policy", "sim/cluster"},
+    "host_kernel.h": set(),
+}
 
 POLICY_BANNED = re.compile(
     r"\b(clock_gettime|gettimeofday|time|nanosleep|clock_nanosleep|open(at)?(64)?|fopen(64)?|read|write|"
@@ -40,6 +71,15 @@ POLICY_BANNED = re.compile(
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 90
+README_LINES_MAX = 150
+# Page of docs/, sources, and what of them the page must name: every metric, every event, and every word
+# and message that a member writes.
+NAMED_IN_DOCS = (
+    ("reference/metrics.md", "src/agent/**/metrics.cc", r'"(prorata_\w+)"'),
+    ("reference/events.md", "src/**/event.cc", r'\{EventKind::\w+, "(\w+)"\}'),
+    ("design/trust.md", "src/**/usage_file.h", r"std::atomic<\w+> (\w+);"),
+    ("design/trust.md", "src/wire/messages.h", r"k(\w+) = \d+, +// (?:member|anybody) -> agent"))
+TIDY_SOURCES_MAX = 16  # read as one
 MARKS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 
@@ -80,36 +120,58 @@ def check_scripts(build):
     return problems
 
 
-def tidy_one(source, build):
-    done = subprocess.run(["clang-tidy-19", "--quiet", "-p", build, source], cwd=ROOT,
-                          capture_output=True, text=True, check=False)
-    return [line for line in done.stdout.splitlines() if re.search(r": (error|warning): ", line)]
+def tidy_commands(build):
+    """{source: (folder, its compiler command without source and output)} of product sources. Without
+    precompiled headers, and the warnings of GCC's that come with them: clang knows neither."""
+    # GoogleTest's macros cost a minute a file and hide what the checks look for.
+    wanted = {str(ROOT / path) for path in tracked(".cc")
+              if path.parts[0] != "tests" and not path.stem.endswith(("_test", "_fuzz"))}
+    found = {}
+    for entry in json.loads(pathlib.Path(build, "compile_commands.json").read_text()):
+        if entry["file"] in wanted:
+            command = re.sub(r" -Winvalid-pch| -Wno-(?:restrict|stringop-\w+)| -include \S*/cmake_pch\.hxx"
+                             r"| -o \S+ -c \S+", "", entry["command"])
+            found.setdefault(entry["file"], (entry["directory"], command))
+    return found
 
 
-def without_precompiled(build):
-    """A folder whose compile_commands.json names no precompiled header, nor the warnings of GCC's that
-    come with them: clang knows neither, and so a source that leans on a precompiled header instead of
-    including what it uses is found here."""
-    folder = pathlib.Path(build, "tidy")
-    folder.mkdir(exist_ok=True)
-    commands = pathlib.Path(build, "compile_commands.json").read_text()
-    folder.joinpath("compile_commands.json").write_text(
-        re.sub(r" -Winvalid-pch| -Wno-(?:restrict|stringop-\w+)| -include \S*/cmake_pch\.hxx", "", commands))
-    return folder
+def tidy(sources, directory, command):
+    """Findings in sources of one command, read as one: most of the time goes to the headers that they
+    share. Where the compiler itself complains, which may be of two sources' names that are alike, as two
+    halves, to the single source."""
+    with tempfile.TemporaryDirectory(prefix="prorata-tidy-") as folder:
+        one = pathlib.Path(folder, "sources.cc")
+        one.write_text("".join(f'#include "{source}"\n' for source in sources))
+        pathlib.Path(folder, "compile_commands.json").write_text(json.dumps(
+            [{"directory": directory, "file": str(one), "command": f"{command} -c {one}"}]))
+        done = subprocess.run(
+            ["clang-tidy-19", "--quiet", f"--config-file={ROOT}/.clang-tidy", "--checks=-bugprone-suspicious-include",
+             f"--header-filter=^{ROOT}/({'|'.join(SOURCE_DIRS)})/", "-p", folder, one],
+            cwd=ROOT, capture_output=True, text=True, check=False)
+    if "[clang-diagnostic-" in done.stdout and len(sources) > 1:
+        half = len(sources) // 2
+        return tidy(sources[:half], directory, command) | tidy(sources[half:], directory, command)
+    found = {line for line in done.stdout.splitlines() if re.search(r": (error|warning): ", line)}
+    if done.returncode and not found:
+        found.add(f"clang-tidy of {', '.join(sources)} ended with {done.returncode}: {done.stderr[-500:]}")
+    return found
 
 
-def check_tidy(build):
+def check_tidy(build, each):
+    """`each`: every source by itself, which also finds what leans on another's includes."""
     database = pathlib.Path(build, "compile_commands.json")
     if not database.exists():
         return [f"{database} is not there; run `make build` first"]
-    # Product sources: GoogleTest's macros cost a minute a file and hide what the checks look for.
-    wanted = {str(ROOT / path) for path in tracked(".cc")
-              if path.parts[0] != "tests" and not path.stem.endswith(("_test", "_fuzz"))}
-    sources = sorted({entry["file"] for entry in json.loads(database.read_text())} & wanted)
+    alike = collections.defaultdict(list)
+    for source, (directory, command) in sorted(tidy_commands(build).items()):
+        alike[(directory, command, pathlib.Path(source).parent)].append(source)
+    most = 1 if each else TIDY_SOURCES_MAX
+    parts = [(sources[i:i + most], directory, command)
+             for (directory, command, _), sources in alike.items() for i in range(0, len(sources), most)]
+    parts.sort(key=lambda part: -len(part[0]))
     problems = set()
-    folder = without_precompiled(build)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for lines in pool.map(lambda source: tidy_one(source, folder), sources):
+        for lines in pool.map(lambda part: tidy(*part), parts):
             problems.update(line.replace(f"{ROOT}/", "") for line in lines)
     return sorted(problems)
 
@@ -120,23 +182,56 @@ def includes(path):
             yield number, match.group(1)
 
 
+def layer(name):
+    """Component and folder of a path from src/: ("client", "memory"); (component, None) beside the folders."""
+    parts = name.split("/")
+    inner = parts[1] if len(parts) > 2 and LAYERS.get(parts[0]) else None
+    return parts[0], inner
+
+
+def may_include(component, inner, target, target_inner):
+    if target != component:
+        return target in ONLY.get(component, COMPONENTS[: COMPONENTS.index(component)])
+    order = LAYERS[component]
+    if inner == target_inner or not order:
+        return True
+    if any({f"{component}/{inner}", f"{component}/{target_inner}"} <= apart for apart in APART):
+        return False
+    return inner in order and target_inner in order[: order.index(inner)]
+
+
+def sim_may_include(name):
+    """What a source under sim/ may include, as a function of the path included."""
+    allowed = SIM.get(name.split("/")[1], set())
+    def allows(target):
+        parts = target.split("/")
+        return (parts[0] if parts[0] != "sim" else "/".join(parts[:2] if len(parts) > 2 else parts[:1])) in allowed
+    return allows
+
+
 def check_layers(build):
     problems = []
     for path in tracked(".cc", ".h"):
+        test = path.stem.endswith(("_test", "_fuzz", "_bench")) or path.stem.startswith("testing_")
         if path.parts[0] == "sim":
-            problems += [f"{path}:{number}: sim must not include {name}" for number, name in includes(path)
-                         if name.split("/")[0] not in SIM_ONLY]
+            allows = sim_may_include(str(path))
+            problems += [f"{path}:{number}: {'/'.join(path.parts[:2])} must not include {name}"
+                         for number, name in includes(path) if not allows(name) and not test]
         if path.parts[0] != "src":
             continue
-        room = path.parts[1]
-        allowed = ONLY.get(room, set(ROOMS[: ROOMS.index(room) + 1]))
-        test = path.stem.endswith(("_test", "_fuzz", "_bench"))
+        component, inner = layer(str(path.relative_to("src")))
+        if component not in LAYERS or (LAYERS[component] and inner not in LAYERS[component]):
+            problems.append(f"{path}: in no folder of LAYERS (scripts/lint.py)")
+            continue
         for number, name in includes(path):
-            target = name.split("/")[0]
-            if target not in ROOMS:
-                problems.append(f"{path}:{number}: include \"{name}\" from the top: room/file.h")
-            elif target not in allowed and not (test and target in ROOMS[: ROOMS.index(room)]):
-                problems.append(f"{path}:{number}: room {room} must not include {name}")
+            target, target_inner = layer(name)
+            if target not in LAYERS:
+                problems.append(f"{path}:{number}: include \"{name}\" from the top: component/file.h")
+            elif not may_include(component, inner, target, target_inner):
+                if test and COMPONENTS.index(target) <= COMPONENTS.index(component):
+                    continue
+                where = component if target != component else f"{component}/{inner}"
+                problems.append(f"{path}:{number}: {where} must not include {name}")
     archive = pathlib.Path(build or "", "src/policy/libprorata_policy.a")
     if not archive.exists():
         return problems + [f"{archive} is not there: the policy's symbols cannot be checked; run `make build`"]
@@ -152,43 +247,125 @@ def check_generated():
     return [] if done.returncode == 0 else [(done.stdout + done.stderr).strip()]
 
 
+def depth(line):
+    return len(line) - len(line.lstrip())
+
+
 def long_functions(path, lines):
-    start = None
-    for number, line in enumerate(lines, 1):
-        if re.match(r"^[A-Za-z].*\)[^;]*\{$", line) and not line.startswith(("namespace", "struct", "class", "enum")):
-            start = number
-        elif line == "}" and start is not None:
-            if number - start > FUNCTION_LINES_MAX:
-                yield f"{path}:{start}: a function of {number - start} lines; {FUNCTION_LINES_MAX} is the most"
-            start = None
+    """Of C++ as clang-format lays it out, at any depth (of classes, in namespaces, lambdas): a body
+    ends where a line is less deep than its first."""
+    for number, line in enumerate(lines[:-1], 1):
+        if not re.search(r"[)\]>\w] \{$|\)\{$", line) or not re.search(r"[)\]]|^ +\w+ \{$", line) or re.match(
+                r" *(\} *)?(namespace|struct|class|enum|union|extern|switch|if|for|while|do|else|case|try|catch)\b", line):
+            continue
+        inside = depth(lines[number])
+        end = next((after for after in range(number, len(lines)) if lines[after].strip()
+                    and not lines[after].startswith("#") and depth(lines[after]) < inside), number)
+        if end - number > FUNCTION_LINES_MAX:
+            yield f"{path}:{number}: a function of {end - number} lines; {FUNCTION_LINES_MAX} is the most"
+
+
+def long_python_functions(path, text):
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            length = node.end_lineno - node.lineno
+            if length > FUNCTION_LINES_MAX:
+                yield f"{path}:{node.lineno}: a function of {length} lines; {FUNCTION_LINES_MAX} is the most"
 
 
 def check_house():
     problems = []
     listed = "\n".join((ROOT / path).read_text() for path in map(pathlib.Path, subprocess.run(
-        ["git", "ls-files", "*CMakeLists.txt", "cmake/*"], cwd=ROOT, capture_output=True, text=True,
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*CMakeLists.txt", "cmake/*"], cwd=ROOT, capture_output=True, text=True,
         check=True).stdout.split()) if (ROOT / path).exists())
     for path in tracked(*CPP, ".py"):
         lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
         if len(lines) > FILE_LINES_MAX:
             problems.append(f"{path}: {len(lines)} lines; {FILE_LINES_MAX} is the most for one reading")
-        problems += long_functions(path, lines)
+        problems += (long_python_functions(path, "\n".join(lines)) if path.suffix == ".py"
+                     else long_functions(path, lines))
         problems += [f"{path}:{number}: a leftover mark: {line.strip()[:60]}"
                      for number, line in enumerate(lines, 1) if MARKS.search(line)]
-        if path.suffix in (".cc", ".c") and path.name not in listed:
-            problems.append(f"{path}: no CMakeLists.txt names it")
+        if path.suffix in (".cc", ".c") and path.name not in listed and not any(
+                path.name in test.read_text() for test in (ROOT / path).parent.glob("*.py")):
+            problems.append(f"{path}: no CMakeLists.txt names it, and no test beside it compiles it")
+    return problems
+
+
+def anchors(path):
+    """Of a page's headings, as GitHub makes them."""
+    found, fenced = set(), False
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        if not fenced and (match := re.match(r"#+ (.*)", line)):
+            words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", match.group(1)).lower()
+            found.add(re.sub(r"[^\w\- ]", "", words).replace(" ", "-"))
+    return found
+
+
+def links(root, page):
+    """(line number, target file, anchor) of each relative link of a page."""
+    fenced = False
+    for number, line in enumerate((root / page).read_text(encoding="utf-8").splitlines(), 1):
+        if line.startswith("```"):
+            fenced = not fenced
+        for target in [] if fenced else re.findall(r"\]\(([^)\s]+)\)", line):
+            if not re.match(r"[a-z]+:", target):
+                name, _, anchor = target.partition("#")
+                yield number, (root / page.parent / name).resolve() if name else root / page, anchor
+
+
+def check_docs(root=ROOT):
+    """Pages of the repository: every relative link leads to a file or heading, and so does every page that
+    other files name; README fits; each page of docs/ can be reached from its index; and NAMED_IN_DOCS."""
+    pages = [pathlib.Path(name) for name in subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"], cwd=root,
+        capture_output=True, text=True, check=True).stdout.split("\n") if name and (root / name).exists()]
+    problems, leads = [], {}
+    for page in pages:
+        leads[(root / page).resolve()] = reached = set()
+        for number, target, anchor in links(root, page):
+            if not target.exists():
+                problems.append(f"{page}:{number}: a link to {target}, which does not exist")
+            elif anchor and target.suffix == ".md" and anchor not in anchors(target):
+                problems.append(f"{page}:{number}: {target.name} has no heading #{anchor}")
+            reached.add(target)
+    readme = len((root / "README.md").read_text(encoding="utf-8").splitlines())
+    if readme > README_LINES_MAX:
+        problems.append(f"README.md: {readme} lines; {README_LINES_MAX} is the most: move text to docs/")
+    seen, todo = set(), [(root / "docs" / "README.md").resolve()]
+    while todo:
+        if (page := todo.pop()) not in seen:
+            seen.add(page)
+            todo += [target for target in leads.get(page, ()) if target in leads]
+    problems += [f"{page}: no link leads to it from docs/README.md" for page in pages
+                 if page.parts[0] == "docs" and (root / page).resolve() not in seen]
+    named = subprocess.run(["git", "grep", "-nEIo", "--untracked", r"\bdocs/[A-Za-z0-9_/.-]+\.(md|svg)", "--", ".",
+                            ":!*.md", ":!tests/repository"], cwd=root, capture_output=True, text=True, check=False)
+    for line in named.stdout.splitlines():
+        place, _, name = line.rpartition(":")
+        if not (root / name).exists():
+            problems.append(f"{place}: names {name}, which does not exist")
+    for document, source, pattern in NAMED_IN_DOCS:
+        text = (root / "docs" / document).read_text(encoding="utf-8")
+        names = {name for path in root.glob(source) for name in re.findall(pattern, path.read_text(encoding="utf-8"))}
+        problems += [f"docs/{document} does not name {name}" for name in sorted(names) if f"`{name}`" not in text]
+        if not names:
+            problems.append(f"{source}: no names found there to look for in docs/{document}")
     return problems
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("format", "tidy", "layers", "code", "scripts", "house", "all", "fix"):
+    for name in ("format", "tidy", "layers", "code", "scripts", "house", "docs", "all", "fix"):
         parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--each", action="store_true", help="clang-tidy over each source by itself: six times as long")
     parser.add_argument("--build", default="build")
     args = parser.parse_args()
-    steps = [("format", lambda: check_format(args.fix)), ("house", check_house),
+    steps = [("format", lambda: check_format(args.fix)), ("house", check_house), ("docs", check_docs),
              ("layers", lambda: check_layers(args.build)), ("code", check_generated), ("scripts", lambda: check_scripts(args.build)),
-             ("tidy", lambda: check_tidy(args.build))]
+             ("tidy", lambda: check_tidy(args.build, args.each))]
     failed = 0
     for name, step in steps:
         if not (args.all or getattr(args, name)):

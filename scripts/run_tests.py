@@ -1,25 +1,36 @@
 #!/usr/bin/env python3
-"""Runs ctest and ends with what was expected to fail (tests/unmet.py), what the failed tests said,
-their names, and one line: how many passed, failed, and were skipped by name. Nothing is run again:
-a test that fails now and then is a bug.
+"""Runs the tests of a build, those of ctest and those of pytest, and ends with what was expected to
+fail (tests/unmet.py), what the failed tests said, their names, and one line: how many passed, failed,
+and were skipped by name. Nothing is run again: a test that fails now and then is a bug.
 
---label all runs everything; --label asan-ubsan or tsan runs the unit tests and those multi-process
-tests whose labels say that they can run under that sanitizer.
+--label all runs everything; unit the tests of one source file each; asan-ubsan or tsan the unit tests
+and those multi-process tests that can run under that sanitizer. Options of pytest's after -- run
+pytest alone, in the environment that the build needs:
+
+    run_tests.py --build build/tsan --label tsan -- tests/cli/test_run.py -k agent
 """
 import argparse
 import dataclasses
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
 import test_report
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# One for all builds, beside their folders.
+PYTHON = ROOT / "build" / "venv-pytest" / "bin" / "python"
 KEPT_OF_FAILED = 4 << 20  # bytes of one test's output; the end is kept
 KEPT_OF_PASSED = 16 << 10
-MOST_NOISY = 0.03  # of all tests; a run that skipped more for noise says so
-UNMET = "EXPECTED FAILURE"  # how a line begins that tells of one
+NOISY_MAX = 0.03  # of all tests; a run that skipped more for noise says so
+UNMET = "EXPECTED FAILURE"  # how a line begins that reports one
+# Which tests of pytest's belong to a label; `alone` further divides them.
+MARKS = {"all": "", "unit": "unit", "asan-ubsan": "asan_ubsan and not unsanitized",
+         "tsan": "tsan and not unsanitized and not no_tsan"}
+NO_TESTS = 5  # pytest's exit status
 
 
 def select(label):
@@ -31,12 +42,19 @@ def select(label):
 @dataclasses.dataclass
 class Results:
     passed: int = 0  # those that were expected to fail, and did, among them
+    passed_names: list = dataclasses.field(default_factory=list)  # of pytest's
     failed: list = dataclasses.field(default_factory=list)
     skipped: list = dataclasses.field(default_factory=list)
     unmet: list = dataclasses.field(default_factory=list)
 
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.unmet += other.unmet
 
-def counts(junit):
+
+def ctest_results(junit):
     found = Results()
     for case in ElementTree.parse(junit).getroot().iter("testcase"):
         text = case.findtext("system-out") or ""
@@ -54,33 +72,116 @@ def counts(junit):
     return found
 
 
+def pytest_name(case):
+    """As pytest takes it: tests/cli/test_x.py::Class::test_y."""
+    parts = [case.get("file"), case.get("classname", "").rsplit(".", 1)[-1], case.get("name")]
+    return "::".join(part for part in parts if part)
+
+
+def pytest_results(junit):
+    found = Results()
+    failed = {}
+    for case in ElementTree.parse(junit).getroot().iter("testcase"):
+        name = pytest_name(case)
+        broken = case.findall("failure") + case.findall("error")
+        skipped = case.find("skipped")
+        if broken:
+            said = [one.text or one.get("message", "") for one in broken]
+            said += [case.findtext(stream) or "" for stream in ("system-out", "system-err")]
+            said.append(f"(it took {float(case.get('time', 0)):.0f} s)")
+            failed[name] = "\n".join([failed.get(name, ""), *said]).strip()
+        elif skipped is not None and skipped.get("type") == "pytest.xfail":
+            found.passed += 1
+            found.unmet.append((name, f"{UNMET} {skipped.get('message', '')}"))
+        elif skipped is not None:
+            found.skipped.append((name, skipped.get("message", "no reason given")))
+        else:
+            found.passed += 1
+            found.passed_names.append(name)
+    found.failed = list(failed.items())
+    return found
+
+
 def noise_warning(found):
     """A line where too much was skipped because the machine was noisy; else nothing."""
     noisy = sum("noisy" in reason for _, reason in found.skipped)
     total = found.passed + len(found.failed) + len(found.skipped)
-    if noisy <= MOST_NOISY * total:
+    if noisy <= NOISY_MAX * total:
         return ""
     return (f"NOT JUDGED: {noisy} of {total} tests were skipped because the machine was noisy; "
             "run them again on a quieter one")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", required=True)
-    parser.add_argument("--label", default="all")
-    args = parser.parse_args()
-    junit = pathlib.Path(args.build).resolve() / f"tests-{args.label}.xml"
+def pytest_environment(build):
+    """Tests load the simulated NVML into Python (tests/harness.py), and a sanitizer's library must
+    be there before what needs it. Programs that a test starts do not get it (harness.Machine)."""
+    environment = {**os.environ, "PRORATA_BUILD_DIR": str(build)}
+    cache = (build / "CMakeCache.txt").read_text(encoding="utf-8")
+    cached = dict(re.findall(r"^(\w+):\w+=(.*)$", cache, re.M))
+    if kind := re.search("address|thread", cached.get("PRORATA_SANITIZE", "")):
+        library = subprocess.run(
+            [cached["CMAKE_CXX_COMPILER"], f"-print-file-name=lib{kind.group()[0]}san.so"],
+            capture_output=True, text=True, check=True).stdout.strip()
+        environment |= {"LD_PRELOAD": library, "ASAN_OPTIONS": "detect_leaks=0"}
+    return environment
+
+
+def run_ctest(build, label, jobs):
+    junit = build / f"tests-{label}-ctest.xml"
     junit.unlink(missing_ok=True)
-    jobs = os.environ.get("PRORATA_TEST_JOBS", str(os.cpu_count() or 1))
     code = subprocess.run(
-        ["ctest", "--test-dir", args.build, "--output-on-failure", "--no-tests=error",
+        ["ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error",
          "--test-output-size-failed", str(KEPT_OF_FAILED), "--test-output-size-passed",
          str(KEPT_OF_PASSED), "--test-output-truncation", "head",
-         "-j", jobs, "--output-junit", str(junit), *select(args.label)], check=False).returncode
+         "-j", jobs, "--output-junit", junit, *select(label)], check=False).returncode
     if not junit.exists():
-        print(f"run_tests: ctest wrote no report (exit status {code})", file=sys.stderr)
-        return code or 1
-    found = counts(junit)
+        return Results(failed=[("ctest", f"it wrote no report (exit status {code})")])
+    found = ctest_results(junit)
+    if code and not found.failed:
+        found.failed.append(("ctest", f"it ended with {code}, and named no failed test"))
+    return found
+
+
+def run_pytest(build, label, alone, jobs):
+    """Those that measure real time run one after another, the others side by side."""
+    part = "alone" if alone else "together"
+    junit = build / f"tests-{label}-{part}.xml"
+    junit.unlink(missing_ok=True)
+    marks = [mark for mark in (MARKS[label], "alone" if alone else "not alone") if mark]
+    spread = [] if alone else ["-n", jobs, "--dist", "worksteal"]
+    command = [PYTHON, "-m", "pytest", "-v", "--durations=10", f"--junitxml={junit}",
+               "-m", " and ".join(marks), *spread]
+    code = subprocess.run(command, cwd=ROOT, env=pytest_environment(build), check=False).returncode
+    if code == NO_TESTS:
+        return Results()
+    if not junit.exists():
+        return Results(failed=[(f"pytest {part}", f"it wrote no report (exit status {code})")])
+    found = pytest_results(junit)
+    if code and not found.failed:
+        found.failed.append((f"pytest {part}", f"it ended with {code}, and named no failed test"))
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", required=True, type=pathlib.Path)
+    parser.add_argument("--label", default="all", choices=MARKS)
+    parser.add_argument("pytest_options", nargs="*", metavar="-- OPTION")
+    args = parser.parse_args()
+    build = args.build.resolve()
+    if not PYTHON.exists():
+        print(f"run_tests: {PYTHON} is not there: run `scripts/setup.sh pytest build`",
+              file=sys.stderr)
+        return 1
+    if args.pytest_options:
+        marks = ["-m", MARKS[args.label]] if MARKS[args.label] else []
+        return subprocess.run([PYTHON, "-m", "pytest", *marks, *args.pytest_options], cwd=ROOT,
+                              env=pytest_environment(build), check=False).returncode
+    jobs = os.environ.get("PRORATA_TEST_JOBS", str(os.cpu_count() or 1))
+    found = run_ctest(build, args.label, jobs)
+    for alone in (False, True):
+        found.add(run_pytest(build, args.label, alone, jobs))
     for name, reason in found.skipped:
         print(f"SKIPPED {name}: {reason}")
     for name, line in found.unmet:
@@ -89,7 +190,7 @@ def main():
         print(warning)
     test_report.finish(args.label, found.passed, found.failed, len(found.skipped),
                        len(found.unmet))
-    return code or (1 if found.failed or not found.passed else 0)
+    return 1 if found.failed or not found.passed else 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@
 #   scripts/setup.sh build               compiler, CMake and libraries (apt; sudo where not root)
 #   scripts/setup.sh lint                clang 19 with clang-format and clang-tidy; shellcheck
 #   scripts/setup.sh ruff BUILD          the checker of Python from PyPI into BUILD/venv-ruff
+#   scripts/setup.sh pytest BUILD        what runs Python tests, from PyPI (4 MB) into BUILD/venv-pytest
+#   scripts/setup.sh plots               matplotlib, for the pictures of docs/ (bench/charts.py)
 #   scripts/setup.sh cuda-venv BUILD     nvcc and cudart from PyPI into BUILD/venv-cuda13 and -cuda12
 #   scripts/setup.sh nvidia-smi BUILD    the program alone, from Debian's non-free, into BUILD/nvidia-smi
 #   scripts/setup.sh containers          podman, containerd and runc, for tests (needs root)
@@ -27,6 +29,13 @@ cuda13_wheels=(
   nvidia-nvvm==13.0.88 nvidia-nvml-dev==13.0.87
 )
 cuda12_wheels=(nvidia-cuda-runtime-cu12==12.9.79)
+
+# All of them Python alone: a build that is carried to a machine with a GPU carries them.
+pytest_wheels=(
+  pytest==9.2.0 iniconfig==2.3.1 packaging==26.3 pluggy==1.7.0 pygments==2.21.0
+  pytest-xdist==3.8.0 execnet==2.1.2 pytest-timeout==2.4.0
+  pexpect==4.9.0 ptyprocess==0.7.0 pyte==0.8.2 wcwidth==0.9.4
+)
 
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
@@ -135,6 +144,8 @@ case "${1:-}" in
     fi
     ;;
   ruff) install_venv "$2/venv-ruff" ruff==0.14.5 ;;
+  plots) install_packages python3-matplotlib ;;
+  pytest) install_venv "$2/venv-pytest" "${pytest_wheels[@]}" ;;
   cuda-venv)
     install_venv "$2/venv-cuda13" "${cuda13_wheels[@]}"
     install_venv "$2/venv-cuda12" "${cuda12_wheels[@]}"
@@ -147,7 +158,7 @@ case "${1:-}" in
     ;;
   zoo) python3 "$(dirname "$0")/zoo_wheels.py" "$2" "$3" ;;
   *)
-    sed -n '2,13s/^# \{0,1\}//p' "$0"
+    sed -n '2,15s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

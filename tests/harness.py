@@ -8,6 +8,8 @@ that is wholly gone afterwards, programs run on it, and the simulated NVML as th
 Everything is found under PRORATA_BUILD_DIR. With PRORATA_TEST_GPU=real the machine's own driver is
 used in place of the simulated GPU (make gpu-check).
 """
+import atexit
+import contextlib
 import ctypes
 import json
 import os
@@ -55,17 +57,39 @@ def alive(pid):
     return state not in "ZX"
 
 
+@contextlib.contextmanager
+def changed_environment(changes):
+    """This process's environment with these variables, for as long as the block runs."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 class Nvml:
     """The NVML of a driver folder, in this process: what the device itself says."""
 
     def __init__(self, machine, device=0):
-        # The library reads its environment when it starts: this process is on the same machine.
-        for name in ("PRORATA_SIM_STATE", "PRORATA_SIM_MACHINE"):
-            if name in machine.environment:
-                os.environ[name] = machine.environment[name]
-        path = "libnvidia-ml.so.1" if REAL_GPU else str(SIM_DIR / "libnvidia-ml.so.1")
-        self._library = ctypes.CDLL(path)
-        self._check(self._library.nvmlInit_v2(), "nvmlInit_v2")
+        path = pathlib.Path("libnvidia-ml.so.1")
+        if not REAL_GPU:
+            # The simulated one serves a process one machine for as long as the process runs: each
+            # machine gets a copy, which the loader takes for another library.
+            path = machine.folder / path
+            if not path.exists():
+                shutil.copy(SIM_DIR / path.name, path)
+        # It reads its environment when it starts.
+        wanted = {name: machine.environment[name]
+                  for name in ("PRORATA_SIM_STATE", "PRORATA_SIM_MACHINE")
+                  if name in machine.environment}
+        with changed_environment(wanted):
+            self._library = ctypes.CDLL(str(path))
+            self._check(self._library.nvmlInit_v2(), "nvmlInit_v2")
         self._device = ctypes.c_void_p()
         self._check(self._library.nvmlDeviceGetHandleByIndex_v2(device, ctypes.byref(self._device)),
                     "nvmlDeviceGetHandleByIndex_v2")
@@ -99,6 +123,16 @@ class Nvml:
         self._library.nvmlShutdown()
 
 
+_open_machines = set()
+
+
+@atexit.register
+def close_machines():
+    """Those of tests that a signal or Ctrl-C ended."""
+    for machine in list(_open_machines):
+        machine.close()
+
+
 class Machine:
     """A simulated machine with its agent, in a temporary folder that every user may enter."""
 
@@ -120,6 +154,7 @@ class Machine:
         self.environment |= self._sanitizer_options()
         self._started = []
         self._agent = None
+        _open_machines.add(self)
 
     def _sanitizer_options(self):
         """For a build with a sanitizer; no other program reads these.
@@ -264,6 +299,7 @@ class Machine:
         return json.loads(out)
 
     def close(self):
+        _open_machines.discard(self)
         for process in self._started:
             if process.poll() is None:
                 process.kill()
@@ -335,10 +371,6 @@ def read_event(process, event):
             raise AssertionError(f"no '{event}' came, but {found}")
 
 
-def _end_by_signal(number, _frame):
-    raise SystemExit(128 + number)
-
-
 class MachineTestCase(unittest.TestCase):
     """A fresh machine for every test."""
 
@@ -347,14 +379,10 @@ class MachineTestCase(unittest.TestCase):
     def setUp(self):
         for path in (PRORATA, GPULOAD):
             self.assertTrue(path.exists(), f"{path} is not built")
-        # Who ends the test by a signal ends its agent and programs too.
-        signal.signal(signal.SIGTERM, _end_by_signal)
         self.machine = Machine(self.MACHINE_TOML)
         self.addCleanup(self.machine.close)
 
     def tearDown(self):
-        outcome = self._outcome
-        if outcome.result and (outcome.result.errors or outcome.result.failures):
-            print("--- agent log\n" + self.machine.agent_log()[-8000:])
+        print("--- agent log\n" + self.machine.agent_log()[-8000:])  # shown where the test failed
         reports = self.machine.sanitizer_reports()
         self.assertFalse(reports, "\n".join(reports)[:8000])

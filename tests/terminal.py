@@ -1,205 +1,117 @@
-"""A program on a terminal: a pseudo-terminal, and what it would show of the bytes that come.
+"""A program on a terminal: pexpect starts and drives it, pyte keeps what its screen would show.
 
     with Terminal([PRORATA, "top"], environment, columns=80, rows=24) as terminal:
         terminal.wait_for("GPU 0")
         terminal.press("q")
         status = terminal.wait()
-
-It knows the control sequences of xterm that ncurses uses, and fails on any other.
 """
-import fcntl
+import contextlib
 import os
 import pty
-import re
-import select
-import signal
-import struct
-import subprocess
 import termios
 import time
 
+import pexpect
+import pyte
+
 import harness
 
-_SEQUENCE = re.compile(r"\x1b(?:\[([?>]?)([0-9;]*)([@-~])|[()][A-Z0-9]|[=>78cM])")
-# Modes, colours and what is asked of the terminal: nothing that moves text.
-_WITHOUT_EFFECT = set("hlmnctq")
+
+class Screen(pyte.Screen):
+    """With what else ncurses sends to an xterm. A control sequence that pyte does not know is a
+    failure: its screen would be wrong."""
+
+    def draw(self, data):
+        super().draw(data)
+        self._last = data[-1:]
+
+    def repeat(self, count=1):
+        self.draw(self._last * max(1, count))
+
+    def _from_row(self, row, move, count):
+        before, self.cursor.y = self.cursor.y, row
+        for _ in range(max(1, count)):
+            move()
+        self.cursor.y = before
+
+    def scroll_up(self, count=1):
+        bottom = self.margins.bottom if self.margins else self.lines - 1
+        self._from_row(bottom, self.index, count)
+
+    def scroll_down(self, count=1):
+        self._from_row(self.margins.top if self.margins else 0, self.reverse_index, count)
+
+    def no_text(self, *_):
+        """The keypad's modes, the window's title: nothing that moves text."""
+
+    def debug(self, *numbers, **_):
+        raise AssertionError(f"a control sequence that the test's terminal does not know: {numbers}")
 
 
-class Screen:
-    """The text of the window."""
+class Stream(pyte.ByteStream):
+    csi = {**pyte.ByteStream.csi, "b": "repeat", "S": "scroll_up", "T": "scroll_down",
+           "t": "no_text"}
+    escape = {**pyte.ByteStream.escape, "=": "no_text", ">": "no_text"}
+    events = pyte.ByteStream.events | {"repeat", "scroll_up", "scroll_down", "no_text"}
 
-    def __init__(self, columns, rows):
-        self._rest = ""
-        self.modes = set()  # private modes that are on, as "1049" (the other screen) and "25"
-        self.resize(columns, rows)
 
-    def resize(self, columns, rows):
-        self.columns, self.rows = columns, rows
-        self.clear()
-
-    def clear(self):
-        self._cells = [[" "] * self.columns for _ in range(self.rows)]
-        self._x = self._y = 0
-        self._last = " "
-        self._top, self._bottom = 0, self.rows - 1
-
-    def text(self):
-        return "\n".join("".join(row).rstrip() for row in self._cells)
-
-    def feed(self, text):
-        text, self._rest = self._rest + text, ""
-        at = 0
-        while at < len(text):
-            if text[at] != "\x1b":
-                self._put(text[at])
-                at += 1
-                continue
-            found = _SEQUENCE.match(text, at)
-            if not found:
-                if len(text) - at < 32:
-                    self._rest = text[at:]  # the rest is on its way
-                    return
-                raise AssertionError(f"an unknown control sequence: {text[at:at + 32]!r}")
-            at = found.end()
-            if found.group(3):
-                self._control(found.group(1), found.group(2), found.group(3))
-
-    def _put(self, character):
-        if character == "\r":
-            self._x = 0
-        elif character == "\n":
-            self._line_feed()
-        elif character == "\b":
-            self._x = max(0, self._x - 1)
-        elif character >= " ":
-            if self._x >= self.columns:  # the margin is left when the next character comes
-                self._x = 0
-                self._line_feed()
-            if self._y < self.rows:
-                self._cells[self._y][self._x] = character
-            self._x += 1
-            self._last = character
-
-    def _line_feed(self):
-        if self._y == self._bottom:
-            self._scroll(self._top, 1)
-        else:
-            self._y = min(self.rows - 1, self._y + 1)
-
-    def _scroll(self, top, count):
-        """Lines from `top` to the margin go up by so many, or down."""
-        for _ in range(abs(count)):
-            if count > 0:
-                del self._cells[top]
-                self._cells.insert(self._bottom, [" "] * self.columns)
-            else:
-                del self._cells[self._bottom]
-                self._cells.insert(top, [" "] * self.columns)
-
-    def _control(self, private, numbers, final):
-        given = [int(n) if n else 0 for n in numbers.split(";")] if numbers else []
-        first = given[0] if given else 0
-        count = max(1, first)
-        row = self._cells[min(self._y, self.rows - 1)]
-        if private:
-            for mode in given:
-                (self.modes.add if final == "h" else self.modes.discard)(str(mode))
-        elif final in "Hf":
-            self._y = min(self.rows, count) - 1
-            self._x = min(self.columns, max(1, given[1] if len(given) > 1 else 1)) - 1
-        elif final == "d":
-            self._y = min(self.rows, count) - 1
-        elif final == "G":
-            self._x = min(self.columns, count) - 1
-        elif final in "ABCD":
-            self._x += {"C": count, "D": -count}.get(final, 0)
-            self._y += {"A": -count, "B": count}.get(final, 0)
-            self._x = min(self.columns - 1, max(0, self._x))
-            self._y = min(self.rows - 1, max(0, self._y))
-        elif final == "J":
-            self._erase_line(first)
-            for y in range(self.rows):
-                if first == 2 or (first == 0 and y > self._y) or (first == 1 and y < self._y):
-                    self._cells[y] = [" "] * self.columns
-        elif final == "K":
-            self._erase_line(first)
-        elif final == "X":
-            row[self._x:self._x + count] = [" "] * len(row[self._x:self._x + count])
-        elif final == "P":
-            del row[self._x:self._x + count]
-            row.extend([" "] * (self.columns - len(row)))
-        elif final == "@":
-            row[self._x:self._x] = [" "] * count
-            del row[self.columns:]
-        elif final == "b":
-            for _ in range(count):
-                self._put(self._last)
-        elif final in "LM":
-            self._scroll(self._y, count if final == "M" else -count)
-        elif final in "ST":
-            self._scroll(self._top, count if final == "S" else -count)
-        elif final == "r":
-            self._top = count - 1
-            self._bottom = (given[1] if len(given) > 1 else self.rows) - 1
-            self._x = self._y = 0
-        elif final not in _WITHOUT_EFFECT:
-            raise AssertionError(f"an unknown control sequence: {numbers}{final}")
-
-    def _erase_line(self, what):
-        row = self._cells[min(self._y, self.rows - 1)]
-        start = 0 if what else self._x
-        end = self._x + 1 if what == 1 else self.columns
-        row[start:end] = [" "] * len(row[start:end])
+def _modes_of_a_new_terminal():
+    master, slave = pty.openpty()
+    try:
+        return termios.tcgetattr(slave)
+    finally:
+        os.close(master)
+        os.close(slave)
 
 
 class Terminal:
     def __init__(self, command, environment, columns=80, rows=24):
-        self.screen = Screen(columns, rows)
-        self._master, self._slave = pty.openpty()  # the slave stays open: its modes are asked later
-        self._set_size()
-        self.modes_before = termios.tcgetattr(self._slave)
-        self._process = subprocess.Popen(
-            [str(part) for part in command], env={"TERM": "xterm", **environment},
-            stdin=self._slave, stdout=self._slave, stderr=self._slave, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        self._screen = Screen(columns, rows)
+        self._stream = Stream(self._screen)
+        self._ended = False
+        self.modes_before = _modes_of_a_new_terminal()
+        # A window's size is the terminal's to say; where these are set, ncurses believes them.
+        environment = {"TERM": "xterm", **environment}
+        for name in ("COLUMNS", "LINES"):
+            environment.pop(name, None)
+        program, *arguments = map(str, command)
+        self._child = pexpect.spawn(program, arguments, env=environment, dimensions=(rows, columns),
+                                    timeout=harness.DEADLINE_S)
+        self._child.delaybeforesend = None
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        os.close(self._master)
-        os.close(self._slave)
+        self._child.close(force=True)
 
     @property
     def pid(self):
-        return self._process.pid
-
-    def _set_size(self):
-        fcntl.ioctl(self._slave, termios.TIOCSWINSZ,
-                    struct.pack("HHHH", self.screen.rows, self.screen.columns, 0, 0))
+        return self._child.pid
 
     def resize(self, columns, rows):
-        """As a window does it: what it showed is no more, and the program is told by SIGWINCH."""
-        self.read()
-        self.screen.resize(columns, rows)
-        self._set_size()
-        self._process.send_signal(signal.SIGWINCH)
+        """As a window does it: what it showed is no more, and the program gets SIGWINCH."""
+        self._read()
+        self._screen.resize(rows, columns)
+        self._screen.erase_in_display(2)
+        self._child.setwinsize(rows, columns)
 
     def press(self, keys):
-        os.write(self._master, keys.encode())
+        self._child.send(keys)
 
-    def read(self, wait_s=0.0):
+    def _read(self, wait_s=0):
         """Takes what the program has written."""
-        while select.select([self._master], [], [], wait_s)[0]:
-            wait_s = 0
-            self.screen.feed(os.read(self._master, 65536).decode(errors="replace"))
+        with contextlib.suppress(pexpect.TIMEOUT):
+            try:
+                while True:
+                    self._stream.feed(self._child.read_nonblocking(65536, wait_s))
+                    wait_s = 0
+            except pexpect.EOF:
+                self._ended = True
 
     def text(self):
-        self.read()
-        return self.screen.text()
+        self._read()
+        return "\n".join(line.rstrip() for line in self._screen.display)
 
     def wait_until(self, condition, what, deadline_s=harness.DEADLINE_S):
         """Until condition(text) of what is shown; returns the text."""
@@ -208,22 +120,27 @@ class Terminal:
             text = self.text()
             if condition(text):
                 return text
-            if time.monotonic() > end:
-                raise AssertionError(f"{what} was not shown within {deadline_s} s, but:\n{text}")
-            self.read(0.05)
+            if self._ended or time.monotonic() > end:
+                raise AssertionError(f"{what} was not shown, but:\n{text}")
+            self._read(0.05)
 
     def wait_for(self, part, deadline_s=harness.DEADLINE_S):
         return self.wait_until(lambda text: part in text, repr(part), deadline_s)
 
     def wait(self):
-        """The exit status."""
+        """The exit status; of a program that a signal ended, the signal's number, negative."""
         end = time.monotonic() + harness.DEADLINE_S
-        while self._process.poll() is None:
-            self.read(0.05)  # a full pseudo-terminal would hold it up
+        while not self._ended:
+            self._read(0.05)  # a full pseudo-terminal would hold it up
             if time.monotonic() > end:
                 raise AssertionError(f"the program did not end; its screen:\n{self.text()}")
-        self.read()
-        return self._process.returncode
+        self._child.wait()
+        return self._child.exitstatus if self._child.signalstatus is None else -self._child.signalstatus
 
     def modes(self):
-        return termios.tcgetattr(self._slave)
+        """Of the line, as `stty` shows them."""
+        return termios.tcgetattr(self._child.child_fd)
+
+    def private_modes(self):
+        """Those that are on, as 1049 (the other screen) and 25 (the cursor)."""
+        return {mode >> 5 for mode in self._screen.mode if mode >= 1 << 5}

@@ -1,10 +1,10 @@
-// The kernels "busy" and "meet" for the simulated GPU, as src/simgpu/host_kernel.h asks for it.
+// The kernels "busy" and "meet" for the simulated GPU, as sim/host_kernel.h asks for it.
 // Compiled as a shared object of its own and carried inside gpuload as bytes (busy_images.S);
 // busy.ptx is the first for a real GPU.
 
 #include <cstdint>
 
-#include "simgpu/host_kernel.h"
+#include "sim/host_kernel.h"
 
 namespace {
 

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "agent/agent.h"
 #include "agent/containers/cache_hook.h"
+#include "agent/server/agent.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/container_commands.h"
-#include "cli/options.h"
-#include "cli/version.h"
+#include "cli/options/options.h"
+#include "cli/text/version.h"
 #include "sim/cluster/simulate.h"
 
 namespace {

@@ -37,7 +37,7 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr double kBar = 0.8;  // docs/ARCHITECTURE.md, issue "Device memory"
+constexpr double kBar = 0.8;  // docs/reports/call-costs.md
 constexpr int kPhases = 3;    // bare, governed, bare
 constexpr int kMostRounds = 1000;
 constexpr size_t kSizes[] = {size_t{4} << 10, size_t{1} << 20, size_t{2} << 20, size_t{8} << 20};

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "policy/memory_admission.h"
+#include "policy/memory/memory_admission.h"
 
 namespace prorata::bench {
 

@@ -1,14 +1,12 @@
 // memory-waiting: the experiment of experiment.h for every policy of who is next, paired by seed.
-// Prints a table; --markdown the same for docs/, --json everything, --svg FILE the plot.
+// Prints a table; --markdown the same for docs/, --json everything (plot.py draws it).
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "bench/memory_waiting/experiment.h"
-#include "bench/memory_waiting/plot.h"
 
 namespace prorata::bench {
 namespace {
@@ -46,26 +44,16 @@ int Run(int argc, char** argv) {
   CLI::App app("ConVGPU's experiment in virtual time, for every policy of who is next");
   uint64_t seeds = 200;
   bool markdown = false, json = false;
-  std::string svg;
   app.add_option("--seeds", seeds, "So many draws of the containers, the same for all policies")
       ->check(CLI::Range(1, 100'000));
-  app.add_flag("--markdown", markdown, "The table as in docs/MEMORY_WAITING.md");
+  app.add_flag("--markdown", markdown, "The table as in docs/reports/memory-waiting.md");
   app.add_flag("--json", json, "Everything, for programs");
-  app.add_option("--svg", svg, "Write the plot to this file");
   CLI11_PARSE(app, argc, argv);
   const std::vector<Row> rows = RunAll({4, 8, 12, 16, 20, 24, 28, 32, 38}, seeds);
   if (json) {
     std::cout << ToJson(rows, seeds).dump(2) << "\n";
   } else {
     Print(rows, markdown);
-  }
-  if (!svg.empty()) {
-    std::ofstream file(svg);
-    file << Plot(rows);
-    if (!file.flush()) {
-      std::cerr << "memory-waiting: cannot write " << svg << "\n";
-      return 1;
-    }
   }
   return 0;
 }

@@ -12,12 +12,12 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "protocol/frame.h"
+#include "wire/frame.h"
 
 namespace prorata::bench {
 namespace {
 
-using protocol::MessageType;
+using wire::MessageType;
 
 constexpr int kTickMs = 20;
 
@@ -29,7 +29,7 @@ void Need(bool held, const char* what) {
 
 template <typename Message>
 void Send(int fd, MessageType type, const Message& message) {
-  const protocol::Frame<Message> frame(type, message);
+  const wire::Frame<Message> frame(type, message);
   Need(send(fd, &frame, sizeof frame, MSG_NOSIGNAL) == sizeof frame, "answer a member");
 }
 
@@ -46,27 +46,26 @@ FixtureShare::FixtureShare(const std::string& folder, const char* uuid, uint64_t
     : folder_(folder) {
   const std::string path = folder + "/limits";
   const UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  Need(static_cast<bool>(fd) && ftruncate(fd.get(), sizeof(protocol::LimitsFile)) == 0,
-       path.c_str());
+  Need(static_cast<bool>(fd) && ftruncate(fd.get(), sizeof(shm::LimitsFile)) == 0, path.c_str());
   void* pages =
-      mmap(nullptr, sizeof(protocol::LimitsFile), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+      mmap(nullptr, sizeof(shm::LimitsFile), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   Need(pages != MAP_FAILED, "map the limits file");
-  limits_ = static_cast<protocol::LimitsFile*>(pages);
-  protocol::LimitsHeader& header = limits_->header;
-  header.magic = protocol::kLimitsMagic;
-  header.version = protocol::kLimitsVersion;
-  header.size_bytes = sizeof(protocol::LimitsFile);
+  limits_ = static_cast<shm::LimitsFile*>(pages);
+  shm::LimitsHeader& header = limits_->header;
+  header.magic = shm::kLimitsMagic;
+  header.version = shm::kLimitsVersion;
+  header.size_bytes = sizeof(shm::LimitsFile);
   header.device_count = 1;
-  header.member_slots = protocol::kMaxMembers;
+  header.member_slots = shm::kMaxMembers;
   header.epoch = 1;
-  protocol::DeviceLimits& device = limits_->devices[0];
+  shm::DeviceLimits& device = limits_->devices[0];
   std::snprintf(device.uuid, sizeof device.uuid, "%s", uuid);
   device.memory_limit_bytes = limit_bytes;
   device.compute_limit_ppm = 1'000'000;
   device.backlog_alone_us = 20'000;
   device.backlog_contended_us = 2'000;
   device.idle_report_us = 200;
-  device.lease = protocol::kLeaseOpen;
+  device.lease = shm::kLeaseOpen;
 
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -118,54 +117,53 @@ ssize_t FixtureShare::Receive(int fd, uint8_t* space, size_t bytes) {
   if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return received;
   int memory;
   std::memcpy(&memory, CMSG_DATA(rights), sizeof memory);
-  void* pages = mmap(nullptr, sizeof(protocol::UsageFile), PROT_READ, MAP_SHARED, memory, 0);
+  void* pages = mmap(nullptr, sizeof(shm::UsageFile), PROT_READ, MAP_SHARED, memory, 0);
   close(memory);
   Need(pages != MAP_FAILED, "map a member's usage memory");
-  usage_ = static_cast<protocol::UsageFile*>(pages);
+  usage_ = static_cast<shm::UsageFile*>(pages);
   return received;
 }
 
 // One member at a time is all that the fixture is for.
 void FixtureShare::ServeMember(int fd) {
   uint8_t buffer[1024];
-  protocol::FrameReader reader(buffer, sizeof buffer);
+  wire::FrameReader reader(buffer, sizeof buffer);
   while (!stopping_) {
     pollfd readable = {fd, POLLIN, 0};
     if (poll(&readable, 1, kTickMs) != 1) continue;
     const ssize_t bytes = Receive(fd, reader.Space(), reader.SpaceBytes());
     if (bytes <= 0) return;
     reader.Filled(static_cast<size_t>(bytes));
-    protocol::FrameHeader header;
+    wire::FrameHeader header;
     const uint8_t* body;
-    while (reader.Next(&header, &body) == protocol::FrameReader::State::kFrame) {
+    while (reader.Next(&header, &body) == wire::FrameReader::State::kFrame) {
       Answer(fd, header.type, body);
     }
   }
 }
 
 void FixtureShare::Answer(int fd, uint16_t type, const uint8_t* body) {
-  protocol::DeviceLimits& device = limits_->devices[0];
+  shm::DeviceLimits& device = limits_->devices[0];
   switch (static_cast<MessageType>(type)) {
     case MessageType::kJoin:
       std::this_thread::sleep_for(std::chrono::milliseconds(welcome_after_ms_));
       ++joins_;  // before the member can have gone on, and ended
-      Send(fd, MessageType::kWelcome, protocol::Welcome{0, 0, limits_->header.epoch.load()});
+      Send(fd, MessageType::kWelcome, wire::Welcome{0, 0, limits_->header.epoch.load()});
       return;
     case MessageType::kGrantRequest: {
-      const auto request = Read<protocol::GrantRequest>(body);
+      const auto request = Read<wire::GrantRequest>(body);
       const bool fits = request.needed_bytes <= device.memory_limit_bytes;
       // Room to spare, so that the benchmark measures charging and not asking.
       if (fits) device.granted_bytes = device.memory_limit_bytes.load();
       if (fits) limits_->grants[0].bytes[0] = device.memory_limit_bytes.load();
-      const auto result =
-          fits ? protocol::GrantResult::kGranted : protocol::GrantResult::kShareFull;
+      const auto result = fits ? wire::GrantResult::kGranted : wire::GrantResult::kShareFull;
       Send(fd, MessageType::kGrantReply,
-           protocol::GrantReply{request.id, result, 0, limits_->grants[0].bytes[0].load()});
+           wire::GrantReply{request.id, result, 0, limits_->grants[0].bytes[0].load()});
       return;
     }
     case MessageType::kContextMade: {
-      const auto made = Read<protocol::ContextMade>(body);
-      Send(fd, MessageType::kContextSettled, protocol::ContextSettled{made.id, made.device, 0, 0});
+      const auto made = Read<wire::ContextMade>(body);
+      Send(fd, MessageType::kContextSettled, wire::ContextSettled{made.id, made.device, 0, 0});
       return;
     }
     default:

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "base/unique_fd.h"
-#include "protocol/limits_file.h"
-#include "protocol/usage_file.h"
-#include "protocol/wire.h"
+#include "shm/limits_file.h"
+#include "shm/usage_file.h"
+#include "wire/messages.h"
 
 namespace prorata::bench {
 
@@ -25,11 +25,11 @@ class FixtureShare {
 
   // Members that join from now on are welcomed so late, as by an agent on a busy machine.
   void WelcomeAfter(int ms) { welcome_after_ms_ = ms; }
-  protocol::LimitsFile& limits() { return *limits_; }
+  shm::LimitsFile& limits() { return *limits_; }
   uint64_t joins() const { return joins_.load(); }
   // The usage memory of the member that joined last (it may be gone); nullptr: none did. After the
   // member has ended.
-  const protocol::UsageFile* usage() const { return usage_.load(); }
+  const shm::UsageFile* usage() const { return usage_.load(); }
 
  private:
   void Serve();
@@ -39,12 +39,12 @@ class FixtureShare {
   void Beat();
 
   std::string folder_;
-  protocol::LimitsFile* limits_ = nullptr;
+  shm::LimitsFile* limits_ = nullptr;
   UniqueFd listener_;
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> joins_{0};
   std::atomic<int> welcome_after_ms_{0};
-  std::atomic<protocol::UsageFile*> usage_{nullptr};
+  std::atomic<shm::UsageFile*> usage_{nullptr};
   std::thread server_, heart_;
 };
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Ten placement policies on the openb trace, by `prorata simulate`: the FGD authors' protocol (arrivals
 drawn up to 130 % of the GPUs, seeds 42 to 51), then prorata in variants, then with departures. Draws
-docs/placement.svg and writes the tables of docs/PLACEMENT.md between its two marks. Exit status 1: a
+docs/reports/placement.svg and writes the tables of docs/reports/placement.md between its two marks. Exit status 1: a
 target was missed. With --print the tables go to standard output and no file changes."""
 import argparse
 import json
@@ -116,7 +116,7 @@ def main():
     parser.add_argument("--print", action="store_true", help="write no file")
     options = parser.parse_args()
     simulator = Simulator(options.build.resolve(), options.seeds)
-    plot = [] if options.print else ["--plot", str(ROOT / "docs" / "placement.svg")]
+    plot = [] if options.print else ["--plot", str(ROOT / "docs" / "reports" / "placement.svg")]
     runs, answer = simulator.run("--policy", ",".join(POLICIES), *plot)
     variant_table, found = variants(simulator, runs["prorata"])
     departure_table, below = departures(simulator)
@@ -138,7 +138,7 @@ def main():
     if options.print:
         print(text)
     else:
-        page = ROOT / "docs" / "PLACEMENT.md"
+        page = ROOT / "docs" / "reports" / "placement.md"
         old = page.read_text(encoding="utf-8")
         page.write_text(old[:old.index(BEGIN)] + text + old[old.index(END) + len(END):], encoding="utf-8")
     missed = [what for what, held, _ in met if not held]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the same programs under each policy on the virtual clock (layer V), and writes the tables of
-docs/TIME_SHARING.md between its marks, and the picture beside it.
+docs/reports/device-time.md between its marks, and the picture beside it.
 
-    bench/scenarios/compare.py --build build --write docs/TIME_SHARING.md
+    bench/scenarios/compare.py --build build --write docs/reports/device-time.md
 """
 import argparse
 import pathlib
@@ -86,13 +86,13 @@ def tables(simulation, seeds):
     return "\n".join(out).rstrip() + "\n"
 
 
-def elastic_picture(simulation):
+def draw_elastic(path, simulation):
     benchmark = next(families.elastic())
     with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "elastic.toml")
-        path.write_text(benchmark.text, encoding="utf-8")
-        return run.elastic_picture({policy: virtual.run(simulation, path, policy)
-                                    for policy in ("default", "none")})
+        scenario = pathlib.Path(folder, "elastic.toml")
+        scenario.write_text(benchmark.text, encoding="utf-8")
+        run.draw_elastic(path, {policy: virtual.run(simulation, scenario, policy)
+                                for policy in ("default", "none")})
 
 
 def main():
@@ -110,7 +110,7 @@ def main():
         print(f"compare: {options.write} has {count} places for the tables, not one", file=sys.stderr)
         return 1
     options.write.write_text(new, encoding="utf-8")
-    options.write.with_name("elastic.svg").write_text(elastic_picture(simulation), encoding="utf-8")
+    draw_elastic(options.write.with_name("elastic.svg"), simulation)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The scenarios of the benchmarks, as texts in the format of tests/simulation/scenario.h: families of them
+"""The scenarios of the benchmarks, as texts in the format of sim/node/scenario.h: families of them
 that differ in a number are made here, so that none is forgotten.
 """
 import dataclasses

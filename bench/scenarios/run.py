@@ -20,9 +20,9 @@ import re
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent / "tests" / "scenarios")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent.parent / "tests" / "scenarios")]
 import families  # pylint: disable=wrong-import-position
-import svg       # pylint: disable=wrong-import-position
+import charts    # pylint: disable=wrong-import-position
 import virtual   # pylint: disable=wrong-import-position
 
 
@@ -103,32 +103,33 @@ def table(rows):
     return "\n".join(lines) + "\n"
 
 
-def elastic_picture(runs):
+def draw_elastic(path, runs):
     """The first seed's run: with prorata, and without it."""
     panels = []
     for policy, title in (("default", "with prorata"), ("none", "without")):
         report = runs[policy][0]
-        panels.append(svg.Panel(f"part of the GPU's time, {title}", "seconds",
-                                {name: virtual.rates(report, name) for name in ("first", "second")}, most=1.0))
-    return svg.chart(panels)
+        panels.append({"title": f"part of the GPU's time, {title}", "x_title": "seconds", "y_max": 1.0,
+                       "series": {name: virtual.rates(report, name) for name in ("first", "second")}})
+    charts.draw(path, panels)
 
 
-def number_picture(results, family, x_title):
+def draw_numbers(path, results, family, x_title):
     """Over the number that a family varies: device use, with prorata and without; and the share error."""
     found = sorted((b.number, r) for b, r in results.values() if b.family == family)
     use = {"with prorata": [(n, r["device_use"]) for n, r in found],
            "without": [(n, r["device_use_without"]) for n, r in found]}
     error = {"with prorata": [(n, r["share_error_points"] or 0) for n, r in found]}
-    return svg.chart([svg.Panel("device use", x_title, use, most=1.0, logarithmic=True),
-                      svg.Panel("share error, points", x_title, error, logarithmic=True)])
+    charts.draw(path, [
+        {"title": "device use", "x_title": x_title, "series": use, "y_max": 1.0, "log_x": True},
+        {"title": "share error, points", "x_title": x_title, "series": error, "log_x": True}])
 
 
 def draw(out, results, runs):
     if "elastic" in runs:
-        (out / "elastic.svg").write_text(elastic_picture(runs["elastic"]), encoding="utf-8")
+        draw_elastic(out / "elastic.svg", runs["elastic"])
     for family, x_title in (("partition", "equal shares"), ("isolation", "programs"), ("programs", "programs")):
         if any(b.family == family for b, _ in results.values()):
-            (out / f"{family}.svg").write_text(number_picture(results, family, x_title), encoding="utf-8")
+            draw_numbers(out / f"{family}.svg", results, family, x_title)
 
 
 def run_gpu(benchmarks, options):

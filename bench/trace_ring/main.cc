@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "agent/compute/device_leases.h"
-#include "protocol/trace.h"
+#include "api/trace.h"
 
 namespace {
 
@@ -94,11 +94,11 @@ void BenchReply() {
   const double ns = MedianNs(kReplies, [&] {
     for (int i = 0; i < kReplies; ++i) {
       const auto reply = agent::ReadTrace(trace.ring(), {.gpu = "0", .seconds = 10}, 1'000'000'000);
-      bytes = protocol::ToJson(reply).dump().size();
+      bytes = api::ToJson(reply).dump().size();
     }
   });
-  std::printf("a reply of %zu entries, %zu bytes             %8.0f ns\n",
-              protocol::kMaxTraceEntries, bytes, ns);
+  std::printf("a reply of %zu entries, %zu bytes             %8.0f ns\n", api::kMaxTraceEntries,
+              bytes, ns);
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ const Openb& Trace() {
   return trace;
 }
 
-// Mean of two seeds; the protocol of docs/PLACEMENT.md takes ten, and one seed's spread is 0.15 at
-// most, so that two are within 0.3 of it.
+// Mean of two seeds; the protocol of docs/reports/placement.md takes ten, and one seed's spread is
+// 0.15 at most, so that two are within 0.3 of it.
 double UnallocatedAt100(RunOptions options) {
   double sum = 0;
   for (const uint64_t seed : {42, 43}) {

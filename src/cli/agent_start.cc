@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::chrono::seconds kSlowestAgent{60};
 
-// Whether some agent holds the folder (agent/runtime_dir.h).
+// Whether some agent holds the folder (agent/runtime/runtime_dir.h).
 bool AgentLives(const AgentPlace& place) {
   const std::string path = place.runtime_dir + "/lock";
   const UniqueFd lock(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));

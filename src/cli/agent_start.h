@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "api/control_connection.h"
 #include "base/result.h"
-#include "cli/control_connection.h"
 
 namespace prorata::cli {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "cli/options.h"
+#include "cli/options/options.h"
 
 namespace prorata::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cli/options.h"
+#include "cli/options/options.h"
 
 namespace prorata::cli {
 namespace {

@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "api/agent_api.h"
 #include "base/bytes.h"
-#include "cli/agent_api.h"
 #include "cli/command.h"
 #include "cli/start_wait.h"
-#include "cli/tables.h"
+#include "cli/text/tables.h"
 
 namespace prorata::cli {
 namespace {
@@ -20,8 +20,8 @@ namespace {
 // may be just about to when we come.
 constexpr int kAttemptsMax = 20;
 
-protocol::ShareSpec SpecOf(const ShareOptions& options) {
-  protocol::ShareSpec spec;
+api::ShareSpec SpecOf(const ShareOptions& options) {
+  api::ShareSpec spec;
   if (!options.name.empty()) spec.name = options.name;
   spec.gpus = options.gpus;
   spec.gpu_count = options.gpu_count;
@@ -45,12 +45,12 @@ protocol::ShareSpec SpecOf(const ShareOptions& options) {
 
 }  // namespace
 
-Result<protocol::ShareStatus> MakeShare(const ShareOptions& options, const AgentPlace& place,
-                                        const std::optional<std::string>& token) {
-  protocol::ShareSpec spec = SpecOf(options);
+Result<api::ShareStatus> MakeShare(const ShareOptions& options, const AgentPlace& place,
+                                   const std::optional<std::string>& token) {
+  api::ShareSpec spec = SpecOf(options);
   spec.token = token;
   if (options.wait) return CreateShareInLine(spec, place, options.wait_ms);
-  Result<protocol::ShareStatus> made = Fail("agent_gone", "");
+  Result<api::ShareStatus> made = Fail("agent_gone", "");
   for (int i = 0; i < kAttemptsMax && !made && made.error().code == "agent_gone"; ++i) {
     auto connection = ConnectOrStart(place);
     if (!connection) return std::unexpected(connection.error());
@@ -88,7 +88,7 @@ int Show(bool json, const AgentPlace& place, List list, Table table) {
     return kExitOk;
   }
   nlohmann::json array = nlohmann::json::array();
-  for (const Item& item : items) array.push_back(protocol::ToJson(item));
+  for (const Item& item : items) array.push_back(api::ToJson(item));
   Print(array.dump(2) + "\n");
   return kExitOk;
 }
@@ -127,24 +127,23 @@ int Run(const RunOptions& options, const AgentPlace& place) {
 }
 
 int ShowShares(bool json, const AgentPlace& place) {
-  std::vector<protocol::WaitingShare> line;
+  std::vector<api::WaitingShare> line;
   const auto list = [&line](ControlConnection* connection) {
     return ListShares(connection, &line);
   };
-  return Show<protocol::ShareStatus>(json, place, list, [&line](const auto& shares) {
+  return Show<api::ShareStatus>(json, place, list, [&line](const auto& shares) {
     return ShareTable(shares) + (line.empty() ? "" : "\n" + WaitingTable(line));
   });
 }
 
 int ShowWaiting(bool json, const AgentPlace& place) {
-  const auto list =
-      [](ControlConnection* connection) -> Result<std::vector<protocol::WaitingShare>> {
-    std::vector<protocol::WaitingShare> line;
+  const auto list = [](ControlConnection* connection) -> Result<std::vector<api::WaitingShare>> {
+    std::vector<api::WaitingShare> line;
     auto shares = ListShares(connection, &line);
     if (!shares) return std::unexpected(shares.error());
     return line;
   };
-  return Show<protocol::WaitingShare>(json, place, list, WaitingTable);
+  return Show<api::WaitingShare>(json, place, list, WaitingTable);
 }
 
 int Update(const UpdateOptions& options, const AgentPlace& place) {
@@ -156,7 +155,7 @@ int Update(const UpdateOptions& options, const AgentPlace& place) {
   if (!connection) return Refuse(connection.error());
   auto share = UpdateShare(&*connection, options.name, options.change);
   if (!share) return Refuse(share.error());
-  for (const protocol::ShareDevice& device : share->devices) {
+  for (const api::ShareDevice& device : share->devices) {
     if (device.used_bytes <= device.memory_limit_bytes) continue;
     Complain("share '" + share->name + "' holds " + FormatBytes(device.used_bytes) + " of GPU " +
              std::to_string(device.index) + ", above its new limit of " +
@@ -167,7 +166,7 @@ int Update(const UpdateOptions& options, const AgentPlace& place) {
 }
 
 int ShowDevices(bool json, const AgentPlace& place) {
-  return Show<protocol::DeviceStatus>(json, place, ListDevices, DeviceTable);
+  return Show<api::DeviceStatus>(json, place, ListDevices, DeviceTable);
 }
 
 }  // namespace prorata::cli

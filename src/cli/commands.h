@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cli/agent_start.h"
-#include "cli/options.h"
+#include "cli/options/options.h"
 
 namespace prorata::cli {
 
@@ -18,9 +18,9 @@ int DebugTrace(const DebugTraceOptions& options, const AgentPlace& place);      
 
 // Asks the agent for a share, starting one where none answers, and waits in line for it where the
 // options say so (start_wait.h). With a token it is kept until it is
-// removed (protocol/control.h).
-Result<protocol::ShareStatus> MakeShare(const ShareOptions& options, const AgentPlace& place,
-                                        const std::optional<std::string>& token);
+// removed (api/control.h).
+Result<api::ShareStatus> MakeShare(const ShareOptions& options, const AgentPlace& place,
+                                   const std::optional<std::string>& token);
 
 // "prorata: MESSAGE\n" on stderr, whatever lines the message has.
 void Complain(const std::string& message);

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "cli/agent_api.h"
+#include "api/agent_api.h"
 #include "cli/commands.h"
 
 namespace prorata::cli {
@@ -77,7 +77,7 @@ int Inspect(const NamedOptions& options, bool as_json, const AgentPlace& place) 
   auto found = Ask("show", options.names.front(), place);
   if (!found) return Refuse(found.error());
   if (!as_json) return Print(InspectText(found->share, found->cdi.is_object()));
-  json object = protocol::ToJson(found->share);
+  json object = api::ToJson(found->share);
   if (found->cdi.is_object()) object["cdi"] = found->cdi;
   return Print(object.dump(2) + "\n");
 }

@@ -3,10 +3,10 @@
 #include <optional>
 #include <string>
 
+#include "api/control.h"
 #include "base/result.h"
 #include "cli/agent_start.h"
-#include "cli/options.h"
-#include "protocol/control.h"
+#include "cli/options/options.h"
 
 namespace prorata::cli {
 
@@ -22,6 +22,6 @@ enum class MountStyle { kCtr, kVolumes };
 Result<std::string> MountArguments(const nlohmann::json& specification, MountStyle style);
 
 // Everything about a share, for people.
-std::string InspectText(const protocol::ShareStatus& share, bool is_device);
+std::string InspectText(const api::ShareStatus& share, bool is_device);
 
 }  // namespace prorata::cli

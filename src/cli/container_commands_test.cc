@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
-#include "cli/tables.h"
+#include "cli/text/tables.h"
 
 namespace prorata::cli {
 namespace {
@@ -44,11 +44,11 @@ TEST(ContainerCommandsTest, WhatCtrCannotBeGiven) {
 }
 
 TEST(ContainerCommandsTest, AShareInWordsAndInATable) {
-  protocol::ShareStatus share;
+  api::ShareStatus share;
   share.name = "train";
-  share.kept_by.kind = protocol::KeptBy::Kind::kHold;
+  share.kept_by.kind = api::KeptBy::Kind::kHold;
   share.container = {{"podman", "0123456789abcdef", "box"}};
-  protocol::ShareDevice& device = share.devices.emplace_back();
+  api::ShareDevice& device = share.devices.emplace_back();
   device.uuid = "GPU-1";
   device.memory_limit_bytes = device.memory_request_bytes = 4 * kGiB;
   share.members.push_back({12, "python", kGiB, 0});

@@ -12,13 +12,13 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "api/agent_api.h"
+#include "api/chrome_trace.h"
+#include "api/control_connection.h"
 #include "base/clock.h"
 #include "base/unique_fd.h"
-#include "cli/agent_api.h"
-#include "cli/chrome_trace.h"
 #include "cli/commands.h"
-#include "cli/control_connection.h"
-#include "cli/version.h"
+#include "cli/text/version.h"
 
 namespace prorata::cli {
 namespace {
@@ -34,9 +34,9 @@ std::string InSeconds(int64_t ns) {
 }
 
 // All that the ring has of the last seconds, up to what was the last when it was first asked.
-Result<protocol::TraceReply> ReadAll(ControlConnection& connection, const std::string& uuid,
-                                     double seconds) {
-  protocol::TraceRequest request{.gpu = uuid, .seconds = seconds};
+Result<api::TraceReply> ReadAll(ControlConnection& connection, const std::string& uuid,
+                                double seconds) {
+  api::TraceRequest request{.gpu = uuid, .seconds = seconds};
   auto all = GetTrace(&connection, request);
   for (int page = 1; all && all->next < all->last && page < kPagesMax; ++page) {
     request.after = all->next;
@@ -51,12 +51,12 @@ Result<protocol::TraceReply> ReadAll(ControlConnection& connection, const std::s
   return all;
 }
 
-Result<std::vector<TracedDevice>> ReadDevices(ControlConnection& connection,
-                                              const DebugTraceOptions& options) {
+Result<std::vector<api::TracedDevice>> ReadDevices(ControlConnection& connection,
+                                                   const DebugTraceOptions& options) {
   auto devices = ListDevices(&connection);
   if (!devices) return std::unexpected(devices.error());
-  std::vector<TracedDevice> traced;
-  for (const protocol::DeviceStatus& device : *devices) {
+  std::vector<api::TracedDevice> traced;
+  for (const api::DeviceStatus& device : *devices) {
     const bool named = options.gpu == device.uuid || options.gpu == std::to_string(device.index);
     if (!options.gpu.empty() && !named) continue;
     auto trace = ReadAll(connection, device.uuid, options.seconds);
@@ -75,9 +75,9 @@ Result<std::vector<TracedDevice>> ReadDevices(ControlConnection& connection,
 }
 
 // What a reader must know of a trace that is shorter than was asked, or has holes.
-void WarnOf(const TracedDevice& device, double seconds) {
+void WarnOf(const api::TracedDevice& device, double seconds) {
   const std::string gpu = "GPU " + std::to_string(device.index) + ": ";
-  const protocol::TraceReply& trace = device.trace;
+  const api::TraceReply& trace = device.trace;
   const int64_t has_ns = trace.now_ns - device.begins_ns;
   if (static_cast<double>(has_ns) < seconds * 1e9 - 1) {
     Complain(gpu + "the trace has the last " + InSeconds(has_ns) + ", not " +
@@ -159,11 +159,11 @@ Status Trace(const DebugTraceOptions& options, const AgentPlace& place) {
   if (!connection) return std::unexpected(connection.error());
   auto devices = ReadDevices(*connection, options);
   if (!devices) return std::unexpected(devices.error());
-  const std::string text = ChromeTrace(*devices, std::string("prorata ") + kVersion);
+  const std::string text = api::ChromeTrace(*devices, std::string("prorata ") + kVersion);
   auto to = OpenPlace(options.output);
   if (!to) return std::unexpected(to.error());
   if (auto ok = WriteAll(*to, text); !ok) return ok;
-  for (const TracedDevice& device : *devices) WarnOf(device, options.seconds);
+  for (const api::TracedDevice& device : *devices) WarnOf(device, options.seconds);
   if (to->fd != STDOUT_FILENO) {
     Complain("wrote " + to->name + "; open it at https://ui.perfetto.dev");
   }

@@ -10,16 +10,16 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "api/control.h"
+#include "api/control_connection.h"
+#include "api/event.h"
 #include "base/unique_fd.h"
 #include "cli/commands.h"
-#include "cli/control_connection.h"
-#include "protocol/control.h"
-#include "protocol/event.h"
 
 namespace prorata::cli {
 namespace {
 
-using protocol::Event;
+using api::Event;
 
 // "2026-11-20 17:30:00.123", local time.
 std::string LocalTime(int64_t unix_ms) {
@@ -45,7 +45,7 @@ class Teller {
   explicit Teller(bool json) : json_(json) {}
 
   // False: nobody reads standard output any more.
-  bool Tell(const protocol::EventsReply& reply) {
+  bool Tell(const api::EventsReply& reply) {
     std::string text;
     if (reply.lost > 0 && json_) {
       text = nlohmann::json({{"event", "lost"}, {"count", reply.lost}}).dump() + "\n";
@@ -82,7 +82,7 @@ bool Await(int agent, int signals) {
 }
 
 // The next that the agent says; nothing: we are to end.
-Result<std::optional<protocol::EventsReply>> Next(ControlConnection& connection, int signals) {
+Result<std::optional<api::EventsReply>> Next(ControlConnection& connection, int signals) {
   for (;;) {
     auto next = connection.TakeNext();
     if (!next && next.error().code == "agent_gone") {
@@ -93,8 +93,8 @@ Result<std::optional<protocol::EventsReply>> Next(ControlConnection& connection,
       if (!Await(connection.fd(), signals)) return std::nullopt;
       continue;
     }
-    if (auto error = protocol::ErrorOfReply(**next)) return std::unexpected(*error);
-    auto reply = protocol::EventsFromJson(**next);
+    if (auto error = api::ErrorOfReply(**next)) return std::unexpected(*error);
+    auto reply = api::EventsFromJson(**next);
     if (!reply) return std::unexpected(reply.error());
     return std::move(*reply);
   }
@@ -103,10 +103,10 @@ Result<std::optional<protocol::EventsReply>> Next(ControlConnection& connection,
 // Tells what comes until `options` are fulfilled or nobody wants to know.
 Status TellAll(const EventsOptions& options, ControlConnection& connection, int signals,
                Teller teller) {
-  protocol::ControlRequest request;
-  request.op = protocol::ControlOp::kEvents;
+  api::ControlRequest request;
+  request.op = api::ControlOp::kEvents;
   request.events = {options.since, options.follow, options.share};
-  if (auto ok = connection.Send(protocol::EncodeRequest(request)); !ok) return ok;
+  if (auto ok = connection.Send(api::EncodeRequest(request)); !ok) return ok;
   std::optional<uint64_t> last;
   for (;;) {
     auto reply = Next(connection, signals);
@@ -117,7 +117,7 @@ Status TellAll(const EventsOptions& options, ControlConnection& connection, int 
     if (!last) last = (*reply)->last;
     if ((*reply)->next >= *last) return {};
     request.events.since = (*reply)->next;
-    if (auto ok = connection.Send(protocol::EncodeRequest(request)); !ok) return ok;
+    if (auto ok = connection.Send(api::EncodeRequest(request)); !ok) return ok;
   }
 }
 

@@ -1,10 +1,10 @@
 #include <ctime>
 
+#include "api/on_full.h"
 #include "base/bytes.h"
 #include "base/duration.h"
 #include "cli/container_commands.h"
-#include "cli/tables.h"
-#include "protocol/on_full.h"
+#include "cli/text/tables.h"
 
 namespace prorata::cli {
 namespace {
@@ -26,7 +26,7 @@ std::string Date(int64_t unix_s) {
   return text;
 }
 
-void AddDevice(const protocol::ShareDevice& device, std::vector<Row>* rows) {
+void AddDevice(const api::ShareDevice& device, std::vector<Row>* rows) {
   rows->push_back({"GPU " + std::to_string(device.index), device.uuid});
   rows->push_back({"  memory request", FormatBytes(device.memory_request_bytes)});
   rows->push_back({"  memory limit", FormatBytes(device.memory_limit_bytes)});
@@ -44,7 +44,7 @@ void AddDevice(const protocol::ShareDevice& device, std::vector<Row>* rows) {
 }
 
 // "python, on GPU 0, 512 MiB, by /usr/local/cuda/compat/libcuda.so.1: the share does not hold it"
-std::string Outside(const protocol::OutsideStatus& process) {
+std::string Outside(const api::OutsideStatus& process) {
   return (process.command.empty() ? "" : process.command + ", ") + "on GPU " +
          std::to_string(process.gpu) +
          (process.used_bytes ? ", " + FormatBytes(*process.used_bytes) : "") + ", by " +
@@ -54,7 +54,7 @@ std::string Outside(const protocol::OutsideStatus& process) {
 
 }  // namespace
 
-std::string InspectText(const protocol::ShareStatus& share, bool is_device) {
+std::string InspectText(const api::ShareStatus& share, bool is_device) {
   std::vector<Row> rows = {
       {"share", share.name + (share.ended ? " (ending)" : "")},
       {"device", is_device ? "prorata.dev/share=" + share.name : "none for containers"},
@@ -74,19 +74,19 @@ std::string InspectText(const protocol::ShareStatus& share, bool is_device) {
     rows.push_back({"container", share.container->name + " (" + share.container->engine + " " +
                                      share.container->id.substr(0, 12) + ")"});
   }
-  for (const protocol::ShareDevice& device : share.devices) {
+  for (const api::ShareDevice& device : share.devices) {
     if (share.exclusive) {
       rows.push_back({"GPU " + std::to_string(device.index), device.uuid});
     } else {
       AddDevice(device, &rows);
     }
   }
-  for (const protocol::MemberStatus& member : share.members) {
+  for (const api::MemberStatus& member : share.members) {
     rows.push_back(
         {"process " + std::to_string(member.pid),
          (member.command.empty() ? "" : member.command + ", ") + FormatBytes(member.used_bytes)});
   }
-  for (const protocol::OutsideStatus& process : share.outside) {
+  for (const api::OutsideStatus& process : share.outside) {
     rows.push_back({"outside " + std::to_string(process.pid), Outside(process)});
   }
   return FormatRows(rows);

@@ -12,9 +12,9 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "api/control_connection.h"
 #include "base/unique_fd.h"
 #include "cli/commands.h"
-#include "cli/control_connection.h"
 
 namespace prorata::cli {
 namespace {
@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 // An agent that was restarted serves nobody for two seconds, so that those who waited come back in
-// their order (agent/adopt.cc): the longest pause is far below.
+// their order (agent/node/adopt.cc): the longest pause is far below.
 constexpr Milliseconds kFirstPause{20};
 constexpr Milliseconds kLongestPause{400};
 constexpr std::chrono::seconds kAgentBackWithin{60};
@@ -43,7 +43,7 @@ class Teller {
     std::fprintf(stderr, "\r\033[K%s", drawn.c_str());
     drawn_ = true;
   }
-  void Tell(const protocol::WaitingShare& waiting) {
+  void Tell(const api::WaitingShare& waiting) {
     if (terminal_) return Tell("", WaitingLine(waiting, Columns()));
     Tell(WaitingLine(waiting, 0), "");
   }
@@ -95,15 +95,14 @@ class EndingSignals {
 
 class Waiter {
  public:
-  Waiter(const protocol::ShareSpec& spec, const AgentPlace& place,
-         std::optional<uint64_t> within_ms)
+  Waiter(const api::ShareSpec& spec, const AgentPlace& place, std::optional<uint64_t> within_ms)
       : place_(place) {
-    request_.op = protocol::ControlOp::kCreateShare;
+    request_.op = api::ControlOp::kCreateShare;
     request_.share = spec;
     if (within_ms) until_ = Clock::now() + Milliseconds(*within_ms);
   }
 
-  Result<protocol::ShareStatus> Wait() {
+  Result<api::ShareStatus> Wait() {
     for (int unheard = 0;;) {
       auto connection = Connect();
       if (!connection) return std::unexpected(connection.error());
@@ -126,8 +125,7 @@ class Waiter {
   bool Over() const { return until_ && Clock::now() >= *until_; }
 
   std::string Where() const {
-    return last_ ? " It was " + protocol::PlaceInWords(last_->place) + " in line: " + last_->why
-                 : "";
+    return last_ ? " It was " + api::PlaceInWords(last_->place) + " in line: " + last_->why : "";
   }
 
   // The first time an agent is started where none answers. One that was lost is somebody's to start
@@ -167,11 +165,11 @@ class Waiter {
   }
 
   // "agent_gone": it ended meanwhile.
-  Result<protocol::ShareStatus> WaitOn(ControlConnection& connection) {
+  Result<api::ShareStatus> WaitOn(ControlConnection& connection) {
     request_.wait.emplace();
     if (until_) request_.wait->within_ms = static_cast<uint64_t>(Left().count());
     if (last_) request_.wait->since_ms = last_->since_ms;
-    if (auto ok = connection.Send(protocol::EncodeRequest(request_)); !ok) {
+    if (auto ok = connection.Send(api::EncodeRequest(request_)); !ok) {
       return std::unexpected(ok.error());
     }
     for (;;) {
@@ -186,11 +184,11 @@ class Waiter {
         continue;
       }
       const nlohmann::json& reply = **next;
-      if (auto error = protocol::ErrorOfReply(reply)) return std::unexpected(*error);
+      if (auto error = api::ErrorOfReply(reply)) return std::unexpected(*error);
       if (!reply.contains("waiting")) {
-        return protocol::ShareFromJson(reply.value("share", nlohmann::json()));
+        return api::ShareFromJson(reply.value("share", nlohmann::json()));
       }
-      auto waiting = protocol::WaitingShareFromJson(reply["waiting"]);
+      auto waiting = api::WaitingShareFromJson(reply["waiting"]);
       if (!waiting) return std::unexpected(waiting.error());
       last_ = std::move(*waiting);
       teller_.Tell(*last_);
@@ -215,20 +213,19 @@ class Waiter {
   }
 
   const AgentPlace& place_;
-  protocol::ControlRequest request_;
+  api::ControlRequest request_;
   std::optional<Clock::time_point> until_;
-  std::optional<Clock::time_point> lost_;            // when an agent last ended
-  std::optional<protocol::WaitingShare> last_ = {};  // as an agent said it
+  std::optional<Clock::time_point> lost_;       // when an agent last ended
+  std::optional<api::WaitingShare> last_ = {};  // as an agent said it
   Teller teller_;
   EndingSignals signals_;
 };
 
 }  // namespace
 
-std::string WaitingLine(const protocol::WaitingShare& waiting, size_t columns) {
+std::string WaitingLine(const api::WaitingShare& waiting, size_t columns) {
   std::string line = (waiting.name.empty() ? "the share" : "share '" + waiting.name + "'") +
-                     " waits, " + protocol::PlaceInWords(waiting.place) +
-                     " in line: " + waiting.why;
+                     " waits, " + api::PlaceInWords(waiting.place) + " in line: " + waiting.why;
   if (columns == 0) return line;
   line = "prorata: " + line;
   // The last column stays empty: a terminal that wraps would not draw in place.
@@ -236,9 +233,8 @@ std::string WaitingLine(const protocol::WaitingShare& waiting, size_t columns) {
   return line;
 }
 
-Result<protocol::ShareStatus> CreateShareInLine(const protocol::ShareSpec& spec,
-                                                const AgentPlace& place,
-                                                std::optional<uint64_t> within_ms) {
+Result<api::ShareStatus> CreateShareInLine(const api::ShareSpec& spec, const AgentPlace& place,
+                                           std::optional<uint64_t> within_ms) {
   return Waiter(spec, place, within_ms).Wait();
 }
 

@@ -1,13 +1,13 @@
 #pragma once
 
-// A share that waits in line until it fits (`--wait`, protocol/start_wait.h).
+// A share that waits in line until it fits (`--wait`, api/start_wait.h).
 
 #include <optional>
 #include <string>
 
+#include "api/control.h"
 #include "base/result.h"
 #include "cli/agent_start.h"
-#include "protocol/control.h"
 
 namespace prorata::cli {
 
@@ -17,11 +17,10 @@ namespace prorata::cli {
 // and the next one told since when the share waits, by which it has its place again.
 //
 // `within_ms`: "timed_out" after that, with what it waited for and its place; absent: no end.
-Result<protocol::ShareStatus> CreateShareInLine(const protocol::ShareSpec& spec,
-                                                const AgentPlace& place,
-                                                std::optional<uint64_t> within_ms);
+Result<api::ShareStatus> CreateShareInLine(const api::ShareSpec& spec, const AgentPlace& place,
+                                           std::optional<uint64_t> within_ms);
 
 // One line of a terminal that is `columns` wide, for a share that waits.
-std::string WaitingLine(const protocol::WaitingShare& waiting, size_t columns);
+std::string WaitingLine(const api::WaitingShare& waiting, size_t columns);
 
 }  // namespace prorata::cli

@@ -2,14 +2,14 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/options.h"
-#include "cli/tables.h"
+#include "cli/options/options.h"
+#include "cli/text/tables.h"
 
 namespace prorata::cli {
 namespace {
 
-protocol::WaitingShare Waiting() {
-  protocol::WaitingShare waiting;
+api::WaitingShare Waiting() {
+  api::WaitingShare waiting;
   waiting.place = 2;
   waiting.name = "b";
   waiting.why = "GPU 0 has only 1 GiB left";

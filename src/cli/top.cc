@@ -22,9 +22,9 @@
 #include "base/duration.h"
 #include "base/unique_fd.h"
 #include "cli/commands.h"
-#include "cli/terminal.h"
-#include "cli/top_feed.h"
-#include "cli/top_screen.h"
+#include "cli/top/terminal.h"
+#include "cli/top/top_feed.h"
+#include "cli/top/top_screen.h"
 
 namespace prorata::cli {
 namespace {

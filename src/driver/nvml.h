@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "base/link_class.h"
 #include "base/result.h"
-#include "protocol/link_class.h"
 
 namespace prorata::driver {
 
@@ -27,7 +27,7 @@ struct NvmlDevice {
   uint64_t total_bytes = 0;
   uint64_t used_bytes = 0;  // when NVML was opened
   // How it reaches each device, itself too, in their order; as it was when NVML was opened.
-  std::vector<protocol::DeviceLink> links;
+  std::vector<DeviceLink> links;
 };
 
 struct NvmlMemory {

@@ -5,9 +5,6 @@
 namespace prorata::driver {
 namespace {
 
-using protocol::DeviceLink;
-using protocol::LinkClass;
-
 LinkClass ClassOf(nvmlGpuTopologyLevel_t level) {
   switch (level) {
     case NVML_TOPOLOGY_INTERNAL:

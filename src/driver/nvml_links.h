@@ -4,8 +4,8 @@
 
 #include <vector>
 
+#include "base/link_class.h"
 #include "generated/nvml_abi.h"
-#include "protocol/link_class.h"
 
 namespace prorata::driver {
 
@@ -21,7 +21,7 @@ struct LinkFunctions {
 
 // A row for each device, with its link to each of them, itself too. What NVML does not answer stays
 // kUnknown, or without the number of NVLinks.
-std::vector<std::vector<protocol::DeviceLink>> ReadLinks(const LinkFunctions& functions,
-                                                         const std::vector<nvmlDevice_t>& devices);
+std::vector<std::vector<DeviceLink>> ReadLinks(const LinkFunctions& functions,
+                                               const std::vector<nvmlDevice_t>& devices);
 
 }  // namespace prorata::driver

@@ -1,7 +1,7 @@
 #pragma once
 
 // What tells the simulated GPU's driver from NVIDIA's, and where its machine's state is
-// (docs/SIMULATED_GPU.md). The same rules as its own.
+// (docs/design/simulated-gpu.md). The same rules as its own.
 
 #include <string>
 

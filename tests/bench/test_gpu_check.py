@@ -1,4 +1,4 @@
-"""gpu_check.py: what it answers without a driver, how it reads a build's tests, what it keeps."""
+"""gpu_check.py: what it answers without a driver, how it runs a build's tests, what it keeps."""
 import json
 import os
 import pathlib
@@ -11,7 +11,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PRORATA_BUILD_DIR", ROOT / "build")).resolve()
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
 sys.path.insert(0, str(SCRIPT.parent))
-import ctest_files  # pylint: disable=wrong-import-position
 import gpu_check  # pylint: disable=wrong-import-position
 
 
@@ -72,45 +71,39 @@ class Conformance(Folder):
         self.assertRegex(done.stdout, r"[2-9]\d\d rules hold, 0 do not")
 
 
-class ReadTests(Folder):
-    """A build that was made in /made/build from /made and now lies elsewhere."""
+class Labelled(Folder):
+    """Tests by their marks, run by the pytest that the build carries."""
 
-    def setUp(self):
-        super().setUp()
-        self.build = self.folder / "build"
-        (self.build / "sub").mkdir(parents=True)
-        (self.build / "CMakeCache.txt").write_text(
-            "CMAKE_CACHEFILE_DIR:INTERNAL=/made/build\nCMAKE_HOME_DIRECTORY:INTERNAL=/made\n")
-        (self.build / "CTestTestfile.cmake").write_text("# text\nsubdirs(\"sub\")\nsubdirs(\"gone\")\n")
-        (self.build / "sub" / "CTestTestfile.cmake").write_text(
-            'add_test(a.b.c "/usr/bin/python3.9" "/made/tests/run_one.py" "a b" "c\\"d")\n'
-            'set_tests_properties(a.b.c PROPERTIES  ENVIRONMENT "X=/made/build;Y=/made/z" '
-            'LABELS "multiprocess;gpu" SKIP_RETURN_CODE "77" TIMEOUT "7" _BACKTRACE "/made/CMakeLists.txt;5")\n'
-            'include("/made/build/sub/unit_tests.cmake")\n')
-        (self.build / "sub" / "unit_tests.cmake").write_text(
-            "add_test([=[u.A.B(c)]=]  /made/build/tests/u [==[--gtest_filter=A.B]==] --also)\n"
-            "set_tests_properties([=[u.A.B(c)]=]  PROPERTIES WORKING_DIRECTORY /made/build/sub "
-            "SKIP_REGULAR_EXPRESSION [==[\\[  SKIPPED \\]]==] TIMEOUT 120 LABELS unit)\n"
-            "set( u_TESTS x)\n")
+    def labelled(self, *methods, packages=BUILD / "venv-pytest"):
+        build = self.folder / "build"
+        build.mkdir()
+        (build / "venv-pytest").symlink_to(packages)
+        tests = self.folder / "tests"
+        tests.mkdir()
+        (self.folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  gpu: x\ntestpaths = tests\n")
+        (tests / "test_made.py").write_text("import os\nimport pytest\n\n" + "\n\n".join(methods) + "\n")
+        self.addCleanup(setattr, gpu_check, "ROOT", gpu_check.ROOT)
+        gpu_check.ROOT = self.folder
+        return gpu_check.Check(build, dict(os.environ)).labelled("gpu")
 
-    def test_reads_commands_and_settings_and_moves_their_paths(self):
-        python, unit = ctest_files.read_tests(self.build, self.folder)
-        self.assertEqual(python.name, "a.b.c")
-        self.assertEqual(python.command, [sys.executable, f"{self.folder}/tests/run_one.py", "a b", 'c"d'])
-        self.assertEqual(python.environment, {"X": str(self.build), "Y": f"{self.folder}/z"})
-        self.assertEqual(python.labels, {"multiprocess", "gpu"})
-        self.assertEqual((python.timeout_s, python.skip_code), (7, 77))
-        self.assertEqual(unit.name, "u.A.B(c)")
-        self.assertEqual(unit.command, [f"{self.build}/tests/u", "--gtest_filter=A.B", "--also"])
-        self.assertEqual(unit.folder, f"{self.build}/sub")
-        self.assertEqual(unit.labels, {"unit"})
+    def test_runs_those_and_says_what_became_of_each(self):
+        status, result = self.labelled(
+            "@pytest.mark.gpu\ndef test_good():\n"
+            f"    assert os.environ['PRORATA_BUILD_DIR'] == '{self.folder}/build'",
+            "@pytest.mark.gpu\ndef test_bad():\n    assert 1 == 2",
+            "@pytest.mark.gpu\ndef test_skipped():\n    pytest.skip('no second GPU')",
+            "def test_other():\n    assert False")
+        self.assertEqual(status, "failed")
+        self.assertEqual(result["passed"], ["tests/test_made.py::test_made::test_good"])
+        self.assertEqual(result["skipped"], {"tests/test_made.py::test_made::test_skipped": "no second GPU"})
+        (bad,) = result["failed"]
+        self.assertIn("test_bad", bad)
+        self.assertIn("assert 1 == 2", "\n".join(result["failed"][bad]))
 
-    def test_finds_this_test_in_its_own_build(self):
-        if not (BUILD / "CTestTestfile.cmake").exists():
-            self.skipTest(f"{BUILD} has no CTestTestfile.cmake")
-        names = [test.name for test in ctest_files.read_tests(BUILD, ROOT)]
-        self.assertIn(f"bench_gpu_check.ReadTests.{self._testMethodName}", names)
-        self.assertEqual(len(names), len(set(names)))
+    def test_a_build_without_pytest_is_no_failure_of_the_gpu(self):
+        status, _ = self.labelled("def test_x():\n    pass", packages=self.folder / "nowhere")
+        self.assertIn("skipped: ", status)
+        self.assertIn("make everything", status)
 
 
 class Steps(Folder):

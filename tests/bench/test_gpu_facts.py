@@ -2,13 +2,17 @@
 import json
 import unittest
 
+import pytest
+
 import harness
 import quiet
+
+pytestmark = [pytest.mark.alone, pytest.mark.gpu]
 
 GPU_FACTS = harness.BUILD / "bin" / "gpu-facts"
 SECTIONS = {"context_memory", "allocation", "pool", "events", "launches", "kernel_gap", "time_slice",
             "copies"}
-# src/simgpu/core/config.h, DeviceConfig: what the simulated GPU is made of by default.
+# sim/core/config.h, DeviceConfig: what the simulated GPU is made of by default.
 CONTEXT_BYTES = 512 * harness.MIB
 SLAB_BYTES = 2 * harness.MIB
 POOL_CHUNK_BYTES = 32 * harness.MIB

@@ -2,9 +2,13 @@
 import json
 import unittest
 
+import pytest
+
 import harness
 import quiet
 from harness import BUILD, SIM_DIR
+
+pytestmark = pytest.mark.alone
 
 PROGRAM = BUILD / "bin" / "memory-throughput"
 TRIES = 3

@@ -8,15 +8,19 @@ import tempfile
 import unittest
 import xml.dom.minidom
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PRORATA_BUILD_DIR", ROOT / "build")).resolve()
-sys.path[:0] = [str(ROOT / "bench" / "scenarios"), str(ROOT / "tests" / "scenarios")]
+sys.path[:0] = [str(ROOT / "bench" / "scenarios"), str(ROOT / "bench"), str(ROOT / "tests" / "scenarios")]
 import compare   # pylint: disable=wrong-import-position
 import families  # pylint: disable=wrong-import-position
 import gpu       # pylint: disable=wrong-import-position
 import scenario  # pylint: disable=wrong-import-position
-import svg       # pylint: disable=wrong-import-position
+import charts    # pylint: disable=wrong-import-position
 import virtual   # pylint: disable=wrong-import-position
+
+pytestmark = pytest.mark.alone
 
 SIMULATION = BUILD / "bin" / "simulation"
 
@@ -114,11 +118,18 @@ class Stamps(unittest.TestCase):
 
 
 class Pictures(unittest.TestCase):
+    @unittest.skipUnless(charts.installed(), "no matplotlib: scripts/setup.sh plots")
     def test_every_series_has_a_line_and_a_name(self):
-        text = svg.chart([svg.Panel("a < b", "x", {"one": [(0, 0), (1, 1)], "two": [(0, 1), (1, 0)]}, most=1),
-                          svg.Panel("c", "n", {"one": [(1, 3), (64, 5)]}, logarithmic=True)])
-        document = xml.dom.minidom.parseString(text)
-        self.assertEqual(len(document.getElementsByTagName("polyline")), 3)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "picture.svg")
+            charts.draw(path, [
+                {"title": "a < b", "x_title": "x", "y_max": 1,
+                 "series": {"one": [(0, 0), (1, 1)], "two": [(0, 1), (1, 0)]}},
+                {"title": "c", "x_title": "n", "log_x": True, "series": {"one": [(1, 3), (64, 5)]}}])
+            document = xml.dom.minidom.parse(str(path))
+        lines = [node.getAttribute("id") for node in document.getElementsByTagName("g")
+                 if node.getAttribute("id").startswith("line-")]
+        self.assertEqual(sorted(lines), ["line-one", "line-one", "line-two"])
         texts = [node.firstChild.data for node in document.getElementsByTagName("text")]
         for name in ("one", "two", "a < b", "64"):
             self.assertIn(name, texts)

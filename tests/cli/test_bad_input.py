@@ -9,7 +9,11 @@ import struct
 import time
 import unittest
 
+import pytest
+
 import harness
+
+pytestmark = [pytest.mark.asan_ubsan, pytest.mark.tsan]
 
 REFUSED, USAGE, NOT_EXECUTABLE, NOT_FOUND = 1, 2, 126, 127
 

@@ -6,11 +6,15 @@ import sys
 import time
 import unittest
 
+import pytest
+
 import harness
 import quiet
 
 sys.path.insert(0, str(harness.ROOT / "scripts"))
 import demo  # pylint: disable=wrong-import-position
+
+pytestmark = [pytest.mark.asan_ubsan, pytest.mark.tsan]
 
 
 class AgentDeath(harness.MachineTestCase):
@@ -74,6 +78,7 @@ def demo_stamps(path):
 
 
 class Contention(harness.MachineTestCase):
+    @pytest.mark.unsanitized
     def test_short_kernels_beside_a_limit(self):
         """Seen: a batch that was not fenced yet when its lease closed was never said to be drained,
         since its thread already waited for the next lease; the share was passed over for ever."""

@@ -6,8 +6,12 @@ import subprocess
 import sys
 import unittest
 
+import pytest
+
 import harness
 import quiet
+
+pytestmark = [pytest.mark.alone, pytest.mark.gpu]
 
 
 def prorata_processes():

@@ -5,7 +5,11 @@ import subprocess
 import sys
 import unittest
 
+import pytest
+
 import harness
+
+pytestmark = pytest.mark.asan_ubsan
 
 PROGRAM = pathlib.Path(__file__).resolve().parents[1] / "devices_program.py"
 MIB, GIB = harness.MIB, harness.GIB

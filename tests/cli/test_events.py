@@ -4,7 +4,11 @@ import re
 import signal
 import unittest
 
+import pytest
+
 import harness
+
+pytestmark = [pytest.mark.asan_ubsan, pytest.mark.tsan]
 
 GIB = harness.GIB
 HOLD = ["--allocate", "64MiB", "--hold", "600", "--announce"]

@@ -7,8 +7,12 @@ import subprocess
 import time
 import unittest
 
+import pytest
+
 import harness
 import quiet
+
+pytestmark = pytest.mark.alone
 
 PYTHON = shutil.which("python3")
 # Prints the libraries that are mapped, what the descriptors lead to, and the number of threads.

@@ -9,8 +9,12 @@ import subprocess
 import time
 import unittest
 
+import pytest
+
 import harness
 import quiet
+
+pytestmark = pytest.mark.alone
 
 IDLE = 1000
 WITHIN_S = 0.1

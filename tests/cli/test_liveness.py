@@ -7,7 +7,11 @@ import subprocess
 import time
 import unittest
 
+import pytest
+
 import harness
+
+pytestmark = pytest.mark.alone
 
 SIM_USAGE = harness.BUILD / "tests" / "sim_usage"
 DILATION = 4

@@ -7,7 +7,11 @@ import struct
 import time
 import unittest
 
+import pytest
+
 import harness
+
+pytestmark = [pytest.mark.asan_ubsan, pytest.mark.tsan]
 
 CONTROL_JSON = 64
 MEMBER_TYPES = range(1, 12)

@@ -7,8 +7,12 @@ import subprocess
 import time
 import unittest
 
+import pytest
+
 import harness
 from harness import GIB, MIB
+
+pytestmark = [pytest.mark.gpu, pytest.mark.asan_ubsan, pytest.mark.tsan]
 
 STEP = 128 * MIB
 FILL = ["--allocate", "128MiB", "--until-refused"]

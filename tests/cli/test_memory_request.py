@@ -11,7 +11,11 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 import harness
+
+pytestmark = pytest.mark.asan_ubsan
 
 PROGRAM = pathlib.Path(__file__).resolve().parents[1] / "interactive.py"
 MIB, GIB = harness.MIB, harness.GIB

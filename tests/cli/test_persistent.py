@@ -43,7 +43,7 @@ class Persistent(harness.MachineTestCase):
         self.assertGreaterEqual(told["endless"]["running_ms"], 18_000)
         on = self.device("endless")
         self.assertEqual(on["persistent_kernels"], 1)
-        self.assertEqual(on["why_slow"][0], "cannot_be_held")
+        self.assertEqual(on["throttle_reasons"][0], "non_preemptible")
         status, out, err = self.machine.call([harness.PRORATA, "top", "--once"])
         self.assertEqual((status, err), (0, ""))
         self.assertIn("cannot be held: a persistent kernel", out)

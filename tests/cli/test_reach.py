@@ -4,8 +4,12 @@ import json
 import subprocess
 import unittest
 
+import pytest
+
 import harness
 from harness import GIB, MIB
+
+pytestmark = [pytest.mark.asan_ubsan, pytest.mark.tsan]
 
 FILL = ["--allocate", "128MiB", "--until-refused"]
 # CUDA_ERROR_*: what a forked child may be told. A hang or a crash is what must not be.
@@ -42,6 +46,7 @@ class Reach(harness.MachineTestCase):
         self.check_held("--load", "getprocaddress", "--per-thread-default")
         self.check_held("--load", "getprocaddress-v1", "--api-version", "11080")
 
+    @pytest.mark.no_tsan
     def test_linked(self):
         probe = harness.BUILD / "tests" / "linked_probe"
         status, out, err = self.machine.call(
@@ -112,6 +117,7 @@ class ProcessesAndThreads(harness.MachineTestCase):
         self.assertGreater(report["allocated_bytes"], 0)
         self.assertEqual(report["memory"]["total"], 2 * GIB)
 
+    @pytest.mark.no_tsan
     def test_exec_keeps_the_share(self):
         # The first program joined; the one it execs joins anew, and the first one's memory is back.
         script = ("import ctypes, os; c = ctypes.CDLL('libcuda.so.1'); assert c.cuInit(0) == 0; "

@@ -6,7 +6,11 @@ import subprocess
 import time
 import unittest
 
+import pytest
+
 import harness
+
+pytestmark = [pytest.mark.asan_ubsan, pytest.mark.tsan]
 
 
 class Status(harness.MachineTestCase):

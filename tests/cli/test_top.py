@@ -5,8 +5,12 @@ import re
 import signal
 import unittest
 
+import pytest
+
 import harness
 import terminal
+
+pytestmark = [pytest.mark.asan_ubsan, pytest.mark.tsan]
 
 
 class TopTestCase(harness.MachineTestCase):
@@ -33,8 +37,8 @@ class TopTestCase(harness.MachineTestCase):
     def assert_left_well(self, window):
         """As it was: the modes of the line, the normal screen, the cursor."""
         self.assertEqual(window.modes(), window.modes_before)
-        self.assertNotIn("1049", window.screen.modes)
-        self.assertIn("25", window.screen.modes)
+        self.assertNotIn(1049, window.private_modes())
+        self.assertIn(25, window.private_modes())
 
 
 class Screen(TopTestCase):
@@ -49,8 +53,8 @@ class Screen(TopTestCase):
                  r"\n *held .*20\.0%.*at its limit \d+%",
                  r"\n *lazy .*/ 1 GiB ")
         window.wait_until(lambda text: all(re.search(part, text) for part in shown), "every row")
-        self.assertIn("1049", window.screen.modes)
-        self.assertNotIn("25", window.screen.modes)
+        self.assertIn(1049, window.private_modes())
+        self.assertNotIn(25, window.private_modes())
         window.press("q")
         self.assertEqual(window.wait(), 0)
         self.assert_left_well(window)
@@ -165,7 +169,7 @@ class Screen(TopTestCase):
         window.wait_for("STOPPED")
         self.assert_left_well(window)
         window.press("\n")
-        window.wait_until(lambda text: "1049" in window.screen.modes and "q quit" in text,
+        window.wait_until(lambda text: 1049 in window.private_modes() and "q quit" in text,
                           "the screen again")
         window.press("q")
         self.assertEqual(window.wait(), 0)
@@ -240,7 +244,7 @@ class Tables(TopTestCase):
             self.assertEqual(seen["devices"][0]["index"], 0)
             return seen["shares"][0]["devices"][0]
 
-        on = harness.wait_until(lambda: (on := look())["why_slow"][:1] == ["at_limit"] and on,
+        on = harness.wait_until(lambda: (on := look())["throttle_reasons"][:1] == ["at_limit"] and on,
                                 what="a share at its limit")
         self.assertGreater(on["at_limit_part"], 0.05)
         process.send_signal(signal.SIGINT)
@@ -255,7 +259,7 @@ class Tables(TopTestCase):
         status, out, _ = self.call("--once", "--json")
         self.assertEqual(status, 0)
         on = json.loads(out)["shares"][0]["devices"][0]
-        self.assertIn("over_memory_limit", on["why_slow"])
+        self.assertIn("over_memory_limit", on["throttle_reasons"])
         self.assertIn("over its memory limit", self.call("--once")[1])
 
     def test_without_an_agent(self):

@@ -6,7 +6,11 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 import harness
+
+pytestmark = pytest.mark.asan_ubsan
 
 PROGRAM = pathlib.Path(__file__).resolve().parents[1] / "interactive.py"
 MIB, GIB = harness.MIB, harness.GIB
@@ -132,6 +136,7 @@ class WhatOtherProgramsHeld(WaitingCase):
 
 
 class TheExample(harness.unittest.TestCase):
+    @pytest.mark.unsanitized
     def test_it_shows_what_its_readme_says(self):
         example = harness.ROOT / "examples" / "deadlock"
         done = subprocess.run([sys.executable, example / "run.py", "--build", harness.BUILD],

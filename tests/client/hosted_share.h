@@ -25,7 +25,7 @@ class HostedShare : public testing::Test {
   // cuInit, and the primary context is the calling thread's.
   void Start();
   // What the member has told the agent of itself.
-  const protocol::DeviceUsage& usage() const { return share_->usage()->devices[0]; }
+  const shm::DeviceUsage& usage() const { return share_->usage()->devices[0]; }
 
   std::string folder_;
   std::unique_ptr<bench::FixtureShare> share_;

@@ -195,13 +195,13 @@ class Worker {
 };
 
 // The agent takes the lease away and gives it again, for 2 ms of 5.
-void Revoke(protocol::DeviceLimits& limits, const std::atomic<bool>& over) {
+void Revoke(shm::DeviceLimits& limits, const std::atomic<bool>& over) {
   for (uint32_t sequence = 1; !over; ++sequence) {
-    const uint32_t word = sequence << protocol::kLeaseSequenceShift;
+    const uint32_t word = sequence << shm::kLeaseSequenceShift;
     std::this_thread::sleep_for(milliseconds(3));
-    limits.lease.store(word | protocol::kLeaseContended);
+    limits.lease.store(word | shm::kLeaseContended);
     std::this_thread::sleep_for(milliseconds(2));
-    limits.lease.store(word | 2 << protocol::kLeaseSequenceShift | protocol::kLeaseOpen);
+    limits.lease.store(word | 2 << shm::kLeaseSequenceShift | shm::kLeaseOpen);
   }
 }
 
@@ -224,7 +224,7 @@ TEST_F(HostedShare, SixtyFourThreadsAtOnceLeaveNothingBehind) {
   std::this_thread::sleep_for(std::chrono::seconds(seconds));
   all.over = true;
   agent.join();
-  share_->limits().devices[0].lease.store(protocol::kLeaseOpen);
+  share_->limits().devices[0].lease.store(shm::kLeaseOpen);
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(all.errors.load(), 0);
   for (int i = 0; i < 8; ++i) EXPECT_NE(all.done[i].load(), 0u) << i;

@@ -29,9 +29,9 @@ int main(int argc, char** argv) {
   }
   int status = 0;
   if (child < 0 || waitpid(child, &status, 0) != child) return 2;
-  const prorata::protocol::UsageFile* usage = share.usage();
+  const prorata::shm::UsageFile* usage = share.usage();
   if (usage != nullptr) {
-    const prorata::protocol::DeviceUsage& one = usage->devices[0];
+    const prorata::shm::DeviceUsage& one = usage->devices[0];
     std::printf(
         "{\"used_bytes\": %llu, \"overhead_bytes\": %llu, \"refusals\": %llu, "
         "\"device_time_ns\": %llu, \"launches\": %llu, \"joins\": %llu, "

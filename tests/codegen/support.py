@@ -1,6 +1,9 @@
 """What the codegen tests share: paths, the compiler, and where CUDA's headers may be."""
 
+import atexit
+import functools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -10,6 +13,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ROOT / "generated"
 sys.path.insert(0, str(ROOT / "codegen"))
+
+
+@functools.cache
+def built():
+    """A folder with the files that only the build needs: assembly and export maps."""
+    folder = Path(tempfile.mkdtemp(prefix="prorata-generated-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    subprocess.run([sys.executable, ROOT / "codegen" / "generate.py", "--build", folder], check=True)
+    return folder
 
 
 def cuda_include():

@@ -25,13 +25,13 @@ class MemorySpecTest(unittest.TestCase):
             gen_memory.generate(self.cuda, edited, self.tests)
 
     def test_every_function_that_may_take_memory_is_in_the_document(self):
-        document = (support.ROOT / "docs" / "MEMORY.md").read_text()
+        document = (support.ROOT / "docs" / "reference" / "memory.md").read_text()
         for function in self.cuda.functions:
             if function.role in gen_memory.ROLES:
                 self.assertIn(f"`{function.base}`", document)
 
     def test_every_pair_is_named_in_the_document(self):
-        document = (support.ROOT / "docs" / "MEMORY.md").read_text()
+        document = (support.ROOT / "docs" / "reference" / "memory.md").read_text()
         for answers in gen_memory.load_answers(self.text).values():
             for answer in answers:
                 for function in answer.functions:

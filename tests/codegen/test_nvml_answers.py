@@ -21,7 +21,7 @@ class NvmlAnswersTest(unittest.TestCase):
             gen_nvml_answers.generate(self.nvml, edited)
 
     def test_every_function_is_in_the_document(self):
-        document = (support.ROOT / "docs" / "NVML.md").read_text()
+        document = (support.ROOT / "docs" / "reference" / "nvml.md").read_text()
         for function in self.nvml.functions:
             self.assertIn(f"`{function.base}`", document)
 

@@ -101,11 +101,11 @@ class TrampolineTest(support.ToolTest):
         resolver = self.write("resolver.c", RESOLVER)
         word = "driver" if lib == "cuda" else lib
         # The map exports nothing but the library's names; the test's own come on top.
-        text = (support.GENERATED / version_script).read_text()
+        text = (support.built() / version_script).read_text()
         script = self.write("test.map", text.replace("global:", "global: test_*;", 1))
         self.run_tool("gcc", "-shared", "-fPIC", "-O1", f"-DLIB={word}", "-Wl,-z,defs",
                       "-Wl,-z,relro,-z,now,-z,text", "-Wl,--fatal-warnings",
-                      f"-Wl,--version-script={script}", resolver, support.GENERATED / assembly,
+                      f"-Wl,--version-script={script}", resolver, support.built() / assembly,
                       "-o", "lib.so")
         caller = self.write("caller.c", CALLER)
         self.run_tool("gcc", "-O1", caller, "-ldl", "-o", "caller")
@@ -142,7 +142,7 @@ static int driver_init(unsigned flags) { return (int)flags + 1; }
 int main(void) { test_target((void*)driver_init); return cuInit(5) == 1006 ? 0 : 1; }
 """)
         self.run_tool("gcc", "-shared", "-fPIC", "-DLIB=driver", f"-I{self.scratch}", source,
-                      support.GENERATED / "driver_trampolines.S", "-o", "liboverride.so")
+                      support.built() / "driver_trampolines.S", "-o", "liboverride.so")
         self.run_tool("gcc", main, "liboverride.so", f"-Wl,-rpath,{self.scratch}", "-o", "main")
         self.run_tool(self.scratch / "main")
 
@@ -151,8 +151,8 @@ class DefaultsTest(support.ToolTest):
     def build(self, assembly, version_script, strong):
         source = self.write("strong.c", strong)
         self.run_tool("gcc", "-shared", "-fPIC", "-Wl,-z,defs", "-Wl,--fatal-warnings",
-                      f"-Wl,--version-script={support.GENERATED / version_script}",
-                      support.GENERATED / assembly, source, "-o", "lib.so")
+                      f"-Wl,--version-script={support.built() / version_script}",
+                      support.built() / assembly, source, "-o", "lib.so")
 
     def call(self, *expectations):
         """Each expectation: C text that must be true, with `lib` the opened library."""

@@ -8,8 +8,9 @@
 //             "work launched into a capturing stream does not run until the graph is launched",
 //             "CUDA Driver API, Stream Management, cuStreamBeginCapture") { ... }
 //
-// `build/tests/conformance_suite --list-rules` prints them all as JSON; docs/CONFORMANCE.md is made
-// of that. What makes a rule's test fail is in mutations.toml.
+// `build/tests/conformance_suite --list-rules` prints them all as JSON;
+// docs/reference/conformance.md is made of that. What makes a rule's test fail is in
+// mutations.toml.
 //
 // A test must hold on a GPU, too: device memory is read by copies (ReadWord) or is pinned memory of
 // the host (HostWord), order is forced by gates (Gate) and not by how long things take.

@@ -172,7 +172,7 @@ RULE_TEST(DeviceTest, TheOldQueriesAgreeWithTheAttributes,
 
 RULE_TEST(DeviceTest, TheSimulatedDeviceIsAsConfigured,
           "without a machine's file there is one device, of 16 GiB and 132 SMs",
-          "docs/SIMULATED_GPU.md, Settings") {
+          "docs/reference/simulated-gpu.md, Settings") {
   SIMULATED_ONLY("it reads the defaults of the machine's file");
   int count = 0;
   size_t bytes = 0;

@@ -121,7 +121,7 @@ RULE_TEST(
 
 RULE_TEST(ErrorTest, WhatIsNotModelledIsNotSupported,
           "a function that the simulated driver does not implement is CUDA_ERROR_NOT_SUPPORTED",
-          "docs/SIMULATED_GPU.md, What it does not") {
+          "docs/design/simulated-gpu.md, What it does not") {
   SIMULATED_ONLY("a GPU's driver implements them");
   CUmulticastObjectProp prop{};
   CUmemGenericAllocationHandle handle;

@@ -1,5 +1,5 @@
 // Kernels for the tests of the simulated driver.
-#include "simgpu/host_kernel.h"
+#include "sim/host_kernel.h"
 
 const unsigned add__param_sizes[] = {8, 8, 8, 4, 0};
 

@@ -152,7 +152,7 @@ RULE_TEST(IpcMemoryTest, ImportedMemoryIsNotFreedButClosed,
 // The driver's documentation leaves open what an importer has after the exporter freed the memory.
 RULE_TEST(IpcMemoryTest, AnImporterKeepsWhatTheExporterFreedOrDiedWith,
           "an importer keeps the memory, and its charge, when the exporter frees it or dies",
-          "docs/SIMULATED_GPU.md; undefined by cuIpcOpenMemHandle") {
+          "docs/design/simulated-gpu.md; undefined by cuIpcOpenMemHandle") {
   SIMULATED_ONLY("undefined on a GPU");
   OtherProcess exporter;
   const uint64_t before = FreeBytes();

@@ -252,7 +252,7 @@ RULE_TEST(LaunchTest, LaunchesBeyondTheQueueWait,
 
 RULE_TEST(LaunchTest, KernelsAreToldWhenTheyRan,
           "a host kernel's times are the model's, one launch behind the other",
-          "src/simgpu/host_kernel.h, ProrataHostLaunch") {
+          "sim/host_kernel.h, ProrataHostLaunch") {
   SIMULATED_ONLY("the kernel is a host function");
   CUdeviceptr out = 0;
   CUDA_OK(cuMemAlloc_v2, &out, 4 * 8);

@@ -211,7 +211,7 @@ RULE_TEST(FunctionTest, SharedMemoryLeftOverIsTold,
 
 RULE_TEST(FunctionTest, HostKernelsCompute,
           "a host image's kernels compute, on device memory at its own addresses",
-          "src/simgpu/host_kernel.h") {
+          "sim/host_kernel.h") {
   SIMULATED_ONLY("the kernel is a host function");
   constexpr int kCount = 1000;
   std::vector<float> a(kCount);
@@ -231,7 +231,7 @@ RULE_TEST(FunctionTest, HostKernelsCompute,
 
 RULE_TEST(FunctionTest, HostImagesListTheirGlobals,
           "a host image's listed data is found as a global, with its initial value",
-          "src/simgpu/host_kernel.h") {
+          "sim/host_kernel.h") {
   SIMULATED_ONLY("the image is a host object");
   CUdeviceptr address = 0;
   CUDA_OK(cuModuleGetGlobal_v2, &address, nullptr, module_, "host_word");

@@ -208,7 +208,7 @@ RULE_TEST(MemoryTest, FreeingWaitsForTheWorkThatUsesIt,
 
 RULE_TEST(MemoryTest, SmallAllocationsShareASlab,
           "small allocations share 2 MiB of the device, and give it back when the last is freed",
-          "the driver's granularity; docs/SIMULATED_GPU.md, Settings, slab") {
+          "the driver's granularity; docs/reference/simulated-gpu.md, Settings, slab") {
   SIMULATED_ONLY("it assumes the simulated heap's slabs");
   const uint64_t before = FreeBytes();
   CUdeviceptr a = 0;
@@ -226,7 +226,7 @@ RULE_TEST(MemoryTest, SmallAllocationsShareASlab,
 
 RULE_TEST(MemoryTest, LargeAllocationsHaveSlabsOfTheirOwn,
           "a large allocation takes whole slabs of 2 MiB",
-          "the driver's granularity; docs/SIMULATED_GPU.md, Settings, slab") {
+          "the driver's granularity; docs/reference/simulated-gpu.md, Settings, slab") {
   SIMULATED_ONLY("it assumes the simulated heap's slabs");
   const uint64_t before = FreeBytes();
   CUdeviceptr a = 0;

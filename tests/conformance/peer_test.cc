@@ -185,7 +185,7 @@ RULE_TEST(PeerTest, ACopyIsSerializedWithBothContexts,
 
 RULE_TEST(PeerTest, CopiesTakeTheLinksTime,
           "a copy between devices takes its bytes divided by the bandwidth of what joins them",
-          "docs/SIMULATED_GPU.md, links") {
+          "docs/reference/simulated-gpu.md, Settings, links") {
   if (RanElsewhere()) return;
   SIMULATED_ONLY("judges the model's own numbers");
   constexpr uint64_t kBytes = 16 * kMiB;  // 16.8 ms at 1 GB/s, 33.6 ms at 0.5

@@ -319,7 +319,7 @@ RULE_TEST(PoolTest, UnusedPoolMemoryYieldsToPlainAllocations,
 }
 
 RULE_TEST(PoolTest, PoolsGrowByChunks, "the simulated pools grow by chunks of 32 MiB",
-          "docs/SIMULATED_GPU.md, Settings, pool_chunk") {
+          "docs/reference/simulated-gpu.md, Settings, pool_chunk") {
   SIMULATED_ONLY("the size of a chunk is the driver's own affair");
   const CUdeviceptr a = Take(1000);
   EXPECT_EQ(Reserved(), 32 * kMiB);

@@ -115,7 +115,7 @@ RULE_TEST(IpcEventTest, AnOpenedEventHasNoTimes,
 
 RULE_TEST(IpcEventTest, AnOpenedEventOutlivesItsExporter,
           "an opened event can be waited for and recorded when the process that made it is dead",
-          "docs/SIMULATED_GPU.md; undefined by cuIpcOpenEventHandle") {
+          "docs/design/simulated-gpu.md; undefined by cuIpcOpenEventHandle") {
   SIMULATED_ONLY("undefined on a GPU");
   OtherProcess exporter;
   const Reply theirs = exporter.CreateEvent(kFlags);

@@ -13,8 +13,8 @@
 #include <cstring>
 #include <iostream>
 
-#include "simgpu/core/config.h"
-#include "simgpu/core/machine.h"
+#include "sim/core/config.h"
+#include "sim/core/machine.h"
 
 namespace prorata::simgpu {
 namespace {

@@ -410,7 +410,7 @@ RULE_TEST(SparseTest, MapsAreInStreamOrder,
 
 RULE_TEST(SparseTest, WhatIsNotMappedIsNotKept,
           "bytes written where nothing is mapped are lost, and nothing else is written",
-          "docs/SIMULATED_GPU.md: undefined on a GPU") {
+          "docs/design/simulated-gpu.md: undefined on a GPU") {
   SIMULATED_ONLY("undefined on a GPU");
   CUarray array = Create(1024, 1024);
   const unsigned width = Properties(array).tileExtent.width;

@@ -5,8 +5,12 @@ import statistics
 import time
 import unittest
 
+import pytest
+
 import podman
 import quiet
+
+pytestmark = pytest.mark.alone
 
 PAIRS = int(os.environ.get("PRORATA_START_PAIRS", "12"))
 MOST_MS = 50

@@ -18,8 +18,12 @@ import struct
 import time
 import unittest
 
+import pytest
+
 import harness
 import quiet
+
+pytestmark = pytest.mark.alone
 
 BAR = 0.02
 PLAIN_WAKE_US = 19  # the dearest seen where the bar is held as it stands

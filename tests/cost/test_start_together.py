@@ -5,8 +5,12 @@ import statistics
 import sys
 import unittest
 
+import pytest
+
 import harness
 from unmet import unmet
+
+pytestmark = pytest.mark.alone
 
 PROGRAM = pathlib.Path(__file__).resolve().with_name("start_together.py")
 MEMBERS = 64

@@ -2,7 +2,11 @@
 import json
 import re
 
+import pytest
+
 import harness
+
+pytestmark = [pytest.mark.limits, pytest.mark.asan_ubsan, pytest.mark.tsan]
 
 PROGRAM = harness.BUILD / "tests" / "limits_suite"
 TIMEOUT_S = 240

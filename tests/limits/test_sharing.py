@@ -2,8 +2,12 @@
 import subprocess
 import unittest
 
+import pytest
+
 import harness
 from harness import MIB
+
+pytestmark = [pytest.mark.limits, pytest.mark.asan_ubsan, pytest.mark.tsan]
 
 PROGRAM = harness.BUILD / "tests" / "limits_suite"
 NOT_PERMITTED = 800

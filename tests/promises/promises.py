@@ -3,7 +3,7 @@ and says what each got: the part of the device's wall time in which its kernels 
 own account, and its speed, by what its kernels did. What prorata says of itself is judged, never
 trusted.
 
-The machine's clock is slowed down (docs/SIMULATED_GPU.md), so that late wake-ups of a small machine
+The machine's clock is slowed down (docs/design/simulated-gpu.md), so that late wake-ups of a small machine
 weigh little; all seconds here are the simulated machine's. PRORATA_TEST_LONG=1: the figures over 60
 s.
 """

@@ -5,10 +5,14 @@ import pathlib
 import sys
 import unittest
 
+import pytest
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import promises  # pylint: disable=wrong-import-position
 from promises import busy, within  # pylint: disable=wrong-import-position
+
+pytestmark = pytest.mark.alone
 
 DILATION = 6
 POINTS = 0.03

@@ -4,11 +4,15 @@ import sys
 import pathlib
 import unittest
 
+import pytest
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import promises  # pylint: disable=wrong-import-position
 from promises import LONG, Program, busy  # pylint: disable=wrong-import-position
 from unmet import unmet  # pylint: disable=wrong-import-position
+
+pytestmark = pytest.mark.alone
 
 DILATION = 6
 SECONDS = 1.2

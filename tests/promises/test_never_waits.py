@@ -5,9 +5,13 @@ import sys
 import time
 import unittest
 
+import pytest
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import promises  # pylint: disable=wrong-import-position
 from promises import Program, Run  # pylint: disable=wrong-import-position
+
+pytestmark = pytest.mark.alone
 
 SEEDS = 8
 ROUNDS = 30

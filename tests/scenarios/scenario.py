@@ -1,5 +1,5 @@
 """Reads a scenario file: what the programs of a test do, and what each is to get. The format is
-described in tests/simulation/scenario.h, which reads the same files for the one-process simulation;
+described in sim/node/scenario.h, which reads the same files for the one-process simulation;
 an unknown key is an error in both.
 """
 import dataclasses

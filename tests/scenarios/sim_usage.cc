@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "simgpu/core/config.h"
-#include "simgpu/core/machine.h"
+#include "sim/core/config.h"
+#include "sim/core/machine.h"
 
 namespace prorata::simgpu {
 namespace {

@@ -4,7 +4,11 @@ import json
 import sys
 import unittest
 
+import pytest
+
 import harness
+
+pytestmark = pytest.mark.alone
 
 DILATION = 16
 KERNELS = 250   # of 1 ms, in each process: in all, each device has half a second of work

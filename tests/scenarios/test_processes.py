@@ -8,9 +8,13 @@ import subprocess
 import sys
 import unittest
 
+import pytest
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import processes  # pylint: disable=wrong-import-position
 import scenario as scenarios  # pylint: disable=wrong-import-position
+
+pytestmark = pytest.mark.alone
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 

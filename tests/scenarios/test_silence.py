@@ -12,10 +12,14 @@ import sys
 import time
 import unittest
 
+import pytest
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import processes  # pylint: disable=wrong-import-position
 import scenario as scenarios  # pylint: disable=wrong-import-position
 from processes import harness  # pylint: disable=wrong-import-position
+
+pytestmark = pytest.mark.alone
 
 TEXT = """
 name = "a silent agent under contention"

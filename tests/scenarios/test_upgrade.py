@@ -11,11 +11,15 @@ import sys
 import threading
 import unittest
 
+import pytest
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import test_silence  # pylint: disable=wrong-import-position
 from processes import harness  # pylint: disable=wrong-import-position
 
-# Of src/protocol/wire.h.
+pytestmark = pytest.mark.alone
+
+# Of src/wire/messages.h.
 REFUSED, REFUSED_FOR_VERSION, WIRE_VERSION = 11, 2, 1
 
 

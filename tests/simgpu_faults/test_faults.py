@@ -1,4 +1,4 @@
-"""Every fault that the machine's file can ask for (docs/SIMULATED_GPU.md), as programs meet it."""
+"""Every fault that the machine's file can ask for (docs/reference/simulated-gpu.md), as programs meet it."""
 import json
 import pathlib
 import shutil

@@ -14,9 +14,13 @@ import threading
 import time
 import unittest
 
+import pytest
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "promises"))
 import promises  # pylint: disable=wrong-import-position
 from promises import at_least, busy, harness  # pylint: disable=wrong-import-position
+
+pytestmark = pytest.mark.alone
 
 DILATION = 4
 LIES_S = float(os.environ.get("PRORATA_LIAR_SECONDS", 20))

@@ -1,5 +1,5 @@
 // The kernel of the stream programs, for the simulated GPU.
-#include "simgpu/host_kernel.h"
+#include "sim/host_kernel.h"
 
 // mix(u64* word, const u64* from, u64 times, u64 plus, u64 ns): the order of two of these shows in
 // the word.

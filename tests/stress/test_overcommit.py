@@ -1,7 +1,7 @@
 """Two shares that were promised more than their device has, each with many threads that allocate in
 every way there is: one waits where the device is full, the other is refused at once.
 
-    PRORATA_STRESS_SECONDS=60 PRORATA_TEST_SEED=7 tests/run_one.py tests/stress/test_overcommit.py ...
+    PRORATA_STRESS_SECONDS=60 PRORATA_TEST_SEED=7 build/venv-pytest/bin/pytest tests/stress/test_overcommit.py
 """
 import json
 import os

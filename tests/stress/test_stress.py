@@ -3,7 +3,7 @@
 What the simulated GPU gives out is counted twice: by a watcher who asks NVML as fast as it can, and
 by the machine itself, whose high-water mark misses nothing in between.
 
-    PRORATA_STRESS_SECONDS=60 PRORATA_TEST_SEED=7 tests/run_one.py tests/stress/test_stress.py ...
+    PRORATA_STRESS_SECONDS=60 PRORATA_TEST_SEED=7 build/venv-pytest/bin/pytest tests/stress/test_stress.py
 """
 import json
 import os
@@ -21,7 +21,7 @@ SECONDS = float(os.environ.get("PRORATA_STRESS_SECONDS", 6))
 LIMIT = 2 * GIB
 PROCESSES, THREADS = 8, 8
 # Those that are charged before the driver is called; of code, the variables (here nothing else takes
-# memory, docs/MEMORY.md). Not `vmm_shared` and `vmm_import`: physical memory lives on in a descriptor that lies unread in a socket, when no process
+# memory, docs/reference/memory.md). Not `vmm_shared` and `vmm_import`: physical memory lives on in a descriptor that lies unread in a socket, when no process
 # has it that could be charged.
 KINDS = os.environ.get("PRORATA_STRESS_KINDS", "plain,pitched,managed,array,mipmap,async,pool,vmm,"
                        "context,graph,module,ipc,ipc_import,green").split(",")

@@ -4,7 +4,7 @@ of its own, once alone on the simulated driver and once on a share under `prorat
 
     tests/zoo/run.py --build BUILD --tier light|all [--only TEXT]
 
-Writes what was found into docs/ZOO.md, keeps there the rows of what was not run, and says when that
+Writes what was found into docs/reports/compatibility.md, keeps there the rows of what was not run, and says when that
 changes the page. What cannot be had is skipped by name. The last line counts.
 """
 import argparse
@@ -17,7 +17,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
-PAGE = ROOT / "docs" / "ZOO.md"
+PAGE = ROOT / "docs" / "reports" / "compatibility.md"
 SHARE_BYTES = 6 << 30
 
 
@@ -76,14 +76,17 @@ EXERCISES = [*cuda_exercises(11, "-cu11", "nvidia-cudnn-cu11"),
                     environment="cuda12"),
              client("bitsandbytes", "bitsandbytes", "bitsandbytes")]
 
-INTRO = """# The zoo: what NVIDIA's own libraries, and those above them, do on the simulated GPU
+INTRO = """# Compatibility suite
 
-Written by `make test-zoo` (and, for the rows marked *light*, by `make test-zoo ZOO=light`, which CI
-runs): do not edit. Every exercise is a program of its own in [tests/zoo](../tests/zoo), on a simulated
-machine of its own. Kernels take time and compute nothing; memory, streams, events, graphs and
-properties are checked. *Alone* is on the simulated driver; *on a share* is the same under
-`prorata run` with 6 GiB, where the library must also see 6 GiB as the device's memory, and the machine's
-own account must never have seen more than 6 GiB in use. The version is what the library says of itself.
+What NVIDIA's own libraries, and frameworks above them, do on the simulated GPU: alone, and on a share.
+Written by `make test-zoo`, and for the rows marked *light* by `make test-zoo ZOO=light`, which CI runs; do
+not edit. Each exercise is one program of [tests/zoo](../../tests/zoo) on a simulated machine of its own.
+Kernels take time and compute nothing; memory, streams, events, graphs and properties are checked.
+
+- *alone*: on the simulated driver, without prorata.
+- *on a share*: the same under `prorata run` with 6 GiB. The library must also see 6 GiB as the device's
+  memory, and the machine's own account must never have more than 6 GiB in use.
+- *version*: what the library reports of itself.
 
 """
 HEAD = ("| library | version | wheel | MB | exercised | alone | on a share |\n"
@@ -202,7 +205,7 @@ def main():
             skipped += 1
             print(f"SKIPPED {exercise.name}: {reason}", flush=True)
     if write_page(rows):
-        print("zoo: docs/ZOO.md has changed: look at the difference (git diff docs/ZOO.md), commit it")
+        print("zoo: docs/reports/compatibility.md has changed: look at the difference (git diff docs/reports/compatibility.md), commit it")
     test_report.finish("zoo", passed, failed, skipped)
     return 1 if failed or not passed else 0
 

@@ -211,7 +211,7 @@ void DeviceLeases::WriteKeyframes(int64_t now_ns) {
   trace_.KeyframeOfDevice(others, now_ns);
 }
 
-void DeviceLeases::TraceEvent(const Key* key, protocol::EventKind kind, int64_t now_ns) {
+void DeviceLeases::TraceEvent(const Key* key, api::EventKind kind, int64_t now_ns) {
   if (key == nullptr) return trace_.Event(nullptr, kind, now_ns);
   const auto found = shares_.find(*key);
   if (found != shares_.end()) trace_.Event(&found->second.traced, kind, now_ns);

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "agent/compute/device_trace.h"
-#include "agent/compute/share_time.h"
+#include "agent/share/share_time.h"
 #include "policy/compute/time_sharing.h"
 
 namespace prorata::agent {
@@ -82,7 +82,7 @@ class DeviceLeases {
   // the device (null).
   const TraceRing& trace() const { return trace_.ring(); }
   void NameInTrace(Key key, const std::string& name) { trace_.Name(shares_.at(key).traced, name); }
-  void TraceEvent(const Key* key, protocol::EventKind kind, int64_t now_ns);
+  void TraceEvent(const Key* key, api::EventKind kind, int64_t now_ns);
 
   // For GangLeases: what it is told takes effect with the next Touch.
   policy::LeasePolicy& policy() { return *policy_; }

@@ -42,8 +42,8 @@ using Phase = policy::LeasePolicy::Phase;
 class LatelyTest : public ::testing::Test {
  protected:
   struct Program {
-    protocol::DeviceLimits limits{};
-    protocol::DeviceUsage usage{};
+    shm::DeviceLimits limits{};
+    shm::DeviceUsage usage{};
     ShareTime time{&limits};
   };
 
@@ -73,7 +73,7 @@ class LatelyTest : public ::testing::Test {
 TEST_F(LatelyTest, ThatAShareWaitsIsSaidBeforeThatItHasDrained) {
   policy_->states[1].phase = Phase::kDraining;
   programs_[0].usage.waiting = 1;
-  programs_[0].usage.drained_sequence = programs_[0].limits.lease >> protocol::kLeaseSequenceShift;
+  programs_[0].usage.drained_sequence = programs_[0].limits.lease >> shm::kLeaseSequenceShift;
   policy_->events.clear();
   leases_.Touch(kMs);
   const std::vector<std::pair<char, uint64_t>> expected = {{'w', 1}, {'d', 1}};
@@ -82,7 +82,7 @@ TEST_F(LatelyTest, ThatAShareWaitsIsSaidBeforeThatItHasDrained) {
 
 TEST_F(LatelyTest, ADrainIsOfOneLease) {
   policy_->states[1].phase = Phase::kDraining;
-  programs_[0].usage.drained_sequence = programs_[0].limits.lease >> protocol::kLeaseSequenceShift;
+  programs_[0].usage.drained_sequence = programs_[0].limits.lease >> shm::kLeaseSequenceShift;
   Lease(1, true);
   leases_.Touch(kMs);
   Lease(1, false);
@@ -95,7 +95,7 @@ TEST_F(LatelyTest, ADrainIsOfOneLease) {
 TEST_F(LatelyTest, IdlenessIsBelievedOfAContendedLeaseOnly) {
   Lease(1, true);
   leases_.Touch(kMs);
-  programs_[0].time.SaidIdle(0, programs_[0].limits.lease >> protocol::kLeaseSequenceShift);
+  programs_[0].time.SaidIdle(0, programs_[0].limits.lease >> shm::kLeaseSequenceShift);
   policy_->events.clear();
   leases_.Touch(2 * kMs);
   const std::vector<std::pair<char, uint64_t>> expected = {{'i', 1}};

@@ -6,10 +6,10 @@
 namespace prorata::agent {
 namespace {
 
-using protocol::TraceEntry;
-using protocol::TraceKind;
-using protocol::TraceMode;
-using protocol::TraceState;
+using api::TraceEntry;
+using api::TraceKind;
+using api::TraceMode;
+using api::TraceState;
 using Phase = policy::LeasePolicy::Phase;
 
 // Keyframes come each tenth of a second, and a busy loop is late now and then.
@@ -142,15 +142,15 @@ void DeviceTrace::Late(int64_t by_ns, int64_t now_ns) {
 
 void DeviceTrace::Outage(int64_t now_ns) { ring_.Write(EntryOf(TraceKind::kOutage, now_ns)); }
 
-void DeviceTrace::Event(const Live* live, protocol::EventKind kind, int64_t now_ns) {
+void DeviceTrace::Event(const Live* live, api::EventKind kind, int64_t now_ns) {
   TraceEntry entry = EntryOf(TraceKind::kEvent, now_ns, live == nullptr ? 0 : live->lane);
   entry.event = kind;
   ring_.Write(entry);
 }
 
-protocol::TraceReply ReadTrace(const TraceRing& ring, const protocol::TraceRequest& request,
-                               int64_t now_ns, size_t entries_max) {
-  protocol::TraceReply reply;
+api::TraceReply ReadTrace(const TraceRing& ring, const api::TraceRequest& request, int64_t now_ns,
+                          size_t entries_max) {
+  api::TraceReply reply;
   reply.now_ns = now_ns;
   reply.last = ring.last();
   uint64_t from = 0;

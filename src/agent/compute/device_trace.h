@@ -18,7 +18,7 @@ class DeviceTrace {
   // A share, while it is on the device: DeviceLeases keeps it for us.
   struct Live {
     uint32_t lane = 0;
-    protocol::TraceState state = protocol::TraceState::kIdle;
+    api::TraceState state = api::TraceState::kIdle;
     int32_t lag_us = 0;  // of the last keyframe
     int64_t charged_ns = 0;
   };
@@ -51,11 +51,11 @@ class DeviceTrace {
   void End(const Live& live, int64_t now_ns);
 
   void Write(Live& live, const Seen& seen, const Others& others, int64_t now_ns) {
-    const protocol::TraceState state = StateOf(seen, others);
-    if (state != live.state) WriteState(protocol::TraceKind::kState, live, state, seen, now_ns);
+    const api::TraceState state = StateOf(seen, others);
+    if (state != live.state) WriteState(api::TraceKind::kState, live, state, seen, now_ns);
   }
   void WriteDevice(const Others& others, int64_t now_ns) {
-    const protocol::TraceMode mode = ModeOf(others);
+    const api::TraceMode mode = ModeOf(others);
     if (mode != mode_) WriteMode(mode, now_ns);
   }
   // The state goes on; written now and then, so that a trace may begin anywhere.
@@ -66,25 +66,25 @@ class DeviceTrace {
   void Late(int64_t by_ns, int64_t now_ns);
   void Outage(int64_t now_ns);
   // `live` null: of the device.
-  void Event(const Live* live, protocol::EventKind kind, int64_t now_ns);
+  void Event(const Live* live, api::EventKind kind, int64_t now_ns);
 
   const TraceRing& ring() const { return ring_; }
 
-  static protocol::TraceState StateOf(const Seen& seen, const Others& others);
+  static api::TraceState StateOf(const Seen& seen, const Others& others);
 
  private:
-  static protocol::TraceMode ModeOf(const Others& others);
-  void WriteState(protocol::TraceKind kind, Live& live, protocol::TraceState state,
-                  const Seen& seen, int64_t now_ns);
-  void WriteMode(protocol::TraceMode mode, int64_t now_ns);
+  static api::TraceMode ModeOf(const Others& others);
+  void WriteState(api::TraceKind kind, Live& live, api::TraceState state, const Seen& seen,
+                  int64_t now_ns);
+  void WriteMode(api::TraceMode mode, int64_t now_ns);
 
   TraceRing ring_;
-  protocol::TraceMode mode_ = protocol::TraceMode::kIdle;
+  api::TraceMode mode_ = api::TraceMode::kIdle;
 };
 
 // What there is to tell whoever asks: the entries of the last `seconds`, or those after `after`.
 // The names of lanes are filled in, the times of the reply are not.
-protocol::TraceReply ReadTrace(const TraceRing& ring, const protocol::TraceRequest& request,
-                               int64_t now_ns, size_t entries_max = protocol::kMaxTraceEntries);
+api::TraceReply ReadTrace(const TraceRing& ring, const api::TraceRequest& request, int64_t now_ns,
+                          size_t entries_max = api::kMaxTraceEntries);
 
 }  // namespace prorata::agent

@@ -13,10 +13,10 @@
 namespace prorata::agent {
 namespace {
 
-using protocol::TraceEntry;
-using protocol::TraceKind;
-using protocol::TraceMode;
-using protocol::TraceState;
+using api::TraceEntry;
+using api::TraceKind;
+using api::TraceMode;
+using api::TraceState;
 using Phase = policy::LeasePolicy::Phase;
 using ShareState = policy::LeasePolicy::ShareState;
 
@@ -132,8 +132,8 @@ TEST(ReadTrace, PagesAndWhatIsLostBetweenThem) {
     ring.Write(entry);
   };
   for (int i = 1; i <= 6; ++i) write(i * 1000 * kMs);
-  protocol::TraceRequest request = {.gpu = "0", .seconds = 3};
-  protocol::TraceReply page = ReadTrace(ring, request, 6'000 * kMs, 2);
+  api::TraceRequest request = {.gpu = "0", .seconds = 3};
+  api::TraceReply page = ReadTrace(ring, request, 6'000 * kMs, 2);
   ASSERT_EQ(page.entries.size(), 2u);
   EXPECT_EQ(page.entries[0].time_ns, 3'000 * kMs);
   EXPECT_EQ(page.shares.at(lane).name, "train");
@@ -156,8 +156,8 @@ TEST(ReadTrace, PagesAndWhatIsLostBetweenThem) {
 class TracedLeases : public ::testing::Test {
  protected:
   struct Program {
-    protocol::DeviceLimits limits{};
-    protocol::DeviceUsage usage{};
+    shm::DeviceLimits limits{};
+    shm::DeviceUsage usage{};
     ShareTime time{&limits};
   };
   void Add(uint64_t key, const policy::ComputeTerms& terms) {
@@ -174,10 +174,10 @@ class TracedLeases : public ::testing::Test {
     for (; now_ns_ < end_ns; now_ns_ += kMs / 10) {
       for (Program& program : programs_) {
         const uint32_t lease = program.limits.lease;
-        const bool open = (lease & protocol::kLeaseOpen) != 0;
+        const bool open = (lease & shm::kLeaseOpen) != 0;
         program.usage.waiting = open ? 0 : 1;
         program.usage.backlog_ns = open ? kMs : 0;
-        if (!open) program.usage.drained_sequence = lease >> protocol::kLeaseSequenceShift;
+        if (!open) program.usage.drained_sequence = lease >> shm::kLeaseSequenceShift;
       }
       leases_.Touch(now_ns_);
       if (now_ns_ % (100 * kMs) == 0) leases_.Sample(now_ns_);
@@ -249,12 +249,12 @@ TEST_F(TracedLeases, AuditsLateLoopsOutagesAndTheEnd) {
   EXPECT_LT(late[0].value_ns, 51 * kMs);
 
   const uint64_t key = 2;
-  leases_.TraceEvent(&key, protocol::EventKind::kFalseUsage, now_ns_);
-  leases_.TraceEvent(nullptr, protocol::EventKind::kDriverSlow, now_ns_);
+  leases_.TraceEvent(&key, api::EventKind::kFalseUsage, now_ns_);
+  leases_.TraceEvent(nullptr, api::EventKind::kDriverSlow, now_ns_);
   const auto events = Written(TraceKind::kEvent);
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0].lane, 2u);
-  EXPECT_EQ(events[0].event, protocol::EventKind::kFalseUsage);
+  EXPECT_EQ(events[0].event, api::EventKind::kFalseUsage);
   EXPECT_EQ(events[1].lane, 0u);
 
   leases_.ResetAfterOutage(now_ns_);

@@ -23,7 +23,7 @@ void LeaseScheduler::SetPolicy(size_t number, std::unique_ptr<policy::LeasePolic
 }
 
 void LeaseScheduler::Add(Key key, const std::string& name, const std::vector<OnDevice>& devices,
-                         protocol::Gang gang) {
+                         api::Gang gang) {
   Share& share = shares_[key] = {};
   share.gang = gang;
   for (const OnDevice& on : devices) {
@@ -36,23 +36,23 @@ void LeaseScheduler::Add(Key key, const std::string& name, const std::vector<OnD
 }
 
 void LeaseScheduler::AddToGangs(Key key, Share& share) {
-  if (share.devices.size() < 2 || share.gang == protocol::Gang::kNever) return;
+  if (share.devices.size() < 2 || share.gang == api::Gang::kNever) return;
   share.candidate = true;
-  gangs_.Add(key, share.devices, share.gang == protocol::Gang::kAlways);
+  gangs_.Add(key, share.devices, share.gang == api::Gang::kAlways);
   StepGangs();
 }
 
-void LeaseScheduler::SetGang(Key key, protocol::Gang gang) {
+void LeaseScheduler::SetGang(Key key, api::Gang gang) {
   Share& share = shares_.at(key);
   share.gang = gang;
   if (!share.candidate) return AddToGangs(key, share);
-  if (gang == protocol::Gang::kNever) {
+  if (gang == api::Gang::kNever) {
     share.candidate = share.is_gang = false;
     gangs_.Leave(key, host_.NowNs());
     for (const size_t device : share.devices) Touch(device);
     return;
   }
-  gangs_.SetRequested(key, gang == protocol::Gang::kAlways);
+  gangs_.SetRequested(key, gang == api::Gang::kAlways);
   StepGangs();
 }
 
@@ -95,7 +95,7 @@ void LeaseScheduler::Audit(size_t number, const std::map<Key, int64_t>& ran_ns) 
   CarryOut(number, devices_[number]->Audit(ran_ns, host_.NowNs()));
 }
 
-void LeaseScheduler::TraceEvent(size_t number, const Key* share, protocol::EventKind kind) {
+void LeaseScheduler::TraceEvent(size_t number, const Key* share, api::EventKind kind) {
   devices_[number]->TraceEvent(share, kind, host_.NowNs());
 }
 
@@ -112,7 +112,7 @@ void LeaseScheduler::StepGangs() {
   for (auto& [key, share] : shares_) {
     const bool is_gang = gangs_.IsGang(key);
     if (std::exchange(share.is_gang, is_gang) == is_gang) continue;
-    if (share.gang == protocol::Gang::kAuto) host_.GangChanged(key, is_gang);
+    if (share.gang == api::Gang::kAuto) host_.GangChanged(key, is_gang);
   }
   host_.SetGangsDeadline(outcome.next_ns);
 }

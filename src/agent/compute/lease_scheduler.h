@@ -14,7 +14,7 @@
 
 #include "agent/compute/device_leases.h"
 #include "agent/compute/gang_leases.h"
-#include "protocol/gang.h"
+#include "api/gang.h"
 
 namespace prorata::agent {
 
@@ -57,10 +57,10 @@ class LeaseScheduler {
 
   // `name`: for people who read the trace.
   void Add(Key share, const std::string& name, const std::vector<OnDevice>& devices,
-           protocol::Gang gang);
+           api::Gang gang);
   void Remove(Key share);
   void SetTerms(Key share, size_t device, const policy::ComputeTerms& terms);
-  void SetGang(Key share, protocol::Gang gang);
+  void SetGang(Key share, api::Gang gang);
   bool IsGang(Key share) const { return gangs_.IsGang(share); }
 
   // Something may have changed on this device: look at it again.
@@ -71,7 +71,7 @@ class LeaseScheduler {
   void Tick();
   // DeviceLeases::Audit.
   void Audit(size_t device, const std::map<Key, int64_t>& ran_ns);
-  void TraceEvent(size_t device, const Key* share, protocol::EventKind kind);
+  void TraceEvent(size_t device, const Key* share, api::EventKind kind);
 
   size_t device_count() const { return devices_.size(); }
   const DeviceLeases& device(size_t number) const { return *devices_[number]; }
@@ -79,7 +79,7 @@ class LeaseScheduler {
  private:
   struct Share {
     std::vector<size_t> devices;
-    protocol::Gang gang = protocol::Gang::kAuto;
+    api::Gang gang = api::Gang::kAuto;
     bool candidate = false;  // it may become a gang
     bool is_gang = false;
   };

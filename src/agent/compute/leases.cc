@@ -87,11 +87,11 @@ void Leases::LeaseChanged(size_t number, uint64_t id, uint32_t sequence) {
   const uint32_t index = *share.IndexOf(number);
   // Launching threads that wait for it; helpers get the message.
   std::atomic<uint32_t>& lease = share.limits()->devices[index].lease;
-  if ((lease.load() & protocol::kLeaseOpen) != 0) WakeAll(lease);
+  if ((lease.load() & shm::kLeaseOpen) != 0) WakeAll(lease);
   for (const Member* member : share.Members()) {
     if (member->connection == nullptr) continue;
-    member->connection->SendMessage(protocol::MessageType::kLeaseChanged,
-                                    protocol::LeaseEvent{index, sequence});
+    member->connection->SendMessage(wire::MessageType::kLeaseChanged,
+                                    wire::LeaseEvent{index, sequence});
   }
 }
 
@@ -105,7 +105,7 @@ void Leases::Drained(Share& share, Member& member, uint32_t index, uint32_t sequ
   Touch(share.config().devices[index].device);
 }
 
-void Leases::Describe(Share& share, uint32_t index, protocol::ShareDevice& out) {
+void Leases::Describe(Share& share, uint32_t index, api::ShareDevice& out) {
   const DeviceLeases& leases = scheduler_.device(share.config().devices[index].device);
   const policy::LeasePolicy::ShareState state = leases.State(share.id());
   out.entitled = state.entitled;
@@ -124,7 +124,7 @@ void Leases::Describe(Share& share, uint32_t index, protocol::ShareDevice& out) 
   out.undrained_part = recent->stalled;
 }
 
-void Leases::TraceEvent(const protocol::Event& event) {
+void Leases::TraceEvent(const api::Event& event) {
   for (size_t number = 0; number < devices_.size(); ++number) {
     if (event.gpu && *event.gpu != number) continue;
     if (event.share.empty()) {

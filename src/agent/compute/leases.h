@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "agent/compute/lease_scheduler.h"
-#include "agent/deadline.h"
-#include "agent/heartbeat.h"
-#include "agent/share.h"
+#include "agent/runtime/deadline.h"
+#include "agent/runtime/heartbeat.h"
+#include "agent/share/share.h"
+#include "api/control.h"
 #include "base/clock.h"
-#include "protocol/control.h"
 
 namespace prorata::agent {
 
@@ -53,7 +53,7 @@ class Leases final : private LeaseScheduler::Host {
   void Audit(size_t number, const std::map<uint64_t, int64_t>& ran_ns) {
     scheduler_.Audit(number, ran_ns);
   }
-  void Describe(Share& share, uint32_t index, protocol::ShareDevice& out);
+  void Describe(Share& share, uint32_t index, api::ShareDevice& out);
   double Busy(size_t device) const;  // the shares together, as DeviceLeases
 
   // For `prorata debug trace`: what happened on a device, the clock that its times are of, and
@@ -61,7 +61,7 @@ class Leases final : private LeaseScheduler::Host {
   const TraceRing& trace(size_t device) const { return scheduler_.device(device).trace(); }
   int64_t now_ns() const { return clock_.NowNs(); }
   int64_t traced_since_ns() const { return began_ns_; }
-  void TraceEvent(const protocol::Event& event);
+  void TraceEvent(const api::Event& event);
 
  private:
   struct Device {

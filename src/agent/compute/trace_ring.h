@@ -16,13 +16,13 @@
 #include <memory>
 #include <string>
 
-#include "protocol/trace.h"
+#include "api/trace.h"
 
 namespace prorata::agent {
 
 class TraceRing {
  public:
-  using Entry = protocol::TraceEntry;
+  using Entry = api::TraceEntry;
   // 2 MiB, touched as it fills. Two busy shares write some 300 entries a second, so it is three
   // minutes; a share more costs ten a second.
   static constexpr size_t kEntries = size_t{1} << 16;

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "agent/testing_agent.h"
+#include "agent/testing/testing_agent.h"
 
 namespace prorata::agent {
 namespace {

@@ -8,16 +8,11 @@
 #include <optional>
 #include <string>
 
-#include "agent/containers/cgroup.h"
-#include "agent/process.h"
-#include "agent/worker.h"
+#include "agent/runtime/cgroup.h"
+#include "agent/runtime/process.h"
+#include "agent/runtime/worker.h"
 
 namespace prorata::agent {
-
-struct Container {
-  ContainerGroup group;
-  std::string name;  // the id's first 12 characters until the engine's word for it is found
-};
 
 class Containers {
  public:

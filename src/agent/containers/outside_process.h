@@ -10,9 +10,9 @@
 #include <string>
 #include <string_view>
 
-#include "agent/containers/cgroup.h"
 #include "agent/containers/mounts.h"
-#include "agent/process.h"
+#include "agent/runtime/cgroup.h"
+#include "agent/runtime/process.h"
 
 namespace prorata::agent {
 

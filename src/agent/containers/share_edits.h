@@ -3,7 +3,7 @@
 #include <string>
 
 #include "agent/containers/cdi.h"
-#include "agent/share.h"
+#include "agent/share/share.h"
 #include "base/result.h"
 
 namespace prorata::agent {

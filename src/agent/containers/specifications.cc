@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "agent/containers/share_edits.h"
-#include "agent/replace_file.h"
+#include "agent/runtime/replace_file.h"
 
 namespace prorata::agent {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "agent/containers/cdi.h"
 #include "agent/containers/container_options.h"
-#include "agent/share.h"
-#include "agent/worker.h"
+#include "agent/runtime/worker.h"
+#include "agent/share/share.h"
 #include "base/result.h"
 
 namespace prorata::agent {

@@ -2,12 +2,10 @@
 // being captured. A launch into a captured stream runs nothing, so it is neither gated nor charged.
 
 #include "client/compute/launch.h"
-#include "client/memory.h"
-#include "client/share.h"
+#include "client/session/captures.h"
+#include "client/session/share.h"
 
 namespace prorata::client {
-
-std::atomic<uint32_t> g_open_captures;
 
 namespace {
 
@@ -15,16 +13,6 @@ namespace {
 // such an event would become part of it. Either it sees the count of captures and leaves the
 // stream alone, or the thread that begins one sees it recording and waits for it.
 std::atomic<uint32_t> g_helper_records;
-
-CUstreamCaptureStatus StatusOf(CUstream stream, bool per_thread) {
-  const auto ask =
-      per_thread ? PRORATA_REAL(cuStreamIsCapturing_ptsz) : PRORATA_REAL(cuStreamIsCapturing);
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const OwnCalls own;
-  // An error here is the legacy stream's, which cannot be asked while another is captured; it is
-  // not captured itself then.
-  return ask(stream, &status) == CUDA_SUCCESS ? status : CU_STREAM_CAPTURE_STATUS_NONE;
-}
 
 // Whatever keeps the helper, in the driver perhaps, it keeps nobody for longer than this.
 void AwaitZero(const std::atomic<uint32_t>* word) {
@@ -50,7 +38,7 @@ CUresult End(CUstream stream, bool per_thread, Call&& call) {
   const bool captured = IsCaptured(stream, per_thread);
   const CUresult result = Within(call);
   // Whatever the answer (an invalidated capture ends with an error), it is over if it is over.
-  if (captured && StatusOf(stream, per_thread) == CU_STREAM_CAPTURE_STATUS_NONE) {
+  if (captured && CaptureStatusOf(stream, per_thread) == CU_STREAM_CAPTURE_STATUS_NONE) {
     g_open_captures.fetch_sub(1);
   }
   return result;
@@ -88,10 +76,6 @@ bool HelperMayRecord() {
 }
 
 void HelperDoneRecording() { g_helper_records.store(0); }
-
-bool AskCaptured(CUstream stream, bool per_thread) {
-  return StatusOf(stream, per_thread) != CU_STREAM_CAPTURE_STATUS_NONE;
-}
 
 }  // namespace prorata::client
 

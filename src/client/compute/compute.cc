@@ -5,7 +5,7 @@
 
 namespace prorata::client {
 
-constinit DeviceCompute g_compute[protocol::kMaxDevices];
+constinit DeviceCompute g_compute[shm::kMaxDevices];
 constinit Estimates g_estimates;
 
 namespace {

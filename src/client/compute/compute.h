@@ -10,7 +10,7 @@
 
 namespace prorata::client {
 
-extern DeviceCompute g_compute[protocol::kMaxDevices];
+extern DeviceCompute g_compute[shm::kMaxDevices];
 extern Estimates g_estimates;
 
 // Waits until a launch on the device may pass. Holds nothing.

@@ -11,7 +11,7 @@
 #include "client/compute/backlog.h"
 #include "client/compute/device_compute.h"
 #include "client/compute/estimates.h"
-#include "client/silence.h"
+#include "client/session/silence.h"
 
 namespace prorata::client {
 namespace {
@@ -153,7 +153,7 @@ TEST(Measure, MixedBatchesThatDoNotFitAreDoubted) {
 }
 
 TEST(Occupancy, ItIsTheUnionOfAllReasonsToBeBusy) {
-  protocol::DeviceUsage usage = {};
+  shm::DeviceUsage usage = {};
   Occupancy occupancy;
   occupancy.Begin(1'000);
   occupancy.Begin(2'000);
@@ -276,7 +276,7 @@ TEST(FallbackBucket, WhatWasUsedBeforeTheSilenceWasNoticedCounts) {
 }
 
 TEST(FallbackBucket, AMemberHoldsItsPartOfTheLimit) {
-  protocol::DeviceLimits limits = {};
+  shm::DeviceLimits limits = {};
   limits.compute_limit_ppm = 600'000;
   EXPECT_EQ(PartPpm(limits), 600'000u) << "an agent that does not count";
   limits.active_members = 3;

@@ -10,11 +10,11 @@
 //   struct World {
 //     int64_t NowNs();
 //     int64_t AgentSilentNs();                   // for how long it has certainly been silent
-//     const protocol::DeviceLimits& Limits(uint32_t device);
-//     protocol::DeviceUsage& Usage(uint32_t device);
+//     const shm::DeviceLimits& Limits(uint32_t device);
+//     shm::DeviceUsage& Usage(uint32_t device);
 //     DeviceCompute& Compute(uint32_t device);
 //     Estimates& estimates();
-//     bool Send(protocol::MessageType, const protocol::LeaseEvent&);  // false: not connected
+//     bool Send(wire::MessageType, const wire::LeaseEvent&);  // false: not connected
 //     void ForEachWork(uint32_t device, F f);    // f(ContextWork&), in its context, if it is
 //     listed bool MayRecord();                          // helper: no stream may be captured just
 //     now void DoneRecording();                      // after MayRecord, whatever it answered void
@@ -35,9 +35,9 @@
 #include "client/compute/failsafe.h"
 #include "client/compute/lease_watch.h"
 #include "client/compute/occupancy.h"
-#include "protocol/limits_file.h"
-#include "protocol/usage_file.h"
-#include "protocol/wire.h"
+#include "shm/limits_file.h"
+#include "shm/usage_file.h"
+#include "wire/messages.h"
 
 namespace prorata::client {
 
@@ -90,23 +90,23 @@ void ForEachBit(uint32_t bits, F&& f) {
   for (; bits != 0; bits &= bits - 1) f(static_cast<uint32_t>(__builtin_ctz(bits)));
 }
 
-inline uint32_t SequenceOf(uint32_t lease) { return lease >> protocol::kLeaseSequenceShift; }
+inline uint32_t SequenceOf(uint32_t lease) { return lease >> shm::kLeaseSequenceShift; }
 
 // The bound of fenced work under this lease word.
-inline uint64_t BoundNs(const protocol::DeviceLimits& limits, uint32_t lease) {
-  const auto& bound = (lease & protocol::kLeaseContended) != 0 ? limits.backlog_contended_us
-                                                               : limits.backlog_alone_us;
+inline uint64_t BoundNs(const shm::DeviceLimits& limits, uint32_t lease) {
+  const auto& bound =
+      (lease & shm::kLeaseContended) != 0 ? limits.backlog_contended_us : limits.backlog_alone_us;
   return uint64_t{bound.load(std::memory_order_relaxed)} * 1000;
 }
 
 // The agent's heartbeat has stopped: leases say nothing any more.
 template <typename World>
 bool HeartbeatLost(World& world) {
-  return world.AgentSilentNs() >= static_cast<int64_t>(protocol::kAgentSilentAfterNs);
+  return world.AgentSilentNs() >= static_cast<int64_t>(shm::kAgentSilentAfterNs);
 }
 
 // What this member may use of the device in failsafe mode: its part of the share's limit.
-inline uint32_t PartPpm(const protocol::DeviceLimits& limits) {
+inline uint32_t PartPpm(const shm::DeviceLimits& limits) {
   const uint32_t limit = limits.compute_limit_ppm.load(std::memory_order_relaxed);
   const uint32_t members = limits.active_members.load(std::memory_order_relaxed);
   return limit < 1'000'000 && members > 1 ? limit / members : limit;
@@ -114,7 +114,7 @@ inline uint32_t PartPpm(const protocol::DeviceLimits& limits) {
 
 // Contexts with work on the device, this member's own included, so far as is known: each has its
 // slices of it in turn.
-inline uint32_t ContextsAtWork(const protocol::DeviceLimits& limits, const DeviceCompute& compute) {
+inline uint32_t ContextsAtWork(const shm::DeviceLimits& limits, const DeviceCompute& compute) {
   const uint32_t members = limits.members_at_work.load(std::memory_order_relaxed);
   const uint32_t own = compute.contexts.load(std::memory_order_relaxed);
   return (members > 1 ? members - 1 : 0) + (own > 1 ? own : 1);

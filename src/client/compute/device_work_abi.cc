@@ -1,6 +1,6 @@
 #include "client/compute/device_work.h"
 
-#include "client/share.h"
+#include "client/session/share.h"
 
 namespace prorata::client {
 namespace {
@@ -13,6 +13,7 @@ struct KnownAddress {
   uint32_t generation;  // as the stream cache's
 };
 constexpr uint32_t kKnownAddresses = 8;
+constexpr uint32_t kAddressSlabShift = 21;  // 2 MiB: what the driver maps memory in
 __thread KnownAddress t_known[kKnownAddresses] __attribute__((tls_model("initial-exec")));
 
 constexpr char kCopies = 0;
@@ -29,7 +30,7 @@ bool EndOnDevice(const CUmemcpy3DOperand& end) {
 }  // namespace
 
 uint32_t DeviceOfAddress(uint64_t address) {
-  const uint64_t slab = address >> kSlabShift;
+  const uint64_t slab = address >> kAddressSlabShift;
   KnownAddress& known = t_known[slab % kKnownAddresses];
   const uint32_t generation = g_stream_generation.load(std::memory_order_acquire);
   if (known.slab_plus_1 == slab + 1 && known.generation == generation) return known.device;

@@ -14,10 +14,9 @@ namespace prorata::client {
 
 // Whether a launch may pass at once: the lease is open, the backlog below its bound, and the member
 // not in failsafe mode. All that a launch costs while its lease is open.
-inline bool MayLaunch(const protocol::DeviceLimits& limits, const DeviceCompute& compute) {
+inline bool MayLaunch(const shm::DeviceLimits& limits, const DeviceCompute& compute) {
   const uint32_t lease = limits.lease.load(std::memory_order_acquire);
-  return (lease & protocol::kLeaseOpen) != 0 &&
-         compute.failsafe.load(std::memory_order_relaxed) == 0 &&
+  return (lease & shm::kLeaseOpen) != 0 && compute.failsafe.load(std::memory_order_relaxed) == 0 &&
          !compute.backlog.Full(BoundNs(limits, lease));
 }
 
@@ -60,13 +59,13 @@ class LaunchWait {
  private:
   template <typename World>
   Next Decide(World& world) {
-    const protocol::DeviceLimits& limits = world.Limits(device_);
+    const shm::DeviceLimits& limits = world.Limits(device_);
     DeviceCompute& compute = world.Compute(device_);
     for (;;) {
       if (!counted_) {
         if (MayLaunch(limits, compute)) return {};
         const uint32_t lease = limits.lease.load(std::memory_order_acquire);
-        if ((lease & protocol::kLeaseOpen) != 0 &&
+        if ((lease & shm::kLeaseOpen) != 0 &&
             compute.failsafe.load(std::memory_order_relaxed) == 0) {
           return AtBound(world, lease);
         }
@@ -79,7 +78,7 @@ class LaunchWait {
       counted_ = false;
       // The lease, or failsafe mode, lets it pass; either bounds the backlog too.
       const uint32_t now = limits.lease.load(std::memory_order_acquire);
-      if ((now & protocol::kLeaseOpen) != 0 || HeartbeatLost(world)) return AtBound(world, now);
+      if ((now & shm::kLeaseOpen) != 0 || HeartbeatLost(world)) return AtBound(world, now);
       // It has closed again.
     }
   }
@@ -115,10 +114,10 @@ class LaunchWait {
 
   // Until the lease is open, or the heartbeat is lost and the bucket lets one pass.
   template <typename World>
-  bool LeasePasses(World& world, const protocol::DeviceLimits& limits, DeviceCompute& compute,
+  bool LeasePasses(World& world, const shm::DeviceLimits& limits, DeviceCompute& compute,
                    Next* next) {
     const uint32_t lease = limits.lease.load(std::memory_order_acquire);
-    const bool open = (lease & protocol::kLeaseOpen) != 0;
+    const bool open = (lease & shm::kLeaseOpen) != 0;
     const bool failsafe = compute.failsafe.load(std::memory_order_relaxed) != 0;
     if (open && !failsafe) return true;
     *next = {Do::kAwaitLease, lease, kPollFailsafeNs};
@@ -144,8 +143,7 @@ class LaunchWait {
   }
 
   template <typename World>
-  static bool BucketAllows(World& world, const protocol::DeviceLimits& limits,
-                           DeviceCompute& compute) {
+  static bool BucketAllows(World& world, const shm::DeviceLimits& limits, DeviceCompute& compute) {
     const uint32_t ppm = PartPpm(limits);
     return ppm >= 1'000'000 || compute.bucket.MayRun(world.NowNs(), ppm);
   }
@@ -156,7 +154,7 @@ class LaunchWait {
     const uint64_t mark = uint64_t{SequenceOf(lease)} + 1;
     auto& wanted = compute.wanted_plus_1;
     if (wanted.load(std::memory_order_relaxed) == mark || wanted.exchange(mark) == mark) return;
-    if (!world.Send(protocol::MessageType::kLeaseWanted, {device_, SequenceOf(lease)})) {
+    if (!world.Send(wire::MessageType::kLeaseWanted, {device_, SequenceOf(lease)})) {
       wanted.store(0);
     }
   }

@@ -9,7 +9,7 @@
 namespace prorata::client {
 namespace {
 
-using protocol::MessageType;
+using wire::MessageType;
 
 class GateTest : public WorkTrackerTest {
  protected:

@@ -1,9 +1,9 @@
 #include "client/compute/graph_devices.h"
 
 #include "client/compute/device_work.h"
-#include "client/contexts.h"
-#include "client/graph_nodes.h"
-#include "client/table.h"
+#include "client/platform/table.h"
+#include "client/session/graph_nodes.h"
+#include "client/session/known_contexts.h"
 
 namespace prorata::client {
 

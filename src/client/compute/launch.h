@@ -10,8 +10,8 @@
 #include "client/compute/gate.h"
 #include "client/compute/library_world.h"
 #include "client/compute/streams.h"
-#include "client/contexts.h"
-#include "client/memory.h"
+#include "client/session/captures.h"
+#include "client/session/known_contexts.h"
 
 namespace prorata::client {
 

@@ -13,9 +13,8 @@ namespace prorata::client {
 // than if so many shared the device equally.
 inline constexpr uint32_t kFailsafeCrowd = 4;
 template <typename World>
-void KeepFailsafe(World& world, const protocol::DeviceLimits& limits,
-                  const protocol::DeviceUsage& usage, DeviceCompute& compute, int64_t now_ns,
-                  bool lost) {
+void KeepFailsafe(World& world, const shm::DeviceLimits& limits, const shm::DeviceUsage& usage,
+                  DeviceCompute& compute, int64_t now_ns, bool lost) {
   const uint64_t occupied_ns = usage.occupied_ns.load(std::memory_order_relaxed);
   const uint64_t measured_ns = usage.device_time_ns.load(std::memory_order_relaxed);
   const int64_t silent_ns = world.AgentSilentNs();
@@ -44,10 +43,10 @@ void KeepFailsafe(World& world, const protocol::DeviceLimits& limits,
 
 // Whether it matters now what is done of what no fence is behind: else it is enough to know now and
 // then.
-inline bool MustKnow(const protocol::DeviceLimits& limits, const DeviceCompute& compute,
-                     uint32_t lease, int64_t now_ns) {
-  if ((lease & protocol::kLeaseOpen) == 0) return true;
-  const bool matters = (lease & protocol::kLeaseContended) != 0 ||
+inline bool MustKnow(const shm::DeviceLimits& limits, const DeviceCompute& compute, uint32_t lease,
+                     int64_t now_ns) {
+  if ((lease & shm::kLeaseOpen) == 0) return true;
+  const bool matters = (lease & shm::kLeaseContended) != 0 ||
                        compute.failsafe.load(std::memory_order_relaxed) != 0 ||
                        limits.compute_limit_ppm.load(std::memory_order_relaxed) < 1'000'000;
   // While there is fenced work for longer, the device is not idle whatever is behind it.
@@ -58,8 +57,8 @@ inline bool MustKnow(const protocol::DeviceLimits& limits, const DeviceCompute& 
 // Answers when to look again, from now. Helper only.
 template <typename World>
 int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
-  const protocol::DeviceLimits& limits = world.Limits(device);
-  protocol::DeviceUsage& usage = world.Usage(device);
+  const shm::DeviceLimits& limits = world.Limits(device);
+  shm::DeviceUsage& usage = world.Usage(device);
   DeviceCompute& compute = world.Compute(device);
   const uint32_t lease = limits.lease.load();  // first (work.h, 4)
   const bool tails = MustKnow(limits, compute, lease, now_ns);
@@ -102,7 +101,7 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
        .blocked = blocked,
        // What a stream's kernels took beside other streams' is known within bounds only.
        .erratic = now_ns < compute.erratic_until_ns.load(std::memory_order_relaxed) ||
-                  ((lease & protocol::kLeaseOpen) == 0 && compute.occupancy.reasons() > 1),
+                  ((lease & shm::kLeaseOpen) == 0 && compute.occupancy.reasons() > 1),
        .failsafe = compute.failsafe.load(std::memory_order_relaxed) != 0,
        .last_work_ns = submitted_ns > ended_ns ? submitted_ns : ended_ns,
        .end_ns = still_ns > 0 ? now_ns + static_cast<int64_t>(still_ns) : fences_end_ns,
@@ -110,12 +109,12 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
        .idle_report_ns = int64_t{limits.idle_report_us.load(std::memory_order_relaxed)} * 1000});
   // The agent sees in the usage what it is.
   usage.blocked.store(act.blocked ? 1 : 0);
-  if (act.look) world.Send(protocol::MessageType::kLeaseIdle, {device, 0});
+  if (act.look) world.Send(wire::MessageType::kLeaseIdle, {device, 0});
   if (act.drained) {
     usage.drained_sequence.store(act.sequence);
-    world.Send(protocol::MessageType::kLeaseDrained, {device, act.sequence});
+    world.Send(wire::MessageType::kLeaseDrained, {device, act.sequence});
   }
-  if (act.idle) world.Send(protocol::MessageType::kLeaseIdle, {device, act.sequence});
+  if (act.idle) world.Send(wire::MessageType::kLeaseIdle, {device, act.sequence});
   return act.look_again_ns;
 }
 

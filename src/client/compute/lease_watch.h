@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "protocol/limits_file.h"
+#include "shm/limits_file.h"
 
 namespace prorata::client {
 
@@ -49,9 +49,9 @@ class LeaseWatch {
 
   Act Step(const Seen& seen) {
     Act act;
-    act.sequence = seen.lease >> protocol::kLeaseSequenceShift;
+    act.sequence = seen.lease >> shm::kLeaseSequenceShift;
     if (!started_ || seen.lease != lease_) {
-      if (!started_ || (seen.lease & ~lease_ & protocol::kLeaseOpen) != 0) {
+      if (!started_ || (seen.lease & ~lease_ & shm::kLeaseOpen) != 0) {
         last_waiting_ns_ = seen.now_ns;
       }
       lease_ = seen.lease;
@@ -61,18 +61,18 @@ class LeaseWatch {
     if (seen.batches != batches_ || seen.busy) idle_reported_ = false;
     batches_ = seen.batches;
     if (seen.about_to) last_waiting_ns_ = seen.now_ns;
-    const bool open = (seen.lease & protocol::kLeaseOpen) != 0;
+    const bool open = (seen.lease & shm::kLeaseOpen) != 0;
     const int64_t due_ns = Later(seen.last_work_ns, last_waiting_ns_) + seen.idle_report_ns;
     // A program may have such work all the time, and synchronise with other work meanwhile.
     act.blocked = seen.blocked && (!open || seen.now_ns >= due_ns);
-    act.look = open ? act.blocked && !blocked_ && (seen.lease & protocol::kLeaseContended) != 0
+    act.look = open ? act.blocked && !blocked_ && (seen.lease & shm::kLeaseContended) != 0
                     : blocked_ && !act.blocked;
     blocked_ = act.blocked;
-    if ((seen.lease & protocol::kLeaseOpen) == 0) {
+    if ((seen.lease & shm::kLeaseOpen) == 0) {
       act.drained = !drained_reported_ && !seen.busy;
       drained_reported_ |= act.drained;
       act.look_again_ns = drained_reported_ ? kSeldomNs : WhileBusy(seen, 0);
-    } else if ((seen.lease & protocol::kLeaseContended) != 0) {
+    } else if ((seen.lease & shm::kLeaseContended) != 0) {
       act.idle = !idle_reported_ && !seen.busy && !seen.about_to && seen.now_ns >= due_ns;
       if (act.idle) reported_ns_ = seen.now_ns;
       idle_reported_ |= act.idle;

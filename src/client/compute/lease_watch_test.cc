@@ -8,10 +8,10 @@ namespace prorata::client {
 namespace {
 
 constexpr int64_t kUs = 1'000, kMs = 1'000'000, kS = 1'000'000'000;
-constexpr uint32_t kOpen = protocol::kLeaseOpen;
-constexpr uint32_t kContended = protocol::kLeaseOpen | protocol::kLeaseContended;
+constexpr uint32_t kOpen = shm::kLeaseOpen;
+constexpr uint32_t kContended = shm::kLeaseOpen | shm::kLeaseContended;
 constexpr uint32_t Word(uint32_t sequence, uint32_t bits) {
-  return sequence << protocol::kLeaseSequenceShift | bits;
+  return sequence << shm::kLeaseSequenceShift | bits;
 }
 
 class LeaseWatchTest : public testing::Test {

@@ -3,13 +3,13 @@
 // The World (device_compute.h) of the client library: this process, its share, its driver. Empty:
 // what it hands out is global, and a call through it costs what the global costs.
 
-#include "client/charge.h"
 #include "client/compute/compute.h"
 #include "client/compute/streams.h"
 #include "client/compute/work_tracker.h"
-#include "client/connection.h"
-#include "client/real.h"
-#include "client/share.h"
+#include "client/session/connection.h"
+#include "client/session/driver_functions.h"
+#include "client/session/share.h"
+#include "client/session/silence.h"
 
 namespace prorata::client {
 
@@ -21,11 +21,11 @@ struct LibraryWorld {
   static int64_t NowNs() { return client::NowNs(); }
   static void Nap(int64_t ns) { AwaitReadable(-1, ns); }
   static int64_t AgentSilentNs() { return client::AgentSilentNs(); }
-  static const protocol::DeviceLimits& Limits(uint32_t device) { return LimitsOf(device); }
-  static protocol::DeviceUsage& Usage(uint32_t device) { return UsageOf(device); }
+  static const shm::DeviceLimits& Limits(uint32_t device) { return LimitsOf(device); }
+  static shm::DeviceUsage& Usage(uint32_t device) { return UsageOf(device); }
   static DeviceCompute& Compute(uint32_t device) { return g_compute[device]; }
   static Estimates& estimates() { return g_estimates; }
-  static bool Send(protocol::MessageType type, const protocol::LeaseEvent& event) {
+  static bool Send(wire::MessageType type, const wire::LeaseEvent& event) {
     return client::Send(type, event);
   }
   template <typename F>

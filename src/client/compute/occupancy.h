@@ -10,8 +10,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "client/guest.h"
-#include "protocol/usage_file.h"
+#include "client/platform/guest.h"
+#include "shm/usage_file.h"
 
 namespace prorata::client {
 
@@ -25,7 +25,7 @@ class Occupancy {
     reasons_.store(before + 1);
   }
   // That is proven done by now.
-  void End(protocol::DeviceUsage& usage, int64_t now_ns) {
+  void End(shm::DeviceUsage& usage, int64_t now_ns) {
     const Holding holding(lock_);
     const uint32_t before = reasons_.load(std::memory_order_relaxed);
     if (before == 1) {
@@ -40,12 +40,12 @@ class Occupancy {
   uint32_t reasons() const { return reasons_.load(); }
 
   // Publishes the time so far, and answers it.
-  uint64_t Publish(protocol::DeviceUsage& usage, int64_t now_ns) {
+  uint64_t Publish(shm::DeviceUsage& usage, int64_t now_ns) {
     const Holding holding(lock_);
     return Show(usage, now_ns);
   }
   // Kernels ran for so long, as measured or estimated.
-  void Measure(protocol::DeviceUsage& usage, uint64_t busy_ns, int64_t now_ns) {
+  void Measure(shm::DeviceUsage& usage, uint64_t busy_ns, int64_t now_ns) {
     const Holding holding(lock_);
     measured_ns_ = Min(measured_ns_ + busy_ns, Show(usage, now_ns));
     usage.device_time_ns.store(measured_ns_, std::memory_order_relaxed);
@@ -58,7 +58,7 @@ class Occupancy {
   }
   // What is published never goes back: threads read the clock before they come here, so a later
   // one may bring an earlier time, and readers take differences.
-  uint64_t Show(protocol::DeviceUsage& usage, int64_t now_ns) {
+  uint64_t Show(shm::DeviceUsage& usage, int64_t now_ns) {
     shown_ns_ = Max(shown_ns_, TotalNs(now_ns));
     usage.occupied_ns.store(shown_ns_, std::memory_order_relaxed);
     return shown_ns_;

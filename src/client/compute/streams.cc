@@ -6,9 +6,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "client/contexts.h"
-#include "client/memory.h"
-#include "client/share.h"
+#include "client/session/captures.h"
+#include "client/session/known_contexts.h"
+#include "client/session/share.h"
 
 namespace prorata::client {
 

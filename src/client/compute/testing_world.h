@@ -28,11 +28,11 @@ class FakeWorld {
     if (on_nap) on_nap();
   }
   int64_t AgentSilentNs() const { return silent_ns; }
-  const protocol::DeviceLimits& Limits(uint32_t) const { return limits; }
-  protocol::DeviceUsage& Usage(uint32_t) { return usage; }
+  const shm::DeviceLimits& Limits(uint32_t) const { return limits; }
+  shm::DeviceUsage& Usage(uint32_t) { return usage; }
   DeviceCompute& Compute(uint32_t) { return compute; }
   Estimates& estimates() { return estimates_; }
-  bool Send(protocol::MessageType type, const protocol::LeaseEvent&) {
+  bool Send(wire::MessageType type, const wire::LeaseEvent&) {
     sent.push_back(type);
     return true;
   }
@@ -84,11 +84,11 @@ class FakeWorld {
   Recorded record_answer = Recorded::kYes;
   std::vector<ContextWork*> works;
   std::vector<StreamRecord*> gone;
-  protocol::DeviceLimits limits = {};
-  protocol::DeviceUsage usage = {};
+  shm::DeviceLimits limits = {};
+  shm::DeviceUsage usage = {};
   DeviceCompute compute = {};
   std::deque<int64_t> done_ns;
-  std::vector<protocol::MessageType> sent;
+  std::vector<wire::MessageType> sent;
   std::map<const StreamRecord*, int64_t> free_at_ns;
 
  private:
@@ -97,10 +97,10 @@ class FakeWorld {
 
 class WorkTrackerTest : public testing::Test {
  protected:
-  static constexpr uint32_t kOpen = protocol::kLeaseOpen;
-  static constexpr uint32_t kContended = protocol::kLeaseOpen | protocol::kLeaseContended;
+  static constexpr uint32_t kOpen = shm::kLeaseOpen;
+  static constexpr uint32_t kContended = shm::kLeaseOpen | shm::kLeaseContended;
   static constexpr uint32_t Word(uint32_t sequence, uint32_t bits) {
-    return sequence << protocol::kLeaseSequenceShift | bits;
+    return sequence << shm::kLeaseSequenceShift | bits;
   }
 
   struct Context {
@@ -165,7 +165,7 @@ class WorkTrackerTest : public testing::Test {
     }
   }
   bool Busy() const { return world_.compute.occupancy.reasons() != 0; }
-  bool Reported(protocol::MessageType type) const {
+  bool Reported(wire::MessageType type) const {
     return std::count(world_.sent.begin(), world_.sent.end(), type) != 0;
   }
   uint64_t Persistent() const { return world_.usage.persistent_ns.load(); }

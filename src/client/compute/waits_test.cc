@@ -7,7 +7,7 @@
 namespace prorata::client {
 namespace {
 
-using protocol::MessageType;
+using wire::MessageType;
 
 class WaitsTest : public WorkTrackerTest {};
 

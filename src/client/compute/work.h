@@ -41,7 +41,7 @@
 
 #include "client/compute/backlog.h"
 #include "client/compute/run_watch.h"
-#include "client/guest.h"
+#include "client/platform/guest.h"
 #include "generated/cuda_abi.h"
 
 namespace prorata::client {

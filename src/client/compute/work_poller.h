@@ -203,7 +203,7 @@ class WorkPoller {
 
   // Polling thread: the fence at the head of the queue is done.
   void Learn(StreamRecord* stream, const Fence& fence, int64_t now_ns) {
-    const protocol::DeviceLimits& limits = world_.Limits(stream->device);
+    const shm::DeviceLimits& limits = world_.Limits(stream->device);
     DeviceCompute& compute = world_.Compute(stream->device);
     const CUevent from = fence.started                              ? fence.start
                          : fence.follows && stream->done != nullptr ? stream->done->end
@@ -226,8 +226,7 @@ class WorkPoller {
       // Until that is put right it is known late that the device is done, which costs where others
       // wait for it.
       const uint32_t lease = limits.lease.load(std::memory_order_relaxed);
-      const bool waited =
-          (lease & protocol::kLeaseOpen) == 0 || (lease & protocol::kLeaseContended) != 0;
+      const bool waited = (lease & shm::kLeaseOpen) == 0 || (lease & shm::kLeaseContended) != 0;
       if (seen.doubtful || (seen.too_long && waited))
         stream->probe.store(1, std::memory_order_relaxed);
     }

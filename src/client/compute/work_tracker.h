@@ -95,7 +95,7 @@ class WorkTracker : public WorkPoller<World> {
     const int64_t began_ns = stream->began_ns.load(std::memory_order_relaxed);
     if (stream->busy.exchange(1) == 0) {
       compute.occupancy.Begin(began_ns);
-      protocol::DeviceUsage& usage = world_.Usage(stream->device);
+      shm::DeviceUsage& usage = world_.Usage(stream->device);
       if (usage.blocked.load(std::memory_order_relaxed) != 0) usage.blocked.store(0);
     }
     if (stream->listed.load() == 0) ListStream(stream);
@@ -130,7 +130,7 @@ class WorkTracker : public WorkPoller<World> {
   // added to the batch under way: it is fenced, so that it is known when it has run.
   void FenceBeforeWait(StreamRecord* stream) {
     if (!HasOpen(*stream)) return;
-    const bool open = (world_.Limits(stream->device).lease.load() & protocol::kLeaseOpen) != 0;
+    const bool open = (world_.Limits(stream->device).lease.load() & shm::kLeaseOpen) != 0;
     if (!open) EndOld(stream);
   }
 
@@ -476,7 +476,7 @@ class WorkTracker : public WorkPoller<World> {
 // Whether the lease lets launches pass, or nobody answers for it; the backlog apart.
 template <typename World>
 bool LeaseAllows(World& world, uint32_t device) {
-  return (world.Limits(device).lease.load() & protocol::kLeaseOpen) != 0 || HeartbeatLost(world);
+  return (world.Limits(device).lease.load() & shm::kLeaseOpen) != 0 || HeartbeatLost(world);
 }
 
 // Raises `launching`; the lease is tested again after that, for it may have closed since: then it

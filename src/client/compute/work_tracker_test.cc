@@ -10,7 +10,7 @@
 namespace prorata::client {
 namespace {
 
-using protocol::MessageType;
+using wire::MessageType;
 
 TEST_F(WorkTrackerTest, AMemberIsBusyFromItsLaunchToTheProof) {
   Context context(world_);

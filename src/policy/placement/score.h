@@ -25,7 +25,7 @@ inline constexpr int kLinkBits = 6;
 inline constexpr int64_t kScorePerGpuMilli = kWeightOne << kLinkBits;
 
 // An empty node of the largest kind is this much worse than a full one, in milli-GPU, for CPU and
-// for GPUs each. From 20 to 100 the results differ little (docs/PLACEMENT.md).
+// for GPUs each. From 20 to 100 the results differ little.
 inline constexpr int64_t kBestFitGpuMilli = 50;
 
 struct Scored {

@@ -1,0 +1,173 @@
+#include "sim/cuda/context/device_attributes.h"
+
+#include "sim/cuda/from_c.h"
+
+#include <algorithm>
+
+namespace prorata::simgpu::driver {
+namespace {
+
+struct Known {
+  CUdevice_attribute attribute;
+  int value;
+};
+
+#define A(name) CU_DEVICE_ATTRIBUTE_##name
+
+// A Hopper device of compute capability 9.0: limits from the CUDA programming guide's tables of
+// compute capabilities, the rest as plausible for an H200. What the simulation does not offer says
+// 0, so that no program tries it. Attributes not listed are 0.
+constexpr Known kKnown[] = {
+    {A(MAX_THREADS_PER_BLOCK), 1024},
+    {A(MAX_BLOCK_DIM_X), 1024},
+    {A(MAX_BLOCK_DIM_Y), 1024},
+    {A(MAX_BLOCK_DIM_Z), 64},
+    {A(MAX_GRID_DIM_X), 2147483647},
+    {A(MAX_GRID_DIM_Y), 65535},
+    {A(MAX_GRID_DIM_Z), 65535},
+    {A(MAX_SHARED_MEMORY_PER_BLOCK), 49152},
+    {A(TOTAL_CONSTANT_MEMORY), 65536},
+    {A(WARP_SIZE), 32},
+    {A(MAX_PITCH), 2147483647},
+    {A(MAX_REGISTERS_PER_BLOCK), 65536},
+    {A(CLOCK_RATE), 1980000},
+    {A(TEXTURE_ALIGNMENT), 512},
+    {A(GPU_OVERLAP), 1},
+    {A(CAN_MAP_HOST_MEMORY), 1},
+    {A(COMPUTE_MODE), CU_COMPUTEMODE_DEFAULT},
+    {A(MAXIMUM_TEXTURE1D_WIDTH), 131072},
+    {A(MAXIMUM_TEXTURE2D_WIDTH), 131072},
+    {A(MAXIMUM_TEXTURE2D_HEIGHT), 65536},
+    {A(MAXIMUM_TEXTURE3D_WIDTH), 16384},
+    {A(MAXIMUM_TEXTURE3D_HEIGHT), 16384},
+    {A(MAXIMUM_TEXTURE3D_DEPTH), 16384},
+    {A(MAXIMUM_TEXTURE2D_LAYERED_WIDTH), 32768},
+    {A(MAXIMUM_TEXTURE2D_LAYERED_HEIGHT), 32768},
+    {A(MAXIMUM_TEXTURE2D_LAYERED_LAYERS), 2048},
+    {A(SURFACE_ALIGNMENT), 512},
+    {A(CONCURRENT_KERNELS), 1},
+    {A(ECC_ENABLED), 1},
+    {A(MEMORY_CLOCK_RATE), 3201000},
+    {A(GLOBAL_MEMORY_BUS_WIDTH), 6144},
+    {A(L2_CACHE_SIZE), 62914560},
+    {A(MAX_THREADS_PER_MULTIPROCESSOR), 2048},
+    {A(ASYNC_ENGINE_COUNT), 2},
+    {A(UNIFIED_ADDRESSING), 1},
+    {A(MAXIMUM_TEXTURE1D_LAYERED_WIDTH), 32768},
+    {A(MAXIMUM_TEXTURE1D_LAYERED_LAYERS), 2048},
+    {A(CAN_TEX2D_GATHER), 1},
+    {A(MAXIMUM_TEXTURE2D_GATHER_WIDTH), 32768},
+    {A(MAXIMUM_TEXTURE2D_GATHER_HEIGHT), 32768},
+    {A(MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE), 8192},
+    {A(MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE), 8192},
+    {A(MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE), 32768},
+    {A(TEXTURE_PITCH_ALIGNMENT), 32},
+    {A(MAXIMUM_TEXTURECUBEMAP_WIDTH), 32768},
+    {A(MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH), 32768},
+    {A(MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS), 2046},
+    {A(MAXIMUM_SURFACE1D_WIDTH), 32768},
+    {A(MAXIMUM_SURFACE2D_WIDTH), 131072},
+    {A(MAXIMUM_SURFACE2D_HEIGHT), 65536},
+    {A(MAXIMUM_SURFACE3D_WIDTH), 16384},
+    {A(MAXIMUM_SURFACE3D_HEIGHT), 16384},
+    {A(MAXIMUM_SURFACE3D_DEPTH), 16384},
+    {A(MAXIMUM_SURFACE1D_LAYERED_WIDTH), 32768},
+    {A(MAXIMUM_SURFACE1D_LAYERED_LAYERS), 2048},
+    {A(MAXIMUM_SURFACE2D_LAYERED_WIDTH), 32768},
+    {A(MAXIMUM_SURFACE2D_LAYERED_HEIGHT), 32768},
+    {A(MAXIMUM_SURFACE2D_LAYERED_LAYERS), 2048},
+    {A(MAXIMUM_SURFACECUBEMAP_WIDTH), 32768},
+    {A(MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH), 32768},
+    {A(MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS), 2046},
+    {A(MAXIMUM_TEXTURE1D_LINEAR_WIDTH), 268435456},
+    {A(MAXIMUM_TEXTURE2D_LINEAR_WIDTH), 131072},
+    {A(MAXIMUM_TEXTURE2D_LINEAR_HEIGHT), 65000},
+    {A(MAXIMUM_TEXTURE2D_LINEAR_PITCH), 2097120},
+    {A(MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH), 32768},
+    {A(MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT), 32768},
+    {A(MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH), 32768},
+    {A(STREAM_PRIORITIES_SUPPORTED), 1},
+    {A(GLOBAL_L1_CACHE_SUPPORTED), 1},
+    {A(LOCAL_L1_CACHE_SUPPORTED), 1},
+    {A(MAX_SHARED_MEMORY_PER_MULTIPROCESSOR), 233472},
+    {A(MAX_REGISTERS_PER_MULTIPROCESSOR), 65536},
+    {A(MANAGED_MEMORY), 1},
+    {A(SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO), 2},
+    {A(CONCURRENT_MANAGED_ACCESS), 1},
+    {A(COMPUTE_PREEMPTION_SUPPORTED), 1},
+    {A(CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM), 1},
+    {A(COOPERATIVE_LAUNCH), 1},
+    {A(COOPERATIVE_MULTI_DEVICE_LAUNCH), 1},
+    {A(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN), 232448},
+    {A(CAN_FLUSH_REMOTE_WRITES), 1},
+    {A(HOST_REGISTER_SUPPORTED), 1},
+    {A(VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), 1},
+    {A(HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED), 1},
+    {A(MEMPOOL_SUPPORTED_HANDLE_TYPES), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR},
+    {A(MAX_BLOCKS_PER_MULTIPROCESSOR), 32},
+    {A(MAX_PERSISTING_L2_CACHE_SIZE), 39321600},
+    {A(MAX_ACCESS_POLICY_WINDOW_SIZE), 134213632},
+    {A(RESERVED_SHARED_MEMORY_PER_BLOCK), 1024},
+    {A(READ_ONLY_HOST_REGISTER_SUPPORTED), 1},
+    {A(SPARSE_CUDA_ARRAY_SUPPORTED), 1},
+    {A(DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED), 1},
+    {A(MEMORY_POOLS_SUPPORTED), 1},
+    {A(GPU_DIRECT_RDMA_WRITES_ORDERING), CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER},
+    {A(CLUSTER_LAUNCH), 1},
+    {A(CAN_USE_64_BIT_STREAM_MEM_OPS), 1},
+    {A(CAN_USE_STREAM_WAIT_VALUE_NOR), 1},
+    {A(MEM_SYNC_DOMAIN_COUNT), 4},
+    {A(TENSOR_MAP_ACCESS_SUPPORTED), 1},
+    {A(UNIFIED_FUNCTION_POINTERS), 1},
+    {A(NUMA_CONFIG), CU_DEVICE_NUMA_CONFIG_NONE},
+    {A(NUMA_ID), -1},
+    {A(GPU_PCI_DEVICE_ID), 0x233510de},
+    {A(GPU_PCI_SUBSYSTEM_ID), 0x18be10de},
+};
+
+#undef A
+
+}  // namespace
+
+PRORATA_ENUMS_FROM_C bool DeviceAttribute(const Device& device, const DeviceConfig& config,
+                                          CUdevice_attribute attribute, int* value) {
+  if (attribute < CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK ||
+      attribute >= CU_DEVICE_ATTRIBUTE_MAX) {
+    return false;
+  }
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = static_cast<int>(config.sm_count);
+      return true;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = config.compute_major;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = config.compute_minor;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
+      *value = device.pci_domain;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+      *value = device.pci_bus;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
+      *value = device.pci_device;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+      *value = config.multicast ? 1 : 0;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID:
+      *value = device.index;
+      return true;
+    default:
+      break;
+  }
+  const auto* entry = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& known) {
+    return known.attribute == attribute;
+  });
+  *value = entry != std::end(kKnown) ? entry->value : 0;
+  return true;
+}
+
+}  // namespace prorata::simgpu::driver

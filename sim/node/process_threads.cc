@@ -1,0 +1,364 @@
+#include "sim/node/process_threads.h"
+
+#include <limits>
+
+#include "client/compute/lease_report.h"
+#include "sim/node/agent.h"
+#include "sim/node/world.h"
+
+namespace prorata::simulation {
+namespace {
+
+constexpr int64_t kJoinAgainNs = 50'000'000;
+constexpr int64_t kCostFactor = 20;  // as TickCompute
+
+}  // namespace
+
+// --- The program's thread -----------------------------------------------------------------------
+
+void Process::Host::Start() {
+  at_ = Governed() ? At::kJoin : At::kContext;
+  WakeAt(process_.NowNs());
+}
+
+void Process::Host::MakeStreams() {
+  const ProgramSpec& spec = process_.spec_;
+  for (int i = 0; !spec.stream_per_request && i < spec.streams; ++i) {
+    streams_.push_back(process_.MakeStream(this));
+  }
+  for (int i = 0; first_ && i < spec.idle_streams; ++i) {
+    idle_streams_.push_back(process_.MakeStream(this));
+  }
+  if (first_) return;
+  part_ = Part::kRequests;
+  at_ = At::kLaunch;
+  const Delays& delays = process_.world_.delays();
+  WakeAt(process_.NowNs() + delays.create_context_ns + delays.Wake(process_.random_));
+}
+
+void Process::Host::LeaseWoken() {
+  process_.world_.Trace("woken", process_.id_);
+  WakeBy(process_.NowNs() + process_.world_.delays().Wake(process_.random_));
+}
+
+void Process::Host::Run() {
+  const int64_t now_ns = process_.NowNs();
+  if (process_.stopped_until_ns_ > now_ns) {
+    return WakeAt(process_.stopped_until_ns_ + process_.world_.delays().Wake(process_.random_));
+  }
+  waits_for_lease_ = false;
+  while (Step()) {
+    if (Preempted()) return;
+  }
+}
+
+bool Process::Host::Preempted() {
+  const Delays& delays = process_.world_.delays();
+  if (!process_.random_.Chance(delays.preempted)) return false;
+  WakeAt(process_.NowNs() + process_.TakeSpent() +
+         process_.random_.Between(0, delays.preempted_ns));
+  return true;
+}
+
+void Process::Host::PayAndGoOn(At next) {
+  at_ = next;
+  WakeAt(process_.NowNs() + process_.TakeSpent());
+}
+
+bool Process::Host::Step() {
+  switch (at_) {
+    case At::kJoin:
+      at_ = At::kAwaitWelcome;
+      if (!process_.Join()) WakeAt(process_.NowNs() + kJoinAgainNs);
+      return false;
+    case At::kAwaitWelcome:
+      at_ = process_.connected_ ? At::kContext : At::kJoin;
+      if (process_.connected_) return true;
+      WakeAt(process_.NowNs() + kJoinAgainNs);
+      return false;
+    case At::kContext:
+      if (!process_.MakeContext()) return false;
+      PayAndGoOn(At::kLaunch);
+      return false;
+    case At::kLaunch:
+      if (process_.NowNs() >= process_.EndsNs()) {
+        at_ = At::kLast;
+        return true;
+      }
+      if (left_ == 0 && !BeginPart()) return false;
+      ChooseLaunch();
+      raising_ = false;
+      wait_ = client::LaunchWait(0);
+      at_ = Governed() ? At::kGate : At::kSubmit;
+      return true;
+    case At::kGate:
+      return StepGate();
+    case At::kRaise:
+      if (!client::RaiseLaunching(process_, 0)) {
+        raising_ = true;
+        at_ = At::kGate;
+        return true;
+      }
+      process_.Tracker().Begin(record(), estimate_ns_);
+      at_ = At::kSubmit;
+      return true;
+    case At::kSubmit:
+      return StepSubmit();
+    case At::kAccount:
+      StepAccount();
+      return false;
+    case At::kPoll:
+      PayAndGoOn(At::kGate);
+      return false;
+    case At::kSync:
+      if (gate_ != 0) process_.OpenGate(std::exchange(gate_, 0));
+      if (!WaitsForStreams()) return SyncContext(At::kSynced);
+      sync_stream_ = 0;
+      at_ = At::kSyncStream;
+      return true;
+    case At::kSyncStream:
+      return SyncStream();
+    case At::kStreamSynced:
+      if (Governed()) process_.Tracker().Proven(SyncedStreams()[sync_stream_].record, sync_mark_);
+      ++sync_stream_;
+      at_ = At::kSyncStream;
+      return true;
+    case At::kSynced:
+      process_.world_.Trace("synced", process_.id_);
+      if (epoch_ != 0) {
+        process_.Tracker().ContextProven(process_.work_.get(), std::exchange(epoch_, 0), true);
+      }
+      EndPart();
+      return false;
+    case At::kLast:
+      if (gate_ != 0) process_.OpenGate(std::exchange(gate_, 0));
+      if (blocked_gate_ != 0) process_.OpenGate(std::exchange(blocked_gate_, 0));
+      if (--process_.threads_at_work_ > 0) return false;
+      return SyncContext(At::kEnd);
+    case At::kEnd:
+      process_.End();
+      process_.world_.Ended(process_);
+      return false;
+  }
+  return false;
+}
+
+// --- What it launches ----------------------------------------------------------------------------
+
+bool Process::Host::BeginPart() {
+  const ProgramSpec& spec = process_.spec_;
+  if (part_ == Part::kIdleStreams) {
+    left_ = spec.idle_streams;
+    if (left_ > 0) return true;
+    part_ = Part::kBlocked;
+  }
+  if (part_ == Part::kBlocked) {
+    left_ = spec.blocked;
+    if (left_ > 0) {
+      blocked_ = process_.MakeStream(this);
+      blocked_gate_ = process_.PutWait(blocked_, 0);
+      return true;
+    }
+    part_ = Part::kRequests;
+  }
+  if (spec.every_ns > 0 && !NextRequest()) return false;
+  left_ = spec.per_sync > 0 ? spec.per_sync : std::numeric_limits<int>::max();
+  if (spec.stream_per_request) streams_ = {process_.MakeStream(this)};
+  if (spec.host_function_ns > 0) process_.PutHostFunction(streams_[0], spec.host_function_ns);
+  if (spec.behind_wait) gate_ = process_.PutWait(streams_[0], 0);
+  return true;
+}
+
+void Process::Host::ChooseLaunch() {
+  // One function for all, whatever its kernels take: the hard case for estimates.
+  key_ = client::LaunchKey(&process_.spec_, 1, 1, 1);
+  if (part_ == Part::kIdleStreams) {
+    constexpr int64_t kShortNs = 5'000;
+    kernel_ns_ = kShortNs;
+    key_ = client::LaunchKey(&process_.spec_, 2, 1, 1);
+    stream_ = idle_streams_[idle_streams_.size() - static_cast<size_t>(left_)];
+    return;
+  }
+  kernel_ns_ = process_.KernelNs();
+  stream_ = part_ == Part::kBlocked ? blocked_ : streams_[launched_++ % streams_.size()];
+}
+
+// A part's last launch has been waited for.
+void Process::Host::EndPart() {
+  const ProgramSpec& spec = process_.spec_;
+  at_ = At::kLaunch;
+  if (part_ != Part::kRequests) {
+    part_ = Part::kBlocked;
+    return PayAndGoOn(At::kLaunch);
+  }
+  if (spec.stream_per_request) process_.DestroyStream(streams_[0]);
+  if (std::exchange(in_request_, false)) {
+    process_.requests_.push_back({process_.NowNs(), process_.NowNs() - request_came_ns_});
+  }
+  if (spec.gap_ns == 0) return PayAndGoOn(At::kLaunch);
+  WakeAt(process_.NowNs() + process_.TakeSpent() + spec.gap_ns +
+         process_.world_.delays().TimedOut(process_.random_));
+}
+
+// --- Synchronisation -----------------------------------------------------------------------------
+
+// For its own only: others of the process have work of their own, or work that does not begin.
+bool Process::Host::WaitsForStreams() const {
+  const ProgramSpec& spec = process_.spec_;
+  return spec.threads > 1 || spec.blocked > 0 || spec.stream_per_request;
+}
+
+const std::vector<Process::Stream>& Process::Host::SyncedStreams() const {
+  return part_ == Part::kIdleStreams ? idle_streams_ : streams_;
+}
+
+bool Process::Host::SyncStream() {
+  if (sync_stream_ == SyncedStreams().size()) {
+    at_ = At::kSynced;
+    return true;
+  }
+  const Stream& stream = SyncedStreams()[sync_stream_];
+  process_.spent_ns_ += process_.world_.delays().synchronize_ns;
+  if (Governed()) sync_mark_ = process_.Tracker().Mark(stream.record);
+  at_ = At::kStreamSynced;
+  process_.world_.AwaitStream(this, stream.handle);
+  return false;
+}
+
+bool Process::Host::SyncContext(At then) {
+  process_.spent_ns_ += process_.world_.delays().synchronize_ns;
+  at_ = then;
+  if (Governed()) epoch_ = process_.Tracker().MarkContext(process_.work_.get());
+  process_.world_.AwaitContext(this, process_.context_);
+  return false;
+}
+
+// --- A launch ------------------------------------------------------------------------------------
+
+// An open loop: requests come at their own times, and wait for those before them.
+bool Process::Host::NextRequest() {
+  const ProgramSpec& spec = process_.spec_;
+  const int64_t now_ns = process_.NowNs();
+  if (next_request_ns_ < 0) next_request_ns_ = now_ns;
+  if (now_ns < next_request_ns_) {
+    WakeAt(std::min(next_request_ns_, spec.stop_ns) +
+           process_.world_.delays().TimedOut(process_.random_));
+    return false;
+  }
+  in_request_ = true;
+  request_came_ns_ = next_request_ns_;
+  next_request_ns_ += spec.poisson ? process_.kernels_.Exponential(spec.every_ns) : spec.every_ns;
+  return true;
+}
+
+bool Process::Host::StepGate() {
+  const Delays& delays = process_.world_.delays();
+  if (!client::MayLaunch(process_.Limits(0), process_.compute_)) {
+    process_.Tracker().FenceBeforeWait(record());
+  }
+  const client::LaunchWait::Next next = wait_.Step(process_);
+  switch (next.what) {
+    case client::LaunchWait::Do::kPass:
+      if (raising_) {
+        at_ = At::kRaise;
+        return true;
+      }
+      estimate_ns_ = process_.estimates_.Lookup(key_);
+      begins_ = client::BeginsBatch(record(), estimate_ns_);
+      at_ = begins_ ? At::kRaise : At::kSubmit;
+      return true;
+    case client::LaunchWait::Do::kAwaitLease:
+      waits_for_lease_ = true;
+      process_.spent_ns_ = 0;
+      process_.world_.Trace("waits", process_.id_, next.lease);
+      WakeAt(process_.NowNs() + next.timeout_ns + delays.TimedOut(process_.random_));
+      return false;
+    case client::LaunchWait::Do::kAwaitBacklog:
+      at_ = At::kPoll;
+      WakeAt(process_.NowNs() + process_.TakeSpent() + next.timeout_ns +
+             delays.TimedOut(process_.random_));
+      return false;
+  }
+  return false;
+}
+
+bool Process::Host::StepSubmit() {
+  World& world = process_.world_;
+  const ProgramSpec& spec = process_.spec_;
+  const simgpu::Handle stream = stream_.handle;
+  const simgpu::Work kernel = simgpu::Work::Kernel(kernel_ns_, spec.sm_ppm);
+  std::array<simgpu::Work, simgpu::Machine::kMaxBatch> nodes;
+  const auto count = static_cast<size_t>(std::max(1, spec.graph));
+  std::fill_n(nodes.begin(), count, kernel);
+  if (spec.collective_every > 0 &&
+      (process_.launches_ + 1) % static_cast<uint64_t>(spec.collective_every) == 0) {
+    const uint64_t meeting = (uint64_t{process_.group()} + 1) << 40 | (process_.launches_ + 1);
+    nodes[count - 1] = simgpu::Work::Collective(kernel_ns_, spec.sm_ppm, meeting,
+                                                static_cast<uint32_t>(spec.devices.size()));
+  }
+  const auto submitted = world.machine().Submit(stream, {nodes.data(), count});
+  if (!submitted) {
+    world.AwaitRoom(this, stream);  // the queue of the stream is full
+    return false;
+  }
+  world.CoreTouched();
+  process_.spent_ns_ += spec.graph > 0 ? world.delays().graph_launch_ns : world.delays().launch_ns;
+  at_ = At::kAccount;
+  return true;
+}
+
+void Process::Host::StepAccount() {
+  if (Governed()) {
+    const client::Added added = client::AddLaunch(record(), this, key_, estimate_ns_);
+    if (added.opened) process_.Tracker().Opened(record());
+    if (added.due) process_.Tracker().End(record(), estimate_ns_ == 0);
+    if (begins_) process_.compute_.launching.fetch_sub(1);
+  }
+  ++process_.launches_;
+  process_.world_.Trace("launched", process_.id_, kernel_ns_);
+  --left_;
+  // Nobody waits for what does not begin.
+  const bool blocked = part_ == Part::kBlocked;
+  if (left_ == 0 && blocked) part_ = Part::kRequests;
+  PayAndGoOn(left_ == 0 && !blocked ? At::kSync : At::kLaunch);
+}
+
+// --- The helper ---------------------------------------------------------------------------------
+
+void Process::Helper::Readable() {
+  WakeBy(process_.NowNs() + process_.world_.delays().Wake(process_.random_));
+}
+
+void Process::Helper::JoinAnswered(bool welcome) {
+  if (welcome) process_.compute_.wanted_plus_1.store(0);
+  join_until_ns_ = 0;
+  next_connect_ns_ = process_.NowNs() + (welcome ? 0 : kReconnectEveryNs);
+  Readable();
+}
+
+void Process::Helper::Run() {
+  const Delays& delays = process_.world_.delays();
+  const int64_t now_ns = process_.NowNs();
+  if (process_.stopped_until_ns_ > now_ns) {
+    return WakeAt(process_.stopped_until_ns_ + delays.Wake(process_.random_));
+  }
+  if (process_.joining_ && now_ns >= join_until_ns_) {
+    process_.joining_ = false;
+    next_connect_ns_ = now_ns + kReconnectEveryNs;
+  }
+  if (!process_.connected_ && !process_.joining_ && now_ns >= next_connect_ns_) {
+    join_until_ns_ = now_ns + kJoinWithinNs;
+    if (!process_.Join()) next_connect_ns_ = now_ns + kReconnectEveryNs;
+  }
+  int64_t wait_ns = client::TickDevice(process_, 0, now_ns, client::HeartbeatLost(process_));
+  const int64_t spent_ns = process_.TakeSpent();
+  wait_ns = std::max(wait_ns, spent_ns * kCostFactor);
+  const bool joining = process_.joining_;
+  if (joining) wait_ns = std::min(wait_ns, std::max<int64_t>(1, join_until_ns_ - now_ns));
+  if (!process_.connected_ && !joining) wait_ns = std::min(wait_ns, kReconnectEveryNs);
+  process_.world_.Trace("helper looks", process_.id_,
+                        static_cast<int64_t>(process_.usage_.backlog_ns.load()));
+  WakeAt(now_ns + spent_ns + wait_ns + delays.TimedOut(process_.random_));
+}
+
+}  // namespace prorata::simulation

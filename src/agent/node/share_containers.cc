@@ -1,0 +1,114 @@
+// Which container a share belongs to: the first whose process joins, until no process is in it.
+
+#include <spdlog/spdlog.h>
+
+#include "agent/node/node.h"
+#include "agent/share/share_events.h"
+
+namespace prorata::agent {
+
+// Who was handed the device by root, or by the share's owner, may use it as any user that the
+// container has: nothing but the container's own mounts leads there. What a user without rights
+// can make himself (a mount namespace) is not enough; it takes an engine's cgroup.
+bool Node::MayUse(const Share& share, const Peer& peer) const {
+  if (share.config().exclusive) return false;  // it has no members
+  if (share.Admits(peer.uid)) return true;
+  // One that is a member already stays one: it may have dropped its rights, and its agent be new.
+  if (share.FindLiving(peer.process) != nullptr) return true;
+  if (share.config().life.token() == nullptr) return false;
+  const auto group = Containers::Of(peer.process);
+  if (!group) return false;
+  return (Containers::IsMadeBy(*group, 0) ||
+          Containers::IsMadeBy(*group, share.config().owner_uid)) &&
+         Containers::FindsShare(peer.process, share.config().folder);
+}
+
+bool Node::MayJoinFrom(Share& share, const Peer& peer) {
+  const auto group = containers_.OfCgroup(peer.process);
+  if (!group || share.config().any_container) return true;
+  if (share.container && share.container->group != *group) {
+    SweepDead(share);
+    ForgetContainerIfEmpty(share);
+  }
+  if (share.container) return share.container->group == *group;
+  // The group is this process's, unless its number has changed hands.
+  const auto now = IdentifyProcess(peer.process.pid);
+  if (!now || *now != peer.process) return true;  // it is not watched as a member (AdmitMember)
+  SetContainer(share, {*group, group->id.substr(0, 12)}, peer.process);
+  return true;
+}
+
+void Node::SetContainer(Share& share, Container container, const ProcessId& process) {
+  share.container = std::move(container);
+  SaveSoon();
+  const auto told = [this, id = share.id(),
+                     group = share.container->group](const std::string& name) {
+    Share* its = Find(id);
+    if (its == nullptr || !its->container || its->container->group != group) return;
+    if (!name.empty()) its->container->name = name;
+    spdlog::info("share '{}' is that of container {} ({} {})", its->config().name,
+                 its->container->name, group.engine, group.id.substr(0, 12));
+    events_.Add(ContainerEvent(api::EventKind::kContainerJoined, *its));
+    SaveSoon();
+  };
+  containers_.FindName(share.container->group, process, told);
+}
+
+void Node::ForgetContainerIfEmpty(Share& share) {
+  if (!share.container) return;
+  const auto empty = Containers::IsEmpty(share.container->group);
+  if (!empty.value_or(share.CountLiving() == 0)) return;
+  events_.Add(ContainerEvent(api::EventKind::kContainerGone, share));
+  spdlog::info("container {} has ended: share '{}' waits for another", share.container->name,
+               share.config().name);
+  share.container.reset();
+  SaveSoon();
+}
+
+void Node::WatchContainers() {
+  for (const auto& [id, share] : shares_) {
+    if (share->CountLiving() == 0) ForgetContainerIfEmpty(*share);
+  }
+  outside_.Look();
+}
+
+void Node::WatchOutside() {
+  outside_.shares = [this] {
+    std::vector<Outside::SharePlace> places;
+    for (const auto& [id, share] : shares_) {
+      const ShareConfig& config = share->config();
+      // Nobody is a member of a share of whole GPUs: it has the plain driver.
+      if (config.life.token() == nullptr || config.exclusive) continue;
+      Outside::SharePlace& place = places.emplace_back();
+      place.id = id;
+      place.folder = config.folder;
+      if (share->container) place.container = share->container->group;
+      for (const DeviceOfShare& on : config.devices) place.devices.push_back(on.device);
+    }
+    return places;
+  };
+  outside_.is_member = [this](pid_t pid) {
+    for (const auto& [id, share] : shares_) {
+      for (const Member* member : share->Members()) {
+        if (member->process.pid == pid) return true;
+      }
+    }
+    return false;
+  };
+  outside_.on_found = [this](uint64_t share_id, const Outside::Found& found) {
+    const Share* share = Find(share_id);
+    if (share == nullptr) return;
+    auto event =
+        EventOf(api::EventKind::kOutsideProcess, *share, nullptr, share->IndexOf(found.device));
+    event.pid = found.process.process.pid;
+    event.command = found.process.command;
+    event.limit_bytes = {};
+    event.used_bytes = found.used_bytes;
+    event.detail = found.process.libraries.empty()
+                       ? "it has no libcuda mapped that is seen"
+                       : "it has " + found.process.libraries + " mapped";
+    events_.Add(std::move(event));
+  };
+}
+
+}  // namespace prorata::agent

@@ -1,0 +1,358 @@
+// Shares that wait in line until they fit.
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "agent/node/node.h"
+#include "agent/share/choose_devices.h"
+#include "agent/share/memory_fit.h"
+#include "agent/share/validate_share.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/duration.h"
+#include "policy/placement/start_line.h"
+
+namespace prorata::agent {
+namespace {
+
+using api::DeviceStatus;
+using api::ShareSpec;
+using policy::StartAmounts;
+
+// The resources of policy::StartLine, of a device: agent/share/memory_fit.h says what of memory
+// must be left. What a share may borrow counts as borrowed (kFreeNow). kRoom is the table of
+// shares, too.
+enum Kind { kSetAside, kFreeNow, kLimits, kRequest, kRoom };
+constexpr StartAmounts kOneRow = {0, 0, 0, 0, 1};
+
+uint64_t NowMs() {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1'000'000;
+}
+
+uint64_t Times(double ratio, uint64_t bytes) {
+  return ratio > 1 ? static_cast<uint64_t>(ratio * static_cast<double>(bytes)) : bytes;
+}
+
+const api::TermsOnGpu* TermsOn(const ShareSpec& spec, const DeviceStatus& device) {
+  for (const api::TermsOnGpu& terms : spec.on) {
+    if (terms.gpu == device.uuid || terms.gpu == std::to_string(device.index)) return &terms;
+  }
+  return nullptr;
+}
+
+// What one share takes of a device, by what it asks for.
+policy::StartClaim ClaimOn(const ShareSpec& spec, const DeviceStatus& device) {
+  if (spec.exclusive) {
+    const StartAmounts all = {device.total_bytes, device.total_bytes, device.total_bytes,
+                              Fraction::kOne, api::kMaxShares};
+    return {{0, 0, 0, 0, api::kMaxShares}, all};
+  }
+  const api::TermsOnGpu* own = TermsOn(spec, device);
+  const api::TermsOnGpu none;
+  const agent::MemoryTerms memory = NewMemory(spec, own != nullptr ? *own : none, device);
+  const auto request =
+      own != nullptr && own->compute_request ? *own->compute_request : spec.compute_request;
+  const uint64_t limit = memory.limit_bytes;
+  policy::StartClaim claim;
+  claim.needs = {limit, memory.request_bytes, memory.by_ratio ? limit : 0, request.ppm, 1};
+  claim.takes = {memory.request_bytes, limit, limit, request.ppm, 1};
+  return claim;
+}
+
+bool MayBeOn(const ShareSpec& spec, const DeviceStatus& device) {
+  return spec.gpus.empty() ||
+         std::any_of(spec.gpus.begin(), spec.gpus.end(), [&](const std::string& gpu) {
+           return gpu == device.uuid || gpu == std::to_string(device.index);
+         });
+}
+
+// Its claim on each device where it may be made, and on the table of shares.
+policy::StartClaims ClaimsOf(const ShareSpec& spec, const std::vector<DeviceStatus>& devices) {
+  policy::StartClaims claims;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (MayBeOn(spec, devices[i])) claims[i] = ClaimOn(spec, devices[i]);
+  }
+  claims[devices.size()] = {kOneRow, kOneRow};
+  return claims;
+}
+
+StartAmounts HeldOf(const ShareConfig& config, const DeviceOfShare& on) {
+  return {on.memory_request_bytes, on.memory_bytes, on.memory_bytes, on.compute.request.ppm,
+          config.exclusive ? api::kMaxShares : 1};
+}
+
+// What it asks of each GPU; absent: GPUs differ, or it is a share of whole ones.
+std::optional<uint64_t> BytesAsked(const ShareSpec& spec,
+                                   const std::vector<DeviceStatus>& devices) {
+  std::optional<uint64_t> bytes;
+  if (!spec.memory || spec.exclusive) return bytes;
+  for (const DeviceStatus& device : devices) {
+    if (!MayBeOn(spec, device)) continue;
+    const uint64_t here = spec.memory->Of(device.total_bytes);
+    if (bytes && *bytes != here) return std::nullopt;
+    bytes = here;
+  }
+  return bytes;
+}
+
+std::string NameOf(const Start& start) {
+  return start.spec.name ? "share '" + *start.spec.name + "'"
+                         : "the share of process " + std::to_string(start.owner.process.pid);
+}
+
+}  // namespace
+
+std::vector<policy::StartPlace> Node::StartPlaces(const std::vector<DeviceStatus>& devices) const {
+  std::vector<policy::StartPlace> places(devices.size() + 1);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const DeviceStatus& device = devices[i];
+    const double ratio = device.overcommit;
+    const uint64_t foreign = device.foreign_bytes;
+    places[i].capacity = {device.total_bytes, device.total_bytes, Times(ratio, device.total_bytes),
+                          Fraction::kOne, api::kMaxShares};
+    // All that is no share's counts as one that may end.
+    places[i].held.push_back({foreign, foreign, Times(ratio, foreign), 0, 0});
+  }
+  for (const auto& [id, share] : shares_) {
+    for (const DeviceOfShare& on : share->config().devices) {
+      places[on.device].held.push_back(HeldOf(share->config(), on));
+    }
+    places.back().held.push_back(kOneRow);
+  }
+  places.back().capacity[kRoom] = api::kMaxShares;
+  return places;
+}
+
+Status Node::CouldEverFit(const ShareSpec& spec) {
+  std::vector<DeviceStatus> empty;
+  for (DeviceStatus& device : DescribeDevices()) empty.push_back(Emptied(device));
+  auto fits = ValidateShare(spec, empty, {});
+  if (!fits && !MayPass(fits.error())) return std::unexpected(fits.error());
+  if (!fits) {
+    return Fail(fits.error().code,
+                "the share can never fit, so it does not wait: without any "
+                "other share and program here, " +
+                    fits.error().message);
+  }
+  const std::vector<DeviceStatus> devices = DescribeDevices();
+  for (const auto& on : fits->devices) {
+    const api::TermsOnGpu* own = TermsOn(spec, devices[on.device]);
+    if (spec.exclusive || spec.memory || (own != nullptr && own->memory)) continue;
+    return Fail(
+        "memory_missing",
+        "a share that waits must say for how much memory; give it --memory, or leave --wait "
+        "out to have what is free now");
+  }
+  return {};
+}
+
+Status Node::MayEnterLine(const Start& start) {
+  for (const auto& [ticket, other] : starts_) {
+    if (&other == &start || other.stage != Start::Stage::kInLine) continue;
+    if (start.spec.name && other.spec.name == start.spec.name) {
+      return Fail("name_in_use", "a share named '" + *start.spec.name +
+                                     "' waits in line to be made; choose another name");
+    }
+  }
+  if (!start.wait) return {};
+  if (line_.size() >= api::kMaxWaiting) {
+    return Fail("line_full",
+                std::to_string(line_.size()) +
+                    " shares wait in line already, the most that may; try again later");
+  }
+  return CouldEverFit(start.spec);
+}
+
+void Node::EnterLine(uint64_t ticket) {
+  const auto found = starts_.find(ticket);
+  if (found == starts_.end()) return;  // given up
+  Start& start = found->second;
+  if (const auto there = FindMade(start.spec)) {
+    const bool mine = *there && start.spec.token;
+    return mine ? Write(ticket, ***there) : Finish(ticket, *there);
+  }
+  Status ok = MayEnterLine(start);
+  if (ok && start.spec.token) ok = specifications_.MayName(*start.spec.name);
+  if (!ok) return Finish(ticket, std::unexpected(ok.error()));
+  start.stage = Start::Stage::kInLine;
+  const uint64_t now_ms = NowMs();
+  start.since_ms = now_ms;
+  if (start.wait && start.wait->since_ms) start.since_ms = std::min(*start.wait->since_ms, now_ms);
+  if (start.since_ms < now_ms && returning_ > 0) --returning_;
+  const auto after = std::upper_bound(
+      line_.begin(), line_.end(), start.since_ms,
+      [&](uint64_t ms, uint64_t other) { return ms < starts_.at(other).since_ms; });
+  line_.insert(after, ticket);
+  ServeLine();
+}
+
+void Node::LeaveLine(uint64_t ticket) {
+  if (std::erase(line_, ticket) > 0 && starts_.at(ticket).place > 0) SaveSoon();
+}
+
+void Node::Finish(uint64_t ticket, Result<Share*> share) {
+  LeaveLine(ticket);
+  Start start = std::move(starts_.extract(ticket).mapped());
+  --creating_;
+  if (start.told) {
+    api::Event event{.kind = api::EventKind::kShareWaitEnded,
+                     .share = start.spec.name.value_or("")};
+    event.outcome = share                               ? "made"
+                    : share.error().code == "given_up"  ? "given_up"
+                    : share.error().code == "timed_out" ? "timed_out"
+                                                        : "refused";
+    if (share) event.share = (*share)->config().name;
+    if (event.outcome == "refused") event.detail = share.error().message;
+    AddWaitEvent(std::move(event), start);
+  }
+  const bool failed = !share;
+  if (start.then) start.then(std::move(share));
+  if (failed && on_share_gone) on_share_gone();
+}
+
+void Node::AddWaitEvent(api::Event event, const Start& start) {
+  event.pid = start.owner.process.pid;
+  event.asked_bytes = BytesAsked(start.spec, DescribeDevices());
+  event.waited_ms = static_cast<int64_t>(NowMs() - start.since_ms);
+  events_.Add(std::move(event));
+}
+
+void Node::GiveUp(uint64_t ticket) {
+  const auto found = starts_.find(ticket);
+  if (found == starts_.end() || !found->second.wait) return;
+  found->second.then = nullptr;
+  found->second.on_place = nullptr;
+  if (found->second.stage == Start::Stage::kMaking) {
+    found->second.given_up = true;  // Made takes it away
+    return;
+  }
+  Finish(ticket, Fail("given_up", "its client ended"));
+  ServeLineSoon();
+}
+
+bool Node::AwaitsReturn() const {
+  return returning_ > 0 && RealClock().NowNs() < returning_until_ns_;
+}
+
+void Node::ServeLineSoon() {
+  if (line_.empty() || serving_) return;
+  serving_ = true;
+  boost::asio::post(loop_, [this] {
+    RefreshFigures([this] {
+      serving_ = false;
+      ServeLine();
+    });
+  });
+}
+
+void Node::ServeLine() {
+  if (line_.empty() || AwaitsReturn()) return;
+  memory_.Gather();
+  std::vector<DeviceStatus> devices = DescribeDevices();
+  policy::StartLine walk(StartPlaces(devices));
+  std::string first;  // of those that go on waiting
+  uint32_t place = 0;
+  std::vector<std::pair<uint64_t, Error>> refused;
+  std::vector<uint64_t> moved;
+  for (const uint64_t ticket : std::vector(line_)) {
+    Start& start = starts_.at(ticket);
+    for (size_t i = 0; i < devices.size(); ++i) {
+      const bool mine = MayBeOn(start.spec, devices[i]);
+      const bool free = mine && walk.MayTake(i, ClaimOn(start.spec, devices[i]).takes) &&
+                        walk.MayTake(devices.size(), kOneRow);
+      devices[i].kept_for = free ? "" : first;
+    }
+    const auto made = CreateNow(start.spec, start.owner, devices);
+    if (made) {
+      const ShareConfig& config = (*made)->config();
+      for (const DeviceOfShare& on : config.devices) walk.Make(on.device, HeldOf(config, on));
+      walk.Make(devices.size(), kOneRow);
+      devices = DescribeDevices();
+      Write(ticket, **made);
+      continue;
+    }
+    // What to do about it, which follows, is for those that do not wait.
+    start.why = made.error().message.substr(0, made.error().message.find("; "));
+    if (!start.wait || !MayPass(made.error())) {
+      const bool others = made.error().code == "others_wait";
+      refused.emplace_back(ticket,
+                           Error{made.error().code,
+                                 made.error().message +
+                                     (others ? "; stand in line behind it with --wait, or ask for "
+                                               "less"
+                                             : "")});
+      continue;
+    }
+    ++place;
+    if (RealClock().NowNs() >= start.until_ns) {
+      refused.emplace_back(ticket, TimedOut(start, place));
+      continue;
+    }
+    walk.PassBy(ClaimsOf(start.spec, devices));
+    if (first.empty()) first = NameOf(start);
+    if (std::exchange(start.place, place) != place) moved.push_back(ticket);
+  }
+  // Only now: whoever is gone leaves the line when something is sent to it.
+  for (const auto& [ticket, error] : refused) {
+    if (starts_.contains(ticket)) Finish(ticket, std::unexpected(error));
+  }
+  for (const uint64_t ticket : moved) NotifyPlace(ticket);
+}
+
+Error Node::TimedOut(const Start& start, uint32_t place) const {
+  const int64_t waited_ns = static_cast<int64_t>(NowMs() - start.since_ms) * kNsPerMs;
+  return {"timed_out", NameOf(start) + " was not made: it waited " +
+                           FormatDuration(waited_ns / kNsPerS * kNsPerS) + " and is " +
+                           api::PlaceInWords(place) + " in line: " + start.why +
+                           "; give it more time, or ask for less"};
+}
+
+void Node::NotifyPlace(uint64_t ticket) {
+  const auto found = starts_.find(ticket);
+  if (found == starts_.end()) return;
+  Start& start = found->second;
+  if (!std::exchange(start.told, true)) {
+    api::Event event{.kind = api::EventKind::kShareWaits, .share = start.spec.name.value_or("")};
+    event.detail = api::PlaceInWords(start.place) + "; " + start.why;
+    AddWaitEvent(std::move(event), start);
+    spdlog::info("{} waits in line: {}", NameOf(start), start.why);
+    SaveSoon();
+  }
+  if (start.on_place) start.on_place(DescribeStart(start));
+}
+
+api::WaitingShare Node::DescribeStart(const Start& start) {
+  api::WaitingShare waiting;
+  waiting.place = start.place;
+  waiting.since_ms = start.since_ms;
+  waiting.waited_ms = NowMs() - start.since_ms;
+  waiting.pid = start.owner.process.pid;
+  waiting.owner_uid = start.owner.uid;
+  waiting.name = start.spec.name.value_or("");
+  waiting.gpus = start.spec.gpus;
+  waiting.gpu_count = start.spec.gpus.empty() ? start.spec.gpu_count.value_or(1)
+                                              : static_cast<uint32_t>(start.spec.gpus.size());
+  waiting.memory_bytes = BytesAsked(start.spec, DescribeDevices());
+  waiting.compute_request = start.spec.compute_request;
+  waiting.exclusive = start.spec.exclusive;
+  waiting.why = start.why;
+  return waiting;
+}
+
+std::vector<api::WaitingShare> Node::DescribeLine() {
+  std::vector<api::WaitingShare> all;
+  for (const uint64_t ticket : line_) {
+    const Start& start = starts_.at(ticket);
+    if (start.place > 0) all.push_back(DescribeStart(start));
+  }
+  return all;
+}
+
+}  // namespace prorata::agent

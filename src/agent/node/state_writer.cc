@@ -1,0 +1,69 @@
+#include "agent/node/state_writer.h"
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "agent/node/state_file.h"
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace prorata::agent {
+namespace {
+
+constexpr int64_t kSlowNs = kNsPerS;
+
+}  // namespace
+
+StateWriter::StateWriter(boost::asio::io_context& loop, std::string path, uint32_t slow_ms)
+    : path_(std::move(path)), slow_ms_(slow_ms), worker_(loop, 2) {}
+
+StateWriter::~StateWriter() {
+  if (next_) worker_.Run([write = WriteNext()] { [[maybe_unused]] const Status ok = write(); }, {});
+}
+
+std::function<Status()> StateWriter::WriteNext() {
+  std::string text = std::move(*next_);
+  next_.reset();
+  return [path = path_, text = std::move(text), slow_ms = slow_ms_] {
+    if (slow_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(slow_ms));
+    return WriteState(path, text);
+  };
+}
+
+void StateWriter::Save(std::string text, Then then) {
+  next_ = std::move(text);
+  if (then) next_waiting_.push_back(std::move(then));
+  if (!under_way_) Start();
+}
+
+Status StateWriter::SaveNow(const std::string& text) {
+  if (next_) *next_ = text;  // or what was to be written later would be older
+  auto written = std::make_shared<std::promise<Status>>();
+  auto result = written->get_future();
+  PRORATA_CHECK(worker_.Run(
+      [path = path_, text, written] { written->set_value(WriteState(path, text)); }, {}));
+  return result.get();
+}
+
+void StateWriter::Start() {
+  under_way_ = true;
+  waiting_ = std::exchange(next_waiting_, {});
+  auto result = std::make_shared<Status>();
+  const auto then = [this, result] {
+    under_way_ = false;
+    const auto waiting = std::exchange(waiting_, {});
+    if (next_) Start();
+    for (const Then& one : waiting) one(*result);
+  };
+  PRORATA_CHECK(worker_.Run([write = WriteNext(), result] { *result = write(); }, then));
+}
+
+int64_t StateWriter::UnansweredNs() const {
+  const int64_t busy_ns = worker_.BusyNs();
+  return busy_ns < kSlowNs ? 0 : busy_ns;
+}
+
+}  // namespace prorata::agent

@@ -1,0 +1,264 @@
+#include "agent/share/share_time.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace prorata::agent {
+namespace {
+
+// See limits_file.h for the meanings. A share with a limit keeps less unfinished: what it has
+// submitted when its time is up still runs.
+constexpr uint32_t kBacklogAloneUs = 20'000;
+constexpr uint32_t kBacklogLimitedUs = 5'000;
+constexpr auto kBacklogContendedUs = static_cast<uint32_t>(policy::LeasePolicy::kBacklogNs / 1'000);
+constexpr uint32_t kIdleReportUs = 200;
+
+// The most that a member's memory is believed.
+constexpr uint64_t kMaxBacklogNs = 10'000'000'000;
+// An expected end further from now than this is another clock's.
+constexpr int64_t kComparableNs = 20'000'000'000;
+// A counter that jumps by more than a minute between two looks (a tenth of a second apart at most)
+// is nonsense; one that goes back is taken as standing still.
+constexpr uint64_t kMaxStepNs = 60'000'000'000;
+
+// Can it have launched here? Who has no context has no helper thread to say anything, and nothing
+// to say. `launches` alone comes late: the helper thread writes it when it next looks.
+bool Engaged(const shm::DeviceUsage& usage) {
+  return usage.overhead_bytes.load() > 0 || usage.launches.load() > 0 ||
+         usage.backlog_ns.load() > 0;
+}
+
+uint32_t SequenceOf(uint32_t lease) { return lease >> shm::kLeaseSequenceShift; }
+
+void WriteBacklogWords(shm::DeviceLimits& limits, const policy::ComputeTerms& terms,
+                       int64_t bound_ns) {
+  const bool limited = terms.limit < Fraction::One();
+  const auto bound_us = static_cast<uint64_t>(std::max<int64_t>(bound_ns, 1'000) / 1'000);
+  auto bounded = [bound_us](uint32_t us) {
+    return static_cast<uint32_t>(std::min<uint64_t>(us, bound_us));
+  };
+  limits.backlog_alone_us = bounded(limited ? kBacklogLimitedUs : kBacklogAloneUs);
+  limits.backlog_contended_us = bounded(kBacklogContendedUs);
+}
+
+}  // namespace
+
+void WriteComputeLimits(shm::DeviceLimits& limits, const policy::ComputeTerms& terms) {
+  limits.compute_request_ppm = terms.request.ppm;
+  limits.compute_limit_ppm = terms.limit.ppm;
+  limits.compute_weight = terms.weight;
+  // A bound that stands there stays until DeviceLeases, which knows the other shares, writes anew.
+  if (limits.backlog_alone_us == 0) WriteBacklogWords(limits, terms, kMaxBacklogNs);
+  limits.idle_report_us = kIdleReportUs;
+}
+
+void ShareTime::WriteBacklogs(const policy::ComputeTerms& terms, int64_t bound_ns) {
+  WriteBacklogWords(*limits_, terms, bound_ns);
+}
+
+ShareTime::Member* ShareTime::Find(uint32_t slot) {
+  for (Member& member : members_) {
+    if (member.slot == slot) return &member;
+  }
+  return nullptr;
+}
+
+void ShareTime::Admit(uint32_t slot) {
+  Forget(slot);
+  members_.emplace_back().slot = slot;
+}
+
+void ShareTime::SetUsage(uint32_t slot, const shm::DeviceUsage* usage) {
+  Member* member = Find(slot);
+  if (member == nullptr) return;
+  if (!member->heard) {
+    member->heard = true;
+    member->busy_seen_ns = usage->device_time_ns.load();
+    member->occupied_seen_ns = usage->occupied_ns.load();
+  }
+  member->usage = usage;
+}
+
+void ShareTime::SetConnected(uint32_t slot, bool connected) {
+  if (Member* member = Find(slot)) member->connected = connected;
+}
+
+void ShareTime::Depart(uint32_t slot) {
+  Member* member = Find(slot);
+  if (member == nullptr) return;
+  ReadCounters();
+  member->departed = true;
+  member->connected = false;
+  member->usage = nullptr;
+}
+
+void ShareTime::Forget(uint32_t slot) {
+  std::erase_if(members_, [slot](const Member& other) { return other.slot == slot; });
+}
+
+void ShareTime::SaidIdle(uint32_t slot, uint32_t sequence) {
+  Member* member = Find(slot);
+  if (member == nullptr || member->usage == nullptr) return;
+  member->idle_sequence = sequence;
+  member->idle_launches = member->usage->launches.load();
+}
+
+void ShareTime::SaidDrained(uint32_t slot, uint32_t sequence) {
+  if (Member* member = Find(slot)) member->drained_sequence = sequence;
+}
+
+void ShareTime::ReadCounters() {
+  const auto grown = [](uint64_t now_ns, uint64_t& seen_ns) {
+    const uint64_t by_ns = now_ns > seen_ns ? std::min(now_ns - seen_ns, kMaxStepNs) : 0;
+    seen_ns = std::max(seen_ns, now_ns);
+    return by_ns;
+  };
+  uint64_t most_occupied_ns = 0;
+  for (Member& member : members_) {
+    if (member.usage == nullptr) continue;
+    const uint64_t busy_ns = grown(member.usage->device_time_ns.load(), member.busy_seen_ns);
+    member.busy_ns += busy_ns;
+    busy_ns_ += busy_ns;
+    const uint64_t occupied_ns = grown(member.usage->occupied_ns.load(), member.occupied_seen_ns);
+    most_occupied_ns += occupied_ns;
+  }
+  occupied_ns_ += most_occupied_ns;
+}
+
+policy::LeasePolicy::Work ShareTime::Look(int64_t now_ns) {
+  ReadCounters();
+  policy::LeasePolicy::Work work;
+  work.busy_total_ns = busy_ns_;
+  work.occupied_total_ns = occupied_ns_;
+  work.contexts = 0;
+  uint64_t sum_ns = 0;
+  int64_t last_ns = std::numeric_limits<int64_t>::min();
+  bool comparable = true;
+  bool blocked = true;
+  for (const Member& member : members_) {
+    if (member.usage == nullptr) continue;
+    const uint64_t backlog_ns = std::min(member.usage->backlog_ns.load(), kMaxBacklogNs);
+    if (backlog_ns == 0) continue;
+    ++work.contexts;
+    sum_ns += backlog_ns;
+    const int64_t end_ns = member.usage->expected_end_ns.load();
+    const bool near = end_ns <= now_ns + kComparableNs && end_ns >= now_ns - kComparableNs;
+    comparable = comparable && near;
+    blocked = blocked && member.usage->blocked.load() != 0;
+    last_ns = std::max(last_ns, end_ns);
+  }
+  work.backlog_ns = static_cast<int64_t>(std::min(sum_ns, kMaxBacklogNs));
+  if (work.contexts > 0 && comparable) work.end_ns = last_ns;
+  work.blocked = work.contexts > 0 && blocked;
+  work.contexts = std::max(1u, work.contexts);
+  return work;
+}
+
+uint64_t ShareTime::BusyNs() {
+  ReadCounters();
+  return busy_ns_;
+}
+
+uint64_t ShareTime::MemberTime(uint32_t slot) const {
+  const Member* member = Find(slot);
+  return member != nullptr ? member->busy_ns : 0;
+}
+
+bool ShareTime::AnyWaiting() const {
+  return std::any_of(members_.begin(), members_.end(), [](const Member& member) {
+    return member.usage != nullptr && member.connected && member.usage->waiting.load() > 0;
+  });
+}
+
+bool ShareTime::AllDeparted() const {
+  return !members_.empty() && std::all_of(members_.begin(), members_.end(),
+                                          [](const Member& member) { return member.departed; });
+}
+
+bool ShareTime::AllDrained(bool stalled) const {
+  const uint32_t sequence = SequenceOf(lease());
+  bool any_drained = false;
+  bool any_silent = false;
+  for (const Member& member : members_) {
+    if (member.departed) continue;
+    if (member.usage == nullptr) return false;
+    if (!Engaged(*member.usage)) continue;
+    if (member.usage->drained_sequence.load() == sequence || member.drained_sequence == sequence) {
+      any_drained = true;
+    } else if (stalled && member.usage->backlog_ns.load() == 0) {
+      any_silent = true;
+    } else {
+      return false;
+    }
+  }
+  return !any_silent || any_drained;
+}
+
+int64_t ShareTime::DrainedSince(int64_t now_ns) const {
+  int64_t since_ns = std::numeric_limits<int64_t>::min();
+  for (const Member& member : members_) {
+    if (member.departed || member.usage == nullptr || !Engaged(*member.usage)) continue;
+    const int64_t end_ns = member.usage->expected_end_ns.load();
+    if (end_ns > now_ns || end_ns < now_ns - kComparableNs) return now_ns;
+    since_ns = std::max(since_ns, end_ns);
+  }
+  return since_ns < now_ns - kComparableNs ? now_ns : since_ns;
+}
+
+bool ShareTime::AllIdle() const {
+  const uint32_t sequence = SequenceOf(lease());
+  bool any_idle = false;
+  for (const Member& member : members_) {
+    if (member.departed) continue;
+    if (member.usage == nullptr || member.usage->waiting.load() > 0) return false;
+    if (!Engaged(*member.usage)) continue;
+    if (member.idle_sequence != sequence || member.usage->backlog_ns.load() > 0 ||
+        member.usage->launches.load() != member.idle_launches) {
+      return false;
+    }
+    any_idle = true;
+  }
+  return any_idle || AllDeparted();
+}
+
+void ShareTime::CountActive() {
+  uint32_t active = 0;
+  for (Member& member : members_) {
+    if (member.departed || member.usage == nullptr) continue;
+    const uint64_t launches = member.usage->launches.load();
+    const bool moves = launches != member.counted_launches || member.usage->waiting.load() > 0 ||
+                       member.usage->backlog_ns.load() > 0;
+    member.counted_launches = launches;
+    member.quiet_counts = moves ? 0 : std::min(member.quiet_counts + 1, kActiveCounts);
+    active += member.quiet_counts < kActiveCounts;
+  }
+  limits_->active_members.store(active);
+}
+
+uint32_t ShareTime::MembersAtWork() const {
+  return static_cast<uint32_t>(
+      std::count_if(members_.begin(), members_.end(), [](const Member& member) {
+        return !member.departed && member.usage != nullptr && member.usage->backlog_ns.load() > 0;
+      }));
+}
+
+void ShareTime::SetContendedBacklog(int64_t backlog_ns) {
+  const auto backlog_us = static_cast<uint32_t>(backlog_ns / 1'000);
+  if (limits_->backlog_contended_us.load() != backlog_us) {
+    limits_->backlog_contended_us.store(backlog_us);
+  }
+}
+
+void ShareTime::SetCoRunning(bool co_running) {
+  const uint32_t word = co_running ? 1 : 0;
+  if (limits_->together.load() != word) limits_->together.store(word);
+}
+
+uint32_t ShareTime::WriteLease(bool open, bool contended) {
+  const uint32_t sequence = SequenceOf(lease()) + 1;
+  limits_->lease.store((sequence << shm::kLeaseSequenceShift) | (open ? shm::kLeaseOpen : 0) |
+                       (contended ? shm::kLeaseContended : 0));
+  return sequence;
+}
+
+}  // namespace prorata::agent

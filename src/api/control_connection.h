@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "wire/frame.h"
+
+namespace prorata::cli {
+
+// A connection to the control socket of an agent, whose owner was checked. One thread at a time.
+class ControlConnection {
+ public:
+  // Connects to `socket_path`. Errors:
+  //   "no_agent"      nobody listens there (no such socket, or nobody behind it)
+  //   "foreign_agent" the socket's folder, or who listens, belongs neither to us nor to root
+  //   "no_access"     the socket is there, and may not be opened
+  //   "connect"       anything else
+  static Result<ControlConnection> Connect(const std::string& socket_path);
+
+  // Sends a request (the text of a JSON object) and waits for its reply, an object too.
+  // "agent_gone" when the agent ended meanwhile; "agent_reply" when what it said is no reply.
+  Result<nlohmann::json> Call(const std::string& body);
+
+  // The two halves of Call, for who waits for more than the agent: Send, and then the next object
+  // that it sent (nothing: it has not come yet, and poll() on fd() tells when to look).
+  Status Send(const std::string& body);
+  Result<std::optional<nlohmann::json>> TakeNext();
+
+  int fd() const { return fd_.get(); }
+
+ private:
+  explicit ControlConnection(UniqueFd fd);
+
+  Result<std::optional<nlohmann::json>> TakeFrame();
+  // Receives once; false: nothing was there (never so without MSG_DONTWAIT).
+  Result<bool> Receive(int flags);
+
+  UniqueFd fd_;
+  std::unique_ptr<uint8_t[]> buffer_;  // where it is does not change when this is moved
+  wire::FrameReader reader_;
+};
+
+}  // namespace prorata::cli

@@ -1,0 +1,303 @@
+#include "api/event.h"
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "base/bytes.h"
+
+namespace prorata::api {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::pair<EventKind, std::string_view> kNames[] = {
+    {EventKind::kAgentStarted, "agent_started"},
+    {EventKind::kShareCreated, "share_created"},
+    {EventKind::kShareAdopted, "share_adopted"},
+    {EventKind::kShareChanged, "share_changed"},
+    {EventKind::kShareEnded, "share_ended"},
+    {EventKind::kMemberJoined, "member_joined"},
+    {EventKind::kMemberGone, "member_gone"},
+    {EventKind::kMemberRefused, "member_refused"},
+    {EventKind::kRefusal, "refusal"},
+    {EventKind::kWaitBegun, "wait_begun"},
+    {EventKind::kWaitEnded, "wait_ended"},
+    {EventKind::kBypassSuspected, "bypass_suspected"},
+    {EventKind::kBypassOver, "bypass_over"},
+    {EventKind::kFalseUsage, "false_usage"},
+    {EventKind::kOutsideProcess, "outside_process"},
+    {EventKind::kUngovernedFunctions, "ungoverned_functions"},
+    {EventKind::kPersistentKernel, "persistent_kernel"},
+    {EventKind::kPersistentKernelOver, "persistent_kernel_over"},
+    {EventKind::kFiguresMissing, "figures_missing"},
+    {EventKind::kResourceConfigApplied, "resource_config_applied"},
+    {EventKind::kResourceConfigRefused, "resource_config_refused"},
+    {EventKind::kGangBegun, "gang_begun"},
+    {EventKind::kGangOver, "gang_over"},
+    {EventKind::kDriverSlow, "driver_slow"},
+    {EventKind::kDriverSlowOver, "driver_slow_over"},
+    {EventKind::kContainerJoined, "container_joined"},
+    {EventKind::kContainerGone, "container_gone"},
+    {EventKind::kShareWaits, "share_waits"},
+    {EventKind::kShareWaitEnded, "share_wait_ended"},
+};
+
+// For people; what is not in the table (of a newer agent) is said as it came.
+constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
+    {"malformed", "it sent what is no message of a member"},
+    {"version", "its library is of another version than the agent; start it again"},
+    {"share_ended", "the share has ended"},
+    {"too_many_members", "the share has as many processes as it can have"},
+    {"not_allowed", "it is a member of another share, or the kernel does not say who it is"},
+    {"other_user", "it belongs to another user, whom the share's owner has not allowed"},
+    {"other_container", "the share is another container's until that ends"},
+    {"granted", "it got what it asked for"},
+    {"timed_out", "it waited as long as it may, and was told that memory is out"},
+    {"process_ended", "its process ended"},
+    {"refused", "it was told that memory is out"},
+    {"agent_gone", "the agent ended"},
+    {"made", "it was made"},
+    {"given_up", "its client ended, and it left the line"},
+};
+
+std::string Reason(const std::string& word) {
+  for (const auto& [known, words] : kReasons) {
+    if (known == word) return std::string(words);
+  }
+  return word;
+}
+
+std::string Process(const Event& event) {
+  if (!event.pid) return "a process";
+  return "process " + std::to_string(*event.pid) +
+         (event.command.empty() ? "" : " (" + event.command + ")");
+}
+
+std::string OnGpu(const Event& event) {
+  return event.gpu ? " on GPU " + std::to_string(*event.gpu) : "";
+}
+
+std::string Size(const std::optional<uint64_t>& bytes) {
+  return bytes ? FormatBytes(*bytes) : "memory";
+}
+
+std::string Colon(const std::string& text) { return text.empty() ? "" : ": " + text; }
+
+// "the share's own limit of 4 GiB is reached (3 GiB used)"
+std::string Full(const Event& event) {
+  const std::string used = event.used_bytes ? " (" + FormatBytes(*event.used_bytes) + " used)" : "";
+  if (event.why == "device_full") return "the device is full" + used;
+  if (event.why != "own_limit") return event.why + used;
+  return "the share's own limit" +
+         (event.limit_bytes ? " of " + FormatBytes(*event.limit_bytes) : "") + " is reached" + used;
+}
+
+std::string Refusal(const Event& event) {
+  if (event.count <= 1) {
+    return Process(event) + " was refused " + Size(event.asked_bytes) + OnGpu(event) + ": " +
+           Full(event);
+  }
+  return Process(event) + " was refused " + std::to_string(event.count) + " times" + OnGpu(event) +
+         ", last " + Size(event.asked_bytes) + ": " + Full(event);
+}
+
+std::string Wait(const Event& event) {
+  if (event.kind == EventKind::kWaitBegun) {
+    return Process(event) + " waits for " + Size(event.asked_bytes) + OnGpu(event) +
+           Colon(event.detail);
+  }
+  return Process(event) + " has waited " + std::to_string(event.waited_ms.value_or(0)) +
+         " ms for " + Size(event.asked_bytes) + OnGpu(event) + ": " + Reason(event.outcome);
+}
+
+// "the share that process 812 (prorata) asked for waits in line: ..."
+std::string StartWaits(const Event& event) {
+  const std::string share = "the share that " + Process(event) + " asked for ";
+  if (event.kind == EventKind::kShareWaits) return share + "waits in line" + Colon(event.detail);
+  const std::string waited = std::to_string(event.waited_ms.value_or(0)) + " ms";
+  const std::string how = event.outcome == "timed_out" ? "that was as long as it may"
+                          : event.outcome == "refused" ? "it was refused"
+                                                       : Reason(event.outcome);
+  return share + "waited " + waited + " in line: " + how + Colon(event.detail);
+}
+
+std::string Persistent(const Event& event) {
+  const std::string seconds = std::to_string(event.running_ms.value_or(0) / 1000) + " s";
+  if (event.kind == EventKind::kPersistentKernelOver) {
+    return Process(event) + " runs no kernel that does not end any more" + OnGpu(event) +
+           ": the last one ran for " + seconds;
+  }
+  return Process(event) + " runs a kernel that has not ended for " + seconds + OnGpu(event) +
+         ": it cannot be held. While it runs the turns of other shares run beside it, and no limit "
+         "on its share's GPU time is kept; limits on memory are. Give the share a GPU of its own, "
+         "or let the kernel end now and then";
+}
+
+// "used 6 GiB, limit 4 GiB"
+std::string UsedOfLimit(const Event& event) {
+  return (event.used_bytes ? FormatBytes(*event.used_bytes) + " used, " : "") + "limit " +
+         (event.limit_bytes ? FormatBytes(*event.limit_bytes) : "unknown");
+}
+
+}  // namespace
+
+std::string NameOf(EventKind kind) {
+  for (const auto& [known, name] : kNames) {
+    if (known == kind) return std::string(name);
+  }
+  return "unknown";
+}
+
+std::optional<EventKind> EventKindOf(std::string_view name) {
+  for (const auto& [kind, known] : kNames) {
+    if (known == name) return kind;
+  }
+  return std::nullopt;
+}
+
+json ToJson(const Event& event) {
+  json object = {{"sequence", event.sequence},
+                 {"time_unix_ms", event.time_unix_ms},
+                 {"event", NameOf(event.kind)}};
+  auto text = [&object](const char* field, const std::string& value) {
+    if (!value.empty()) object[field] = value;
+  };
+  auto number = [&object](const char* field, const auto& value) {
+    if (value) object[field] = *value;
+  };
+  text("share", event.share);
+  number("gpu", event.gpu);
+  text("uuid", event.uuid);
+  number("pid", event.pid);
+  text("command", event.command);
+  number("asked_bytes", event.asked_bytes);
+  number("limit_bytes", event.limit_bytes);
+  number("used_bytes", event.used_bytes);
+  number("waited_ms", event.waited_ms);
+  number("running_ms", event.running_ms);
+  text("why", event.why);
+  text("outcome", event.outcome);
+  text("detail", event.detail);
+  if (event.count != 1) object["count"] = event.count;
+  return object;
+}
+
+Result<Event> EventFromJson(const json& object) {
+  const auto unreadable = [](const std::string& why) {
+    return Fail("agent_reply", "an event of the agent cannot be read (" + why +
+                                   "); are agent and prorata of the same version?");
+  };
+  if (!object.is_object()) return unreadable("not an object");
+  try {
+    Event event;
+    const auto kind = EventKindOf(object.at("event").get<std::string>());
+    if (!kind) return unreadable("a kind that is not known");
+    event.kind = *kind;
+    object.at("sequence").get_to(event.sequence);
+    object.at("time_unix_ms").get_to(event.time_unix_ms);
+    auto read = [&object](const char* field, auto& value) {
+      using Value = std::remove_cvref_t<decltype(value)>;
+      if (!object.contains(field)) return;
+      if constexpr (requires { value.value(); }) {
+        value = object.at(field).template get<typename Value::value_type>();
+      } else {
+        object.at(field).get_to(value);
+      }
+    };
+    read("share", event.share);
+    read("gpu", event.gpu);
+    read("uuid", event.uuid);
+    read("pid", event.pid);
+    read("command", event.command);
+    read("asked_bytes", event.asked_bytes);
+    read("limit_bytes", event.limit_bytes);
+    read("used_bytes", event.used_bytes);
+    read("waited_ms", event.waited_ms);
+    read("running_ms", event.running_ms);
+    read("why", event.why);
+    read("outcome", event.outcome);
+    read("detail", event.detail);
+    read("count", event.count);
+    return event;
+  } catch (const json::exception& error) {
+    return unreadable(error.what());
+  }
+}
+
+std::string Words(const Event& event) {
+  switch (event.kind) {
+    case EventKind::kAgentStarted:
+      return "the agent started" + Colon(event.detail);
+    case EventKind::kShareCreated:
+      return "the share was made" + Colon(event.detail);
+    case EventKind::kShareAdopted:
+      return "the share was taken over from the agent before" + Colon(event.detail);
+    case EventKind::kShareChanged:
+      return "the share was changed" + OnGpu(event) + Colon(event.detail);
+    case EventKind::kShareEnded:
+      return "the share ended";
+    case EventKind::kMemberJoined:
+      return Process(event) + " joined";
+    case EventKind::kMemberGone:
+      return Process(event) + " is gone";
+    case EventKind::kContainerJoined:
+      return "container " + event.detail + " has the share";
+    case EventKind::kContainerGone:
+      return "container " + event.detail + " ended; the share waits for another";
+    case EventKind::kShareWaits:
+    case EventKind::kShareWaitEnded:
+      return StartWaits(event);
+    case EventKind::kMemberRefused:
+      return Process(event) + " was turned away" +
+             (event.count > 1 ? " " + std::to_string(event.count) + " times" : "") + ": " +
+             Reason(event.why);
+    case EventKind::kRefusal:
+      return Refusal(event);
+    case EventKind::kWaitBegun:
+    case EventKind::kWaitEnded:
+      return Wait(event);
+    case EventKind::kBypassSuspected:
+      return (event.pid ? Process(event) : "the share") +
+             " holds memory that prorata did not give" + OnGpu(event) + " (" + UsedOfLimit(event) +
+             ")" + Colon(event.detail);
+    case EventKind::kBypassOver:
+      return (event.pid ? Process(event) : "the share") +
+             " holds no memory that prorata did not give any more" + OnGpu(event) + " (" +
+             UsedOfLimit(event) + ")";
+    case EventKind::kFalseUsage:
+      return Process(event) + " says that it uses more than it was granted" + OnGpu(event) + " (" +
+             UsedOfLimit(event) + ")" + Colon(event.detail);
+    case EventKind::kOutsideProcess:
+      return Process(event) + " of the share's container uses the device" + OnGpu(event) +
+             " and is no member: the share does not hold it" +
+             (event.used_bytes ? " (" + FormatBytes(*event.used_bytes) + " used)" : "") +
+             Colon(event.detail);
+    case EventKind::kUngovernedFunctions:
+      return Process(event) + " was given " + std::to_string(event.count) +
+             " driver function(s) that prorata does not know; what they do is not counted";
+    case EventKind::kPersistentKernel:
+    case EventKind::kPersistentKernelOver:
+      return Persistent(event);
+    case EventKind::kFiguresMissing:
+      return "no memory figures per process" + OnGpu(event) + Colon(event.detail);
+    case EventKind::kResourceConfigApplied:
+      return "the resource configuration is in force" + OnGpu(event) + Colon(event.detail);
+    case EventKind::kResourceConfigRefused:
+      return "the resource configuration is refused and nothing changed" + OnGpu(event) +
+             Colon(event.detail);
+    case EventKind::kGangBegun:
+      return "runs on all its GPUs at the same time now" + Colon(event.detail);
+    case EventKind::kGangOver:
+      return "runs on each of its GPUs by itself again" + Colon(event.detail);
+    case EventKind::kDriverSlow:
+      return "the driver (NVML) has not answered for a second: figures of GPU memory are late; "
+             "shares keep their limits and their GPU time" +
+             Colon(event.detail);
+    case EventKind::kDriverSlowOver:
+      return "the driver (NVML) answers again" + Colon(event.detail);
+  }
+  return NameOf(event.kind);
+}
+
+}  // namespace prorata::api

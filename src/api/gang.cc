@@ -1,0 +1,27 @@
+#include "api/gang.h"
+
+#include <utility>
+
+namespace prorata::api {
+namespace {
+
+constexpr std::pair<Gang, std::string_view> kNames[] = {
+    {Gang::kAuto, "auto"}, {Gang::kAlways, "always"}, {Gang::kNever, "never"}};
+
+}  // namespace
+
+Result<Gang> ParseGang(std::string_view text) {
+  for (const auto& [gang, name] : kNames) {
+    if (name == text) return gang;
+  }
+  return Fail("bad_gang", "'" + std::string(text.substr(0, 80)) + "' is not auto, always or never");
+}
+
+std::string FormatGang(Gang gang) {
+  for (const auto& [known, name] : kNames) {
+    if (known == gang) return std::string(name);
+  }
+  return "auto";
+}
+
+}  // namespace prorata::api

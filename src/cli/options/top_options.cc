@@ -1,0 +1,61 @@
+#include "cli/options/top_options.h"
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "base/duration.h"
+
+namespace prorata::cli {
+namespace {
+
+constexpr int64_t kIntervalMinNs = 100 * kNsPerMs;  // what the agent says changes no faster
+constexpr int64_t kIntervalMaxNs = 3600 * kNsPerS;
+
+constexpr const char* kTopFooter =
+    "Examples:\n"
+    "  prorata top\n"
+    "  prorata top --sort memory --interval 5s\n"
+    "  prorata top --once                    one table, then it ends\n"
+    "  prorata top | grep nightly            a table every second, each line with its time\n"
+    "  prorata top --json | jq -c '.shares[] | [.name, .devices[0].throttle_reasons]'\n\n"
+    "On a terminal: q or Ctrl-C quits, ? lists the other keys. GPU TIME is the part of the last\n"
+    "second in which a share had the GPU. WHY says why it did not have more: docs/guide/top.md.";
+
+int64_t IntervalOf(const std::string& text) {
+  const auto interval = ParseDuration(text);
+  if (!interval) throw CLI::ValidationError("--interval", interval.error().message);
+  if (*interval < kIntervalMinNs || *interval > kIntervalMaxNs) {
+    throw CLI::ValidationError("--interval", "'" + text + "' is not between 100ms and 1h");
+  }
+  return *interval;
+}
+
+}  // namespace
+
+CLI::App* AddTop(CLI::App* app, Options* options) {
+  TopOptions* top = &options->top;
+  CLI::App* command = app->add_subcommand("top", "Show GPUs and shares live, and why one is slow");
+  command
+      ->add_option_function<std::string>(
+          "--interval", [top](const std::string& text) { top->interval_ns = IntervalOf(text); },
+          "Time between two looks, e.g. 500ms or 5s (default: 1s)")
+      ->option_text("TIME");
+  std::vector<std::string> names;
+  for (const TopSort sort : kTopSorts) names.emplace_back(NameOf(sort));
+  command
+      ->add_option_function<std::string>(
+          "--sort",
+          [top](const std::string& name) { top->sort = SortOf(name).value_or(top->sort); },
+          "First the most of time, entitled, memory or waiting, or by name or gpu (default: time)")
+      ->option_text("KEY")
+      ->check(CLI::IsMember(names));
+  command->add_flag("--reverse", top->reversed, "The other way round");
+  command->add_flag("--plain", top->plain, "Print a table each time, also on a terminal");
+  command->add_flag("--once", top->once, "Print one table and end");
+  command->add_flag("--json", options->json, "Print one JSON object a line, also on a terminal");
+  command->footer(kTopFooter);
+  return command;
+}
+
+}  // namespace prorata::cli

@@ -1,0 +1,82 @@
+#include "cli/top/top_feed.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace prorata::cli {
+namespace {
+
+using api::ControlOp;
+
+std::string Question(ControlOp op) {
+  api::ControlRequest request;
+  request.op = op;
+  return api::EncodeRequest(request);
+}
+
+// Appends what `reply` lists in `field`.
+template <typename Item, typename FromJson>
+Status ReadList(const nlohmann::json& reply, const char* field, FromJson from_json,
+                std::vector<Item>* items) {
+  if (!reply.contains(field)) {
+    return Fail("agent_reply", std::string("the agent's reply has no '") + field +
+                                   "'; are agent and prorata of the same version?");
+  }
+  for (const nlohmann::json& entry : reply[field]) {
+    auto item = from_json(entry);
+    if (!item) return std::unexpected(item.error());
+    items->push_back(std::move(*item));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status TopFeed::Ask() {
+  if (asked()) return {};
+  if (!connection_) {
+    auto connection = ControlConnection::Connect(socket_path_);
+    if (!connection) return std::unexpected(connection.error());
+    connection_ = std::move(*connection);
+  }
+  partial_ = {};
+  for (const ControlOp op : {ControlOp::kListShares, ControlOp::kListDevices}) {
+    if (auto ok = connection_->Send(Question(op)); !ok) {
+      connection_.reset();
+      return ok;
+    }
+  }
+  answers_due_ = 2;
+  return {};
+}
+
+Status TopFeed::Read(const nlohmann::json& reply) {
+  if (auto error = api::ErrorOfReply(reply)) return std::unexpected(*error);
+  if (answers_due_ == 0) return Fail("agent_reply", "the agent said what it was not asked for");
+  const bool shares = answers_due_ == 2;
+  --answers_due_;
+  if (shares) return ReadList(reply, "shares", api::ShareFromJson, &partial_.shares);
+  return ReadList(reply, "devices", api::DeviceFromJson, &partial_.devices);
+}
+
+Result<std::optional<TopSnapshot>> TopFeed::TakeAll() {
+  for (;;) {
+    auto next = connection_->TakeNext();
+    if (!next) return std::unexpected(next.error());
+    if (!*next) return std::nullopt;
+    if (auto ok = Read(**next); !ok) return std::unexpected(ok.error());
+    if (answers_due_ == 0) return std::exchange(partial_, {});
+  }
+}
+
+Result<std::optional<TopSnapshot>> TopFeed::Take() {
+  if (!connection_) return std::nullopt;
+  auto taken = TakeAll();
+  if (!taken) {
+    connection_.reset();
+    answers_due_ = 0;
+  }
+  return taken;
+}
+
+}  // namespace prorata::cli

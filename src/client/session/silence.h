@@ -1,0 +1,36 @@
+#pragma once
+
+// How long the agent has been silent, from its heartbeat counter. Pure, thread-safe: whoever looks,
+// at whatever intervals, says what it saw; a counter that did not move since an earlier look was
+// silent all that while.
+
+#include <atomic>
+#include <cstdint>
+
+namespace prorata::client {
+
+class Silence {
+ public:
+  // Answers for how many nanoseconds the counter has certainly not moved.
+  int64_t Observe(uint64_t heartbeat, int64_t now_ns) {
+    if (!seen_.load(std::memory_order_acquire) ||
+        heartbeat != last_.load(std::memory_order_acquire)) {
+      since_ns_.store(now_ns, std::memory_order_relaxed);
+      last_.store(heartbeat, std::memory_order_release);
+      seen_.store(true, std::memory_order_release);
+      return 0;
+    }
+    const int64_t silent_ns = now_ns - since_ns_.load(std::memory_order_relaxed);
+    return silent_ns > 0 ? silent_ns : 0;
+  }
+
+ private:
+  std::atomic<bool> seen_{false};
+  std::atomic<uint64_t> last_{0};
+  std::atomic<int64_t> since_ns_{0};
+};
+
+// For how long the agent of this process's share has certainly been silent. Thread-safe.
+int64_t AgentSilentNs();
+
+}  // namespace prorata::client

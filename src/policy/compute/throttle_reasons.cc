@@ -1,0 +1,30 @@
+#include "policy/compute/throttle_reasons.h"
+
+namespace prorata::policy {
+
+std::vector<ThrottleReason> ThrottleReasons(const ThrottleFigures& figures) {
+  std::vector<ThrottleReason> reasons;
+  if (figures.programs == 0) {
+    reasons.push_back(ThrottleReason::kNoProgram);
+  } else {
+    const bool endless = figures.persistent_kernels > 0;
+    if (endless || figures.undrained >= kLeastUndrained)
+      reasons.push_back(ThrottleReason::kNonPreemptible);
+    if (figures.memory_waits > 0) reasons.push_back(ThrottleReason::kWaitsForMemory);
+    const bool limited = figures.at_limit >= kLeastHeldBack;
+    const bool waits = figures.waiting >= kLeastHeldBack;
+    const bool limit_first =
+        figures.at_limit >= figures.waiting || figures.busy >= kLimitReached * figures.limit;
+    if (limited && limit_first) reasons.push_back(ThrottleReason::kAtLimit);
+    if (waits) reasons.push_back(ThrottleReason::kWaitsForTurn);
+    if (limited && !limit_first) reasons.push_back(ThrottleReason::kAtLimit);
+    // A kernel of seconds counts as used when it ends; until then it is the backlog that shows it.
+    if (reasons.empty() && figures.busy < kMostIdleBusy && figures.backlog_ns <= 0) {
+      reasons.push_back(ThrottleReason::kIdle);
+    }
+  }
+  if (figures.over_memory_limit) reasons.push_back(ThrottleReason::kOverMemoryLimit);
+  return reasons;
+}
+
+}  // namespace prorata::policy

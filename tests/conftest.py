@@ -1,0 +1,21 @@
+"""What pytest does for every test here."""
+import signal
+
+import pytest
+
+
+def pytest_configure():
+    # Whoever ends the tests by a signal ends their agents and programs too (harness.close_machines). A
+    # shell starts what it puts into the background with SIGINT ignored, which programs would inherit.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call):
+    """An expected failure (tests/unmet.py) is reported with what was seen, not only with its reason."""
+    report = yield
+    if report.skipped and hasattr(report, "wasxfail") and call.excinfo:
+        seen = (str(call.excinfo.value).splitlines() or [""])[0]
+        report.wasxfail = f"{report.wasxfail}: {seen}"
+    return report
