@@ -1,25 +1,32 @@
 #include "agent/containers/containers.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <sstream>
 
 #include "agent/containers/cdi.h"
 #include "agent/containers/container_name.h"
 #include "agent/containers/mounts.h"
+#include "base/clock.h"
 
 namespace prorata::agent {
 namespace {
 
 constexpr int kMaxAncestors = 64;
+constexpr int64_t kRememberNs = kNsPerS;
+constexpr size_t kMaxRemembered = 64;
 
 std::string ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  char part[4096];
+  for (ssize_t got; fd && (got = ::read(fd.get(), part, sizeof part)) > 0;) {
+    text.append(part, static_cast<size_t>(got));
+  }
+  return text;
 }
 
 std::string Proc(pid_t pid, const char* name) {
@@ -107,6 +114,23 @@ std::optional<ContainerGroup> Containers::Of(const ProcessId& process) {
   // It was this process that was read of, unless its number changed hands meanwhile.
   const auto now = IdentifyProcess(process.pid);
   return now && *now == process ? group : std::nullopt;
+}
+
+std::optional<ContainerGroup> Containers::OfCgroup(const ProcessId& process) {
+  const int64_t now_ns = RealClock().NowNs();
+  if (now_ns - remembered_since_ns_ > kRememberNs || remembered_.size() >= kMaxRemembered) {
+    remembered_.clear();
+    remembered_since_ns_ = now_ns;
+  }
+  std::string cgroup = ReadFile(Proc(process.pid, "cgroup"));
+  const auto found = remembered_.find(cgroup);
+  if (found != remembered_.end()) return found->second;
+  auto group = ParseCgroup(cgroup, ContainerdTasks(process.pid));
+  // An answer for a process of the same number would be remembered for all of its group.
+  const auto now = IdentifyProcess(process.pid);
+  if (!now || *now != process) return std::nullopt;
+  remembered_[std::move(cgroup)] = group;
+  return group;
 }
 
 bool Containers::IsMadeBy(const ContainerGroup& group, uid_t user) {

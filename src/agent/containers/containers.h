@@ -4,6 +4,7 @@
 // that their engine's user gave them. The agent's loop; what reads a disk runs on a worker.
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -19,6 +20,10 @@ class Containers {
 
   // Nothing: in none that is known, or the process has ended.
   static std::optional<ContainerGroup> Of(const ProcessId& process);
+  // The same, of many that begin at once: to tell whether a group is a container takes a look at
+  // all ancestors of a process, so the answer for a group is remembered for a second. It is not
+  // seen here whether the process has ended.
+  std::optional<ContainerGroup> OfCgroup(const ProcessId& process);
   // Whether a container is one that this user's engine made (root's: whoever may run that).
   static bool IsMadeBy(const ContainerGroup& group, uid_t user);
   // Whether the process finds this folder where a container has its share: the specification was
@@ -33,6 +38,8 @@ class Containers {
 
  private:
   Worker& disk_;
+  std::map<std::string, std::optional<ContainerGroup>> remembered_;  // by /proc/PID/cgroup
+  int64_t remembered_since_ns_ = 0;
 };
 
 }  // namespace prorata::agent

@@ -24,13 +24,16 @@ bool Node::MayUse(const Share& share, const Peer& peer) const {
 }
 
 bool Node::MayJoinFrom(Share& share, const Peer& peer) {
-  const auto group = Containers::Of(peer.process);
+  const auto group = containers_.OfCgroup(peer.process);
   if (!group || share.config().any_container) return true;
   if (share.container && share.container->group != *group) {
     SweepDead(share);
     ForgetContainerIfEmpty(share);
   }
   if (share.container) return share.container->group == *group;
+  // The group is this process's, unless its number has changed hands.
+  const auto now = IdentifyProcess(peer.process.pid);
+  if (!now || *now != peer.process) return true;  // it is not watched as a member (AdmitMember)
   SetContainer(share, {*group, group->id.substr(0, 12)}, peer.process);
   return true;
 }

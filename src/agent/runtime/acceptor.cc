@@ -14,6 +14,12 @@ namespace prorata::agent {
 
 using boost::asio::posix::stream_descriptor;
 
+namespace {
+
+constexpr int kMaxAtOnce = 16;  // each may be served at once; then timers and others have a turn
+
+}  // namespace
+
 Result<UniqueFd> Listen(const std::string& path, mode_t mode) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -54,7 +60,7 @@ void Acceptor::Wait(const std::shared_ptr<State>& state) {
   state->descriptor.async_wait(
       stream_descriptor::wait_read, [state](const boost::system::error_code& error) {
         if (error || state->ended) return;
-        for (int i = 0; i < 64; ++i) {
+        for (int i = 0; i < kMaxAtOnce; ++i) {
           UniqueFd fd(::accept4(state->descriptor.native_handle(), nullptr, nullptr,
                                 SOCK_CLOEXEC | SOCK_NONBLOCK));
           if (fd) {

@@ -42,9 +42,11 @@ Connection::Connection(boost::asio::io_context& loop, UniqueFd socket, size_t ma
       buffer_(new uint8_t[capacity_]),  // not touched until used: a control frame may be 1 MiB
       reader_(buffer_.get(), capacity_) {}
 
-void Connection::Start(Handler handler) {
-  handler_ = std::move(handler);
-  WaitToRead();
+void Connection::Start(Handler handler) { handler_ = std::move(handler); }
+
+void Connection::Read() {
+  if (!closed_) Receive();
+  if (!closed_) WaitToRead();
 }
 
 void Connection::WaitToRead() {

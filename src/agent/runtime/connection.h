@@ -36,6 +36,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection(boost::asio::io_context& loop, UniqueFd socket, size_t max_body, size_t max_unsent);
 
   void Start(Handler handler);
+  // Hands out what has come by now, of one read, and from then on what comes. Who connects speaks
+  // at once, as a rule: so it is served at once, and before others that connected after it.
+  void Read();
   void Send(const void* data, size_t bytes);
   void SendFrame(wire::MessageType type, const void* body, size_t bytes);
   template <typename Message>

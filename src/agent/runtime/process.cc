@@ -75,6 +75,11 @@ std::string CommandOf(pid_t pid) {
 }
 
 pid_t InnerPidOf(pid_t pid) {
+  // As a rule it is in ours; to see that takes a quarter of the time.
+  struct stat info;
+  const std::string its = "/proc/" + std::to_string(pid) + "/ns/pid";
+  static const uint64_t own = OwnPidNamespace();
+  if (own != 0 && ::stat(its.c_str(), &info) == 0 && info.st_ino == own) return pid;
   const std::string status = ReadSmallFile("/proc/" + std::to_string(pid) + "/status");
   const size_t line = status.find("\nNSpid:");
   if (line == std::string::npos) return pid;

@@ -83,6 +83,7 @@ void ControlServer::Accept(UniqueFd socket) {
   }
   quiet_.Add(id, peer->uid, connection);
   AwaitRequest(id);
+  connection->Read();
 }
 
 void ControlServer::AwaitRequest(uint64_t session_id) {

@@ -91,6 +91,7 @@ void MemberServer::Accept(uint64_t share_id, UniqueFd socket) {
   s.join_timer.async_wait([this, find](const boost::system::error_code& stopped) {
     if (const auto own = stopped ? nullptr : find()) Refuse(*own, RefusedReason::kMalformed);
   });
+  s.connection->Read();
 }
 
 void MemberServer::Forget(uint64_t id) {

@@ -264,5 +264,46 @@ TEST_F(GateTest, InFailsafeModeTheBucketDecidesByOccupiedTime) {
   EXPECT_NEAR(static_cast<double>(busy_ns), 1e9, 0.1e9);
 }
 
+TEST_F(GateTest, InFailsafeModeTimeThatGoesBackCostsNothing) {
+  Context context(world_);
+  world_.limits.compute_limit_ppm.store(250'000);
+  Teach(1, 60 * kS);
+  LaunchFenced(context, 0, 1, kNever);
+  Look();
+  world_.now_ns += 80 * kMs;
+  world_.silent_ns = 80 * kMs;
+  Look();
+  const uint64_t occupied_ns = Occupied();
+  // As a thread does that read the clock before another one looked.
+  world_.now_ns -= kMs;
+  Look();
+  EXPECT_EQ(Occupied(), occupied_ns);
+  // A quarter of the time is its part, and what it is charged for one context among four.
+  world_.now_ns += 41 * kMs;
+  world_.silent_ns += 40 * kMs;
+  Look();
+  EXPECT_EQ(world_.compute.used_ns, (80 + 40) * kMs / kFailsafeCrowd);
+  EXPECT_TRUE(world_.compute.bucket.MayRun(world_.now_ns + kMs, 250'000));
+}
+
+TEST_F(GateTest, FailsafeModeOwesOnlyWhatWasUsedWithoutAHeartbeat) {
+  Context context(world_);
+  world_.limits.compute_limit_ppm.store(250'000);
+  Teach(1, 60 * kS);
+  LaunchFenced(context, 0, 1, kNever);
+  // The heart beats. Other threads of the program look at it, so the helper never sees it move.
+  for (int i = 0; i < 500; ++i) {
+    world_.now_ns += 10 * kMs;
+    world_.silent_ns = kMs;
+    Look();
+  }
+  world_.now_ns += 80 * kMs;
+  world_.silent_ns += 80 * kMs;
+  Look();
+  ASSERT_EQ(world_.compute.failsafe.load(), 1U);
+  EXPECT_EQ(world_.compute.used_ns, 80 * kMs / kFailsafeCrowd);
+  EXPECT_TRUE(world_.compute.bucket.MayRun(world_.now_ns + kMs, 250'000));
+}
+
 }  // namespace
 }  // namespace prorata::client

@@ -18,13 +18,15 @@ void KeepFailsafe(World& world, const shm::DeviceLimits& limits, const shm::Devi
   const uint64_t occupied_ns = usage.occupied_ns.load(std::memory_order_relaxed);
   const uint64_t measured_ns = usage.device_time_ns.load(std::memory_order_relaxed);
   const int64_t silent_ns = world.AgentSilentNs();
-  if (silent_ns == 0) {
+  // Other threads observe the heartbeat too, so it may be a while since it was seen to move.
+  if (silent_ns == 0 || now_ns - silent_ns > compute.looked_ns) {
     compute.part_ns = compute.used_ns = 0;
     compute.measured_ns = measured_ns;
   } else {
     compute.part_ns +=
         (occupied_ns - compute.occupied_ns) / Max(kFailsafeCrowd, ContextsAtWork(limits, compute));
   }
+  compute.looked_ns = world.NowNs();
   compute.occupied_ns = occupied_ns;
   const uint64_t used_ns = Max(measured_ns - compute.measured_ns, compute.part_ns);
   compute.crowded.store(lost ? 1 : 0, std::memory_order_relaxed);

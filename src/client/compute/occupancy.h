@@ -29,9 +29,9 @@ class Occupancy {
     const Holding holding(lock_);
     const uint32_t before = reasons_.load(std::memory_order_relaxed);
     if (before == 1) {
+      Show(usage, now_ns);
       total_ns_ = TotalNs(now_ns);
       ended_ns_.store(now_ns, std::memory_order_relaxed);
-      usage.occupied_ns.store(total_ns_, std::memory_order_relaxed);
     }
     reasons_.store(before - 1);
   }
@@ -42,16 +42,12 @@ class Occupancy {
   // Publishes the time so far, and answers it.
   uint64_t Publish(shm::DeviceUsage& usage, int64_t now_ns) {
     const Holding holding(lock_);
-    const uint64_t total_ns = TotalNs(now_ns);
-    usage.occupied_ns.store(total_ns, std::memory_order_relaxed);
-    return total_ns;
+    return Show(usage, now_ns);
   }
   // Kernels ran for so long, as measured or estimated.
   void Measure(shm::DeviceUsage& usage, uint64_t busy_ns, int64_t now_ns) {
     const Holding holding(lock_);
-    const uint64_t total_ns = TotalNs(now_ns);
-    measured_ns_ = Min(measured_ns_ + busy_ns, total_ns);
-    usage.occupied_ns.store(total_ns, std::memory_order_relaxed);
+    measured_ns_ = Min(measured_ns_ + busy_ns, Show(usage, now_ns));
     usage.device_time_ns.store(measured_ns_, std::memory_order_relaxed);
   }
 
@@ -60,12 +56,20 @@ class Occupancy {
     const bool busy = reasons_.load(std::memory_order_relaxed) != 0 && now_ns > since_ns_;
     return total_ns_ + (busy ? static_cast<uint64_t>(now_ns - since_ns_) : 0);
   }
+  // What is published never goes back: threads read the clock before they come here, so a later
+  // one may bring an earlier time, and readers take differences.
+  uint64_t Show(shm::DeviceUsage& usage, int64_t now_ns) {
+    shown_ns_ = Max(shown_ns_, TotalNs(now_ns));
+    usage.occupied_ns.store(shown_ns_, std::memory_order_relaxed);
+    return shown_ns_;
+  }
 
   Lock lock_;
   std::atomic<uint32_t> reasons_{0};
   std::atomic<int64_t> ended_ns_{0};
   int64_t since_ns_ = 0;
   uint64_t total_ns_ = 0;
+  uint64_t shown_ns_ = 0;
   uint64_t measured_ns_ = 0;
 };
 

@@ -44,7 +44,10 @@ void Help() {
   int64_t next_connect_ns = 0, next_pools_ns = 0;
   for (;;) {
     int64_t now_ns = NowNs();
-    if (g_share.socket.load() < 0) Reconnect(now_ns, &next_connect_ns);
+    if (g_share.socket.load() < 0) {
+      Reconnect(now_ns, &next_connect_ns);
+      now_ns = NowNs();  // it may have ticked itself
+    }
     const int64_t look_again_ns = TickCompute(now_ns);
     if (now_ns >= next_pools_ns) {
       SettleChangedPools();
