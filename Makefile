@@ -48,7 +48,7 @@ everything: setup $(CMAKE_STAMP)
 test-zoo: everything
 	@scripts/setup.sh cuda-venv $(BUILD)
 	@scripts/setup.sh zoo $(BUILD) $(or $(ZOO),all)
-	@tests/zoo/run.py --build $(BUILD) --tier $(or $(ZOO),all)
+	@tests/compatibility/run.py --build $(BUILD) --tier $(or $(ZOO),all)
 	@PRORATA_TEST_ZOO=$(or $(ZOO),all) scripts/run_tests.py --build $(BUILD) -- tests/containers/test_pytorch.py
 
 # In full length; `make test` runs shortened ones. Ends with 77 where the machine was too noisy.

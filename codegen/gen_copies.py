@@ -13,7 +13,7 @@ COPIES = (
     (r"cuMemcpy(Async)?", "Copy(dst, src, ByteCount)"),
     (r"cuMemcpy(AtoA|AtoD|DtoA)", "DeviceCopy(ByteCount)"),
     (r"cuMemcpyPeer(Async)?", "PeerCopy(dstContext, srcContext, ByteCount)"),
-    (r"cuMemcpy3DPeer(Async)?", "PeerBox(pCopy)"),
+    (r"cuMemcpy3DPeer(Async)?", "PeerCopyRegion(pCopy)"),
     (r"cuMemcpy2D(Async|Unaligned)?", "Box2D(pCopy)"),
     (r"cuMemcpy3D(Async)?", "Box3D(pCopy)"),
     (r"cuMemcpyBatchAsync", "CopyBatch(dsts, srcs, sizes, count)"),

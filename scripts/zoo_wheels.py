@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fetches what `make test-zoo` needs from PyPI: tests/zoo/wheels.toml names it all.
+"""Fetches what `make test-zoo` needs from PyPI: tests/compatibility/wheels.toml names it all.
 
     scripts/zoo_wheels.py BUILD light|all
 

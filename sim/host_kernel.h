@@ -26,7 +26,7 @@
 //       Optional. The part of the device's SMs that the launch fills, in parts per million. Without
 //       it: the part that its threads would fill.
 //
-//   unsigned NAME__meeting(const ProrataHostLaunch* launch, void** params,
+//   unsigned NAME__rendezvous(const ProrataHostLaunch* launch, void** params,
 //                          unsigned long long* number);
 //       Optional. With how many launches, itself included, this one meets, as a collective does: of
 //       all that say the same number (not 0), in any process and on any device, none ends before

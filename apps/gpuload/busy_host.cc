@@ -44,7 +44,7 @@ unsigned long long meet__duration_ns(const ProrataHostLaunch* launch, void** par
   return busy__duration_ns(launch, params);
 }
 
-unsigned meet__meeting(const ProrataHostLaunch*, void** params, unsigned long long* number) {
+unsigned meet__rendezvous(const ProrataHostLaunch*, void** params, unsigned long long* number) {
   *number = Parameter<uint64_t>(params, 4);
   return Parameter<uint32_t>(params, 5);
 }

@@ -114,8 +114,8 @@ Status BusyKernel::Launch(CUstream stream, uint64_t duration_ns) const {
   return LaunchFunction(function_, stream, duration_ns, 0, 0);
 }
 
-Status BusyKernel::LaunchMeeting(CUstream stream, uint64_t duration_ns, uint64_t number,
-                                 uint32_t size) const {
+Status BusyKernel::LaunchRendezvous(CUstream stream, uint64_t duration_ns, uint64_t number,
+                                    uint32_t size) const {
   return LaunchFunction(meet_, stream, duration_ns, number, size);
 }
 

@@ -47,7 +47,8 @@ class BusyKernel {
   Status Launch(CUstream stream, uint64_t duration_ns) const;
   // A collective: it ends together with the other launches of this number (not 0), in any process
   // and on any device, `size` in all. On the simulated GPU only.
-  Status LaunchMeeting(CUstream stream, uint64_t duration_ns, uint64_t number, uint32_t size) const;
+  Status LaunchRendezvous(CUstream stream, uint64_t duration_ns, uint64_t number,
+                          uint32_t size) const;
 
   struct Stamps {
     uint64_t launches = 0;

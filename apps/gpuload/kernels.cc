@@ -124,7 +124,7 @@ class KernelRun {
     const uint64_t every = options_.collective_every;
     if (every == 0 || (index + 1) % every != 0) return kernel_.Launch(lane.stream, duration_ns);
     const uint64_t number = (uint64_t{options_.collective_job} << 40) | ((index + 1) / every);
-    return kernel_.LaunchMeeting(lane.stream, duration_ns, number, options_.collective_size);
+    return kernel_.LaunchRendezvous(lane.stream, duration_ns, number, options_.collective_size);
   }
 
   // One round of launches; how many kernels.

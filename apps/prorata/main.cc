@@ -80,7 +80,7 @@ int RunContainerHook(const Options& options) {
     if (state.size() < kMaxHookStateBytes) state.append(buffer, count);
   }
   const auto ok = prorata::agent::UpdateLoaderCache(state, options.named.names);
-  if (!ok) prorata::cli::Complain("container-hook: " + ok.error().message);
+  if (!ok) prorata::cli::PrintError("container-hook: " + ok.error().message);
   return prorata::cli::kExitOk;
 }
 

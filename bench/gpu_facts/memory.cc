@@ -110,7 +110,7 @@ Result<nlohmann::json> MeasureContextMemory(const Bench& bench) {
     if (!worker) return std::unexpected(worker.error());
     if (auto said = worker->Hear("context"); !said) return std::unexpected(said.error());
     GPUFACTS_TRY(bare.Add(bench, nvml, worker->pid(), *before));
-    GPUFACTS_TRY(worker->Tell());
+    GPUFACTS_TRY(worker->Notify());
     if (auto said = worker->Hear("kernel"); !said) return std::unexpected(said.error());
     GPUFACTS_TRY(with_kernel.Add(bench, nvml, worker->pid(), *before));
     {

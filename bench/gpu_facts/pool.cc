@@ -19,8 +19,8 @@ Result<uint64_t> Reserved(const gpuload::Driver& driver, CUmemoryPool pool) {
 // Allocates `bytes` again and again and notes by how much the pool grew each time that it did.
 Result<nlohmann::json> Grow(const Bench& bench, CUmemoryPool pool, const Stream& stream,
                             uint64_t bytes) {
-  constexpr uint64_t kMostBytes = 256 * kMiB;
-  constexpr size_t kMostAllocations = 4096;
+  constexpr uint64_t kMaxBytes = 256 * kMiB;
+  constexpr size_t kMaxAllocations = 4096;
   constexpr size_t kSteps = 4;
   const gpuload::Driver& driver = bench.gpu.driver;
   GPULOAD_CALL(driver, cuMemPoolTrimTo, pool, 0);
@@ -29,7 +29,7 @@ Result<nlohmann::json> Grow(const Bench& bench, CUmemoryPool pool, const Stream&
   std::vector<CUdeviceptr> held;
   std::vector<double> steps;
   Status status;
-  const size_t most = std::max<size_t>(2, std::min(kMostAllocations, kMostBytes / bytes));
+  const size_t most = std::max<size_t>(2, std::min(kMaxAllocations, kMaxBytes / bytes));
   for (uint64_t reserved = *before; held.size() < most && steps.size() < kSteps;) {
     CUdeviceptr address = 0;
     const CUresult result = driver.cuMemAllocAsync(&address, bytes, stream.get());

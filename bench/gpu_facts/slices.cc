@@ -15,20 +15,20 @@ Result<nlohmann::json> MeasureTimeSlice(const Bench& bench) {
   for (Worker* worker : {&*first, &*second}) {
     if (auto ready = worker->Hear("ready"); !ready) return std::unexpected(ready.error());
   }
-  for (Worker* worker : {&*first, &*second}) GPUFACTS_TRY(worker->Tell());
+  for (Worker* worker : {&*first, &*second}) GPUFACTS_TRY(worker->Notify());
   // The second waits in its write until the first is read; its kernels are over by then.
   auto a = first->HearStamps();
   if (!a) return std::unexpected(a.error());
   auto b = second->HearStamps();
   if (!b) return std::unexpected(b.error());
-  Turns turns = ReadTurns(*a, *b);
+  Slices turns = ReadSlices(*a, *b);
   nlohmann::json facts = {{"kernel_us", bench.options.slice_kernel_us},
                           {"kernels", {a->size(), b->size()}},
                           {"first_share", turns.first_share}};
   if (turns.run_us.empty()) facts["note"] = "the two processes never alternated";
   facts["run"] = Figure("us", std::move(turns.run_us));
   facts["gap"] = Figure("us", std::move(turns.gap_us));
-  facts["turn"] = Figure("us", std::move(turns.turn_us));
+  facts["turn"] = Figure("us", std::move(turns.slice_us));
   return facts;
 }
 

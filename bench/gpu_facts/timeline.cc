@@ -57,16 +57,16 @@ double Us(uint64_t from_ns, uint64_t to_ns) { return static_cast<double>(to_ns -
 
 }  // namespace
 
-Turns ReadTurns(const std::vector<Stamp>& first, const std::vector<Stamp>& second) {
+Slices ReadSlices(const std::vector<Stamp>& first, const std::vector<Stamp>& second) {
   const std::vector<Run> runs = ReadRuns(first, second);
-  Turns turns;
+  Slices turns;
   double sum[2] = {};
   for (size_t i = 1; i + 1 < runs.size(); ++i) {
     const double length = Us(runs[i].first_ns, runs[i].last_ns);
     sum[runs[i].second ? 1 : 0] += length;
     turns.run_us.push_back(length);
     turns.gap_us.push_back(Us(runs[i].last_ns, runs[i + 1].first_ns));
-    turns.turn_us.push_back(Us(runs[i].first_ns, runs[i + 1].first_ns));
+    turns.slice_us.push_back(Us(runs[i].first_ns, runs[i + 1].first_ns));
   }
   if (sum[0] + sum[1] > 0) turns.first_share = sum[0] / (sum[0] + sum[1]);
   return turns;

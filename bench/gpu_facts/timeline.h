@@ -19,16 +19,16 @@ using Stamp = std::pair<uint64_t, uint64_t>;
 //   gap   first moment - last moment of the run before: the switch, long by as much;
 //   turn  first moment of a run - that of the run before: slice and switch together, exact on
 //         average, since both ends are off by the same distribution.
-struct Turns {
+struct Slices {
   std::vector<double> run_us;
   std::vector<double> gap_us;
-  std::vector<double> turn_us;
+  std::vector<double> slice_us;
   double first_share = 0;  // of all run time, what the first process had
 };
 
 // Only what lies in the time in which both had work counts, without the cut runs at its ends.
 // Empty if they never alternated.
-Turns ReadTurns(const std::vector<Stamp>& first, const std::vector<Stamp>& second);
+Slices ReadSlices(const std::vector<Stamp>& first, const std::vector<Stamp>& second);
 
 // From the end of each kernel to the start of the next, in ns; both sorted. Overlaps are left out.
 std::vector<double> Gaps(const std::vector<Stamp>& kernels);

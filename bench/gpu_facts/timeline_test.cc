@@ -44,10 +44,10 @@ double Median(std::vector<double> values) {
 
 TEST(Timeline, FindsSliceAndSwitchThoughKernelsAreCut) {
   const Alternation made(53'000, 40);
-  const Turns turns = ReadTurns(made.stamps[0], made.stamps[1]);
+  const Slices turns = ReadSlices(made.stamps[0], made.stamps[1]);
   ASSERT_GT(turns.run_us.size(), 30u);
   EXPECT_NEAR(Median(turns.run_us), 2000, 106);
-  EXPECT_NEAR(Median(turns.turn_us), 2100, 53);
+  EXPECT_NEAR(Median(turns.slice_us), 2100, 53);
   EXPECT_GE(*std::min_element(turns.gap_us.begin(), turns.gap_us.end()), 100);
   EXPECT_LE(*std::max_element(turns.gap_us.begin(), turns.gap_us.end()), 100 + 106);
   EXPECT_NEAR(turns.first_share, 0.5, 0.05);
@@ -55,7 +55,7 @@ TEST(Timeline, FindsSliceAndSwitchThoughKernelsAreCut) {
 
 TEST(Timeline, IsExactWhenSlicesEndBetweenKernels) {
   const Alternation made(50'000, 20);
-  const Turns turns = ReadTurns(made.stamps[0], made.stamps[1]);
+  const Slices turns = ReadSlices(made.stamps[0], made.stamps[1]);
   ASSERT_FALSE(turns.run_us.empty());
   EXPECT_EQ(Median(turns.run_us), 2000);
   EXPECT_EQ(Median(turns.gap_us), 100);
@@ -63,8 +63,8 @@ TEST(Timeline, IsExactWhenSlicesEndBetweenKernels) {
 
 TEST(Timeline, SaysNothingWhenOneWasAlone) {
   const std::vector<Stamp> kernels = {{100, 200}, {210, 300}};
-  EXPECT_TRUE(ReadTurns(kernels, {}).run_us.empty());
-  EXPECT_TRUE(ReadTurns(kernels, {{1000, 1100}, {1100, 1200}}).run_us.empty());
+  EXPECT_TRUE(ReadSlices(kernels, {}).run_us.empty());
+  EXPECT_TRUE(ReadSlices(kernels, {{1000, 1100}, {1100, 1200}}).run_us.empty());
 }
 
 TEST(Timeline, GapsLeaveOutOverlapsAndTheStepIsTheLeastDifference) {

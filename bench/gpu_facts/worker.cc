@@ -18,7 +18,7 @@ namespace {
 // cuInit of a driver without a persistence daemon takes seconds; a worker that has not answered by
 // then never will.
 constexpr std::chrono::seconds kPatience(20);
-// How long a worker that was told to end may take before it is killed.
+// How long a worker that was notified to end may take before it is killed.
 constexpr std::chrono::seconds kFarewell(3);
 
 }  // namespace
@@ -116,7 +116,7 @@ Result<std::string> Worker::Hear(const std::string& expected) {
   return line;
 }
 
-Status Worker::Tell() {
+Status Worker::Notify() {
   // A worker that died shows at the next Hear; SIGPIPE is ignored by main.
   if (::write(to_.get(), "\n", 1) != 1) {
     return FailErrno("worker", "cannot talk to the second process", errno);

@@ -13,8 +13,8 @@
 namespace prorata::gpufacts {
 
 // A second process on the same device: this program again, with --worker. The two talk in lines
-// over pipes; the worker goes a step on for every line it is told, and ends when its input ends or
-// its parent dies.
+// over pipes; the worker goes a step on for every line it is reported, and ends when its input ends
+// or its parent dies.
 //
 //   --worker context   says "context" when it has one; told: runs a kernel, says "kernel"
 //   --worker slice     says "ready"; told: launches for Options::slice_seconds, then says
@@ -29,7 +29,7 @@ class Worker {
   pid_t pid() const { return pid_; }
   // The worker's next line; what it says in place of `expected` is the error.
   Result<std::string> Hear(const std::string& expected);
-  Status Tell();
+  Status Notify();
   Result<std::vector<Stamp>> HearStamps();
 
  private:

@@ -13,7 +13,7 @@
 namespace prorata::gpufacts {
 namespace {
 
-void Say(const std::string& line) { std::cout << line << std::endl; }
+void Print(const std::string& line) { std::cout << line << std::endl; }
 
 bool Told() {
   std::string line;
@@ -21,13 +21,13 @@ bool Told() {
 }
 
 Status HoldContext(const gpuload::Gpu& gpu) {
-  Say("context");
+  Print("context");
   if (!Told()) return {};
   auto kernel = MakeKernel(gpu, 10, true);
   if (!kernel) return std::unexpected(kernel.error());
   GPUFACTS_TRY(kernel->Launch(nullptr));
   GPULOAD_CALL(gpu.driver, cuCtxSynchronize);
-  Say("kernel");
+  Print("kernel");
   Told();
   return {};
 }
@@ -92,12 +92,12 @@ Status TakeTurns(const gpuload::Gpu& gpu, const Options& options) {
   SteadyLoad load(gpu, *kernel);
   GPUFACTS_TRY(load.Prepare());
   GPULOAD_CALL(gpu.driver, cuCtxSynchronize);
-  Say("ready");
+  Print("ready");
   if (!Told()) return {};
   GPUFACTS_TRY(load.Run(options.slice_seconds));
   auto stamps = kernel->Read();
   if (!stamps) return std::unexpected(stamps.error());
-  Say("stamps " + std::to_string(stamps->kernels.size()));
+  Print("stamps " + std::to_string(stamps->kernels.size()));
   std::cout.write(reinterpret_cast<const char*>(stamps->kernels.data()),
                   static_cast<std::streamsize>(16 * stamps->kernels.size()));
   std::cout.flush();

@@ -39,7 +39,7 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr double kBar = 0.8;  // docs/reports/call-costs.md
 constexpr int kPhases = 3;    // bare, governed, bare
-constexpr int kMostRounds = 1000;
+constexpr int kMaxRounds = 1000;
 constexpr size_t kSizes[] = {size_t{4} << 10, size_t{1} << 20, size_t{2} << 20, size_t{8} << 20};
 
 struct Case {
@@ -93,7 +93,7 @@ Api Open(const char* path) {
 // In memory of all processes of a case.
 struct Board {
   pthread_barrier_t barrier;
-  std::atomic<uint64_t> pairs[kMostRounds][kPhases] = {};
+  std::atomic<uint64_t> pairs[kMaxRounds][kPhases] = {};
   std::atomic<uint64_t> failed{0};
 };
 
@@ -227,7 +227,7 @@ int main(int argc, char** argv) {
     } else if (std::strcmp(argv[i], "--case") == 0 && more) {
       options.only = argv[++i];
     } else if (std::strcmp(argv[i], "--rounds") == 0 && more) {
-      options.rounds = std::clamp(std::atoi(argv[++i]), 1, prorata::bench::kMostRounds);
+      options.rounds = std::clamp(std::atoi(argv[++i]), 1, prorata::bench::kMaxRounds);
     } else if (std::strcmp(argv[i], "--batch-ms") == 0 && more) {
       options.batch_ms = std::max(1, std::atoi(argv[++i]));
     } else {

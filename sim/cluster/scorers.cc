@@ -17,8 +17,8 @@ using policy::placement::NodeView;
 using policy::placement::Request;
 
 // By these the FGD authors' simulator makes vectors of a node and of a request comparable.
-constexpr double kMostCpuMilli = 128'000;
-constexpr double kMostGpuMilli = 8'000;
+constexpr double kMaxCpuMilli = 128'000;
+constexpr double kMaxGpuMilli = 8'000;
 
 GpuMask Lowest(GpuMask gpus, int count) {
   GpuMask chosen = 0;
@@ -74,8 +74,8 @@ class DotProductScorer : public Scorer {
   NodeScore Score(const Request& request, NodeIndex node, GpuMask usable) override {
     const NodeState& state = StateOf(node);
     const double product =
-        state.cpu_left_milli / kMostCpuMilli * (request.cpu_milli / kMostCpuMilli) +
-        state.TotalGpuLeftMilli() / kMostGpuMilli * (request.TotalGpuMilli() / kMostGpuMilli);
+        state.cpu_left_milli / kMaxCpuMilli * (request.cpu_milli / kMaxCpuMilli) +
+        state.TotalGpuLeftMilli() / kMaxGpuMilli * (request.TotalGpuMilli() / kMaxGpuMilli);
     return {std::floor(100 * (1 - product / 2)), Tightest(state, usable, request.gpu_count)};
   }
 };
@@ -85,8 +85,8 @@ class BestFitScorer : public Scorer {
   using Scorer::Scorer;
   NodeScore Score(const Request& request, NodeIndex node, GpuMask usable) override {
     const NodeState& state = StateOf(node);
-    const double left = (state.cpu_left_milli - request.cpu_milli) / kMostCpuMilli / 2 +
-                        (state.TotalGpuLeftMilli() - request.TotalGpuMilli()) / kMostGpuMilli / 2;
+    const double left = (state.cpu_left_milli - request.cpu_milli) / kMaxCpuMilli / 2 +
+                        (state.TotalGpuLeftMilli() - request.TotalGpuMilli()) / kMaxGpuMilli / 2;
     return {std::floor(100 * (1 - left)), Tightest(state, usable, request.gpu_count)};
   }
 };

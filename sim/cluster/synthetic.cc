@@ -84,11 +84,11 @@ bool AllFit(const Nodes& nodes, int64_t count, const Pods& pods, Arrivals arriva
 }
 
 int64_t GpusNeeded(const Nodes& nodes, const Pods& pods, Arrivals arrivals) {
-  constexpr int64_t kMostNodes = int64_t{1} << 20;
+  constexpr int64_t kMaxNodes = int64_t{1} << 20;
   int64_t enough = 1;
   while (!AllFit(nodes, enough, pods, arrivals)) {
     enough *= 2;
-    if (enough > kMostNodes) return -1;  // a pod fits no node
+    if (enough > kMaxNodes) return -1;  // a pod fits no node
   }
   int64_t few = enough / 2;
   while (enough - few > 1) {

@@ -104,9 +104,9 @@ class Table {
   std::unique_ptr<Reader> reader_;
 };
 
-constexpr int64_t kMostCpuMilli = 100'000'000;
-constexpr int64_t kMostMib = int64_t{1} << 30;
-constexpr int64_t kMostSeconds = int64_t{1} << 40;
+constexpr int64_t kMaxCpuMilli = 100'000'000;
+constexpr int64_t kMaxMib = int64_t{1} << 30;
+constexpr int64_t kMaxSeconds = int64_t{1} << 40;
 
 Result<uint8_t> ModelNumber(const std::string& name, std::vector<std::string>* models) {
   const auto at = std::ranges::find(*models, name);
@@ -128,10 +128,10 @@ Status FillNode(const Table<8>& table, const Table<8>::Row& row, bool cpu_nodes,
                 std::vector<std::string>* models) {
   int64_t cpu = 0, memory = 0, gpus = 0, gpu_memory = 0, rack = 0;
   for (const auto& [column, least, most, value] :
-       {std::tuple{kNodeCpu, int64_t{1}, kMostCpuMilli, &cpu},
-        std::tuple{kNodeMemory, int64_t{1}, kMostMib, &memory},
+       {std::tuple{kNodeCpu, int64_t{1}, kMaxCpuMilli, &cpu},
+        std::tuple{kNodeMemory, int64_t{1}, kMaxMib, &memory},
         std::tuple{kGpu, int64_t{0}, int64_t{placement::kMaxGpusPerNode}, &gpus},
-        std::tuple{kNodeGpuMemory, int64_t{0}, kMostMib, &gpu_memory},
+        std::tuple{kNodeGpuMemory, int64_t{0}, kMaxMib, &gpu_memory},
         std::tuple{kRack, int64_t{0}, int64_t{1} << 31, &rack}}) {
     if (auto ok = table.Read(row, column, least, most, value); !ok) return ok;
   }
@@ -201,13 +201,13 @@ Status FillPod(const Table<9>& table, const Table<9>::Row& row,
                const std::vector<std::string>& models, Pod* pod) {
   int64_t cpu = 0, memory = 0, gpus = 0, milli = 0, gpu_memory = 0, creation = 0, deletion = 0;
   for (const auto& [column, least, most, value] :
-       {std::tuple{kPodCpu, int64_t{0}, kMostCpuMilli, &cpu},
-        std::tuple{kPodMemory, int64_t{0}, kMostMib, &memory},
+       {std::tuple{kPodCpu, int64_t{0}, kMaxCpuMilli, &cpu},
+        std::tuple{kPodMemory, int64_t{0}, kMaxMib, &memory},
         std::tuple{kNumGpu, int64_t{0}, int64_t{placement::kMaxGpusPerNode}, &gpus},
         std::tuple{kGpuMilli, int64_t{0}, int64_t{placement::kGpuMilli}, &milli},
-        std::tuple{kPodGpuMemory, int64_t{0}, kMostMib, &gpu_memory},
-        std::tuple{kCreation, int64_t{0}, kMostSeconds, &creation},
-        std::tuple{kDeletion, int64_t{0}, kMostSeconds, &deletion}}) {
+        std::tuple{kPodGpuMemory, int64_t{0}, kMaxMib, &gpu_memory},
+        std::tuple{kCreation, int64_t{0}, kMaxSeconds, &creation},
+        std::tuple{kDeletion, int64_t{0}, kMaxSeconds, &deletion}}) {
     if (auto ok = table.Read(row, column, least, most, value); !ok) return ok;
   }
   pod->name = row[kName];

@@ -153,7 +153,7 @@ constexpr Step kStepsOfOperations[] = {
     // A refused call undoes itself.
     Step::kBeforeRestored, Step::kRestored, Step::kUncounted, Step::kDescriptorFile,
     Step::kDescriptorHeld, Step::kDescriptorDropped};
-constexpr Step kStepsOfBurials[] = {Step::kBeforeLogged, Step::kLogged,         Step::kCounted,
+constexpr Step kStepsOfReaping[] = {Step::kBeforeLogged, Step::kLogged,         Step::kCounted,
                                     Step::kBeforeCommit, Step::kCommitted,      Step::kLocked,
                                     Step::kUnlocked,     Step::kBeforeUnlocked, Step::kBeforeWiped,
                                     Step::kWiped,        Step::kBeforeRestored, Step::kRestored,
@@ -174,7 +174,7 @@ void ExpectKilledAt(const Step (&steps)[kSteps]) {
 TEST(KillTest, EveryKindOfStepIsInAList) {
   std::vector<bool> listed(static_cast<size_t>(Step::kCount));
   for (const Step step : kStepsOfOperations) listed[static_cast<size_t>(step)] = true;
-  for (const Step step : kStepsOfBurials) listed[static_cast<size_t>(step)] = true;
+  for (const Step step : kStepsOfReaping) listed[static_cast<size_t>(step)] = true;
   for (const Step step : kStepsOfReplacing) listed[static_cast<size_t>(step)] = true;
   for (size_t step = 0; step < listed.size(); ++step) EXPECT_TRUE(listed[step]) << "step " << step;
 }
@@ -233,7 +233,7 @@ void DieInTheMiddle(const MachineConfig& config, const std::string& folder, int 
 }
 
 // Whoever rolls back and buries may be killed too.
-TEST_F(Kill, AtEveryStepOfTheBurial) {
+TEST_F(Kill, AtEveryStepOfReaping) {
   for (const int victim_step : {12, 40}) {
     const int steps = ForEachStep([&](KillAt at) {
       const pid_t victim = Spawn([&] { DieInTheMiddle(config_, folder_.path(), victim_step); });
@@ -252,7 +252,7 @@ TEST_F(Kill, AtEveryStepOfTheBurial) {
     if (HasFailure()) return;
     EXPECT_GT(steps, 30);
   }
-  ExpectKilledAt(kStepsOfBurials);
+  ExpectKilledAt(kStepsOfReaping);
 }
 
 // And whoever buries that one, and so on: each gets a little further, or begins again.

@@ -145,7 +145,7 @@ inline Victim MakeVictim(const MachineConfig& config, const std::string& folder)
   victim.event = m.CreateEvent(victim.context).value();
   victim.extents = m.AllocSlabs(victim.context, 20 * kMiB).value();
   Soil(m, 0, victim.extents);
-  // The first is soon over and left behind: every burial finds an action of a kernel.
+  // The first is soon over and left behind: every reap finds an action of a kernel.
   const Work work[] = {Work::Kernel(1000, 1'000'000, 5), Work::Kernel(kNsPerS),
                        Work::Record(victim.event), Work::Host(7)};
   m.Submit(victim.stream, work).value();

@@ -14,7 +14,7 @@ namespace prorata::simgpu {
 
 namespace {
 
-constexpr int64_t kReapEveryNs = 5 * kNsPerMs;  // real time; bounds how long a corpse stays
+constexpr int64_t kReapEveryNs = 5 * kNsPerMs;  // real time; bounds how long a dead process stays
 constexpr int kScrubWaitUs = 100;
 constexpr int kMaxScrubWaits = 50000;
 

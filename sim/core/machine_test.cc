@@ -53,7 +53,8 @@ class MachineTest : public ::testing::Test {
     }
     machine_->NextEventNs();
   }
-  // Keeps at least two kernels of a length queued: a context with nothing queued gives up its turn.
+  // Keeps at least two kernels of a length queued: a context with nothing queued gives up its
+  // slice.
   void KeepBusy(const Program& program, int64_t kernel_ns) {
     uint64_t& last = last_[program.stream];
     while (last < 3 || machine_->QueryStream(program.stream, last - 2) == Code::kOk) {

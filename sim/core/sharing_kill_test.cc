@@ -181,10 +181,10 @@ TEST(SharingKillTest, AnExporterKilledAtEveryStepLeavesTheImporterWhatItHas) {
   EXPECT_GT(steps, 20);
 }
 
-// --- The storm ----------------------------------------------------------------------------------
+// --- The chaos ----------------------------------------------------------------------------------
 
 constexpr int kSlots = 8;
-struct Market {
+struct Exchange {
   std::array<std::atomic<uint64_t>, kSlots> memory_handle;
   std::array<std::atomic<uint64_t>, kSlots> memory_cookie;
   std::array<std::atomic<uint64_t>, kSlots> event_handle;
@@ -193,7 +193,7 @@ struct Market {
 
 // Shares with everybody at random until it is killed. Names are read while others change them: a
 // torn one must be refused, and is.
-[[noreturn]] void Trade(const std::string& folder, Market& market, unsigned seed) {
+[[noreturn]] void Trade(const std::string& folder, Exchange& exchange, unsigned seed) {
   std::minstd_rand random(seed);
   Party party(folder);
   Machine& machine = *party.machine;
@@ -209,13 +209,13 @@ struct Market {
         if (!made) _exit(2);
         shares.push_back(made->share);
         const ShareName name = machine.ExportAddress(made->share, 0, 1).value();
-        market.memory_handle[slot] = name.handle;
-        market.memory_cookie[slot] = name.cookie;
+        exchange.memory_handle[slot] = name.handle;
+        exchange.memory_cookie[slot] = name.cookie;
         break;
       }
       case 1:
       case 2: {
-        const ShareName name = {market.memory_handle[slot], market.memory_cookie[slot]};
+        const ShareName name = {exchange.memory_handle[slot], exchange.memory_cookie[slot]};
         const auto got =
             machine.Import(name, party.process, random() % 2 ? party.context : Handle{0});
         if (got) shares.push_back(got->share);
@@ -230,12 +230,12 @@ struct Market {
         const Handle event = machine.CreateEvent(party.context).value();
         const ShareName name = machine.ExportEvent(event).value();
         events.emplace_back(event, 0);
-        market.event_handle[slot] = name.handle;
-        market.event_cookie[slot] = name.cookie;
+        exchange.event_handle[slot] = name.handle;
+        exchange.event_cookie[slot] = name.cookie;
         break;
       }
       case 5: {
-        const ShareName name = {market.event_handle[slot], market.event_cookie[slot]};
+        const ShareName name = {exchange.event_handle[slot], exchange.event_cookie[slot]};
         const auto share = machine.OpenEvent(name, party.context);
         if (share) events.emplace_back(name.handle, *share);
         break;
@@ -264,23 +264,23 @@ struct Market {
   }
 }
 
-TEST(SharingStormTest, KillsAmongProcessesThatShareLoseNothing) {
+TEST(SharingChaosTest, KillsAmongProcessesThatShareLoseNothing) {
   const StateFolder folder;
   const auto observer = AttachOrFail(SmallMachine(), folder.path());
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::minstd_rand random(seed);
-  Board<Market> market;
+  Board<Exchange> exchange;
   std::vector<pid_t> members;
   const auto start = [&] {
     const auto member_seed = static_cast<unsigned>(random());
-    return Spawn([&] { Trade(folder.path(), *market.operator->(), member_seed); });
+    return Spawn([&] { Trade(folder.path(), *exchange.operator->(), member_seed); });
   };
   for (int i = 0; i < 5; ++i) members.push_back(start());
-  constexpr int kLeastKills = 20;
+  constexpr int kMinKills = 20;
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(4);
   int kills = 0;
-  while (kills < kLeastKills || std::chrono::steady_clock::now() < end) {
+  while (kills < kMinKills || std::chrono::steady_clock::now() < end) {
     usleep(random() % 20000);
     pid_t& member = members[random() % members.size()];
     kill(member, SIGKILL);

@@ -138,17 +138,17 @@ struct Work {
   // kKernel, as collectives are: it goes on, and holds its SMs, until so many kernels of this
   // number (itself included, on any devices) have run their time; then all of them end. 0: it meets
   // nobody.
-  uint64_t meeting = 0;
-  uint32_t meeting_size = 0;
+  uint64_t rendezvous = 0;
+  uint32_t rendezvous_size = 0;
 
   static Work Kernel(int64_t duration_ns, uint32_t sm_ppm = 1'000'000, uint64_t token = 0) {
     return {
         .kind = WorkKind::kKernel, .sm_ppm = sm_ppm, .duration_ns = duration_ns, .token = token};
   }
-  static Work Collective(int64_t duration_ns, uint32_t sm_ppm, uint64_t meeting, uint32_t size) {
+  static Work Collective(int64_t duration_ns, uint32_t sm_ppm, uint64_t rendezvous, uint32_t size) {
     Work work = Kernel(duration_ns, sm_ppm);
-    work.meeting = meeting;
-    work.meeting_size = size;
+    work.rendezvous = rendezvous;
+    work.rendezvous_size = size;
     return work;
   }
   static Work Copy(WorkKind kind, uint64_t bytes, uint64_t token = 0) {

@@ -65,7 +65,7 @@ CUresult ErrorNamed(const std::string& name) {
   return CUDA_SUCCESS;
 }
 
-CUresult Complain(size_t index, const FaultConfig& fault, const char* expected) {
+CUresult PrintError(size_t index, const FaultConfig& fault, const char* expected) {
   std::fprintf(stderr, "prorata simulated GPU: faults[%zu].error: \"%s\" is not %s\n", index,
                fault.error.c_str(), expected);
   return CUDA_ERROR_SYSTEM_NOT_READY;
@@ -83,11 +83,11 @@ CUresult Arm(Machine& machine) {
     auto armed = std::make_unique<Armed>(fault);
     if (!fault.error.empty()) {
       armed->error = ErrorNamed(fault.error);
-      if (armed->error == CUDA_SUCCESS) return Complain(i, fault, "the name of a CUresult");
+      if (armed->error == CUDA_SUCCESS) return PrintError(i, fault, "the name of a CUresult");
     }
     if (fault.kind == FaultKind::kContextError &&
         std::ranges::find(kKernelErrors, armed->error) == kKernelErrors.end()) {
-      return Complain(i, fault, "an error that a kernel can end with");
+      return PrintError(i, fault, "an error that a kernel can end with");
     }
     if (fault.kind == FaultKind::kInitFails && armed->error == CUDA_SUCCESS) {
       armed->error = CUDA_ERROR_SYSTEM_NOT_READY;

@@ -127,11 +127,11 @@ void Agent::Run() {
     return WakeAt(stopped_until_ns_ + world_.delays().Wake(random_));
   }
   if (now_ns >= next_beat_ns_) {
-    const bool silent = now_ns - last_beat_ns_ >= static_cast<int64_t>(shm::kAgentSilentAfterNs);
+    const bool silent = now_ns - last_beat_ns_ >= static_cast<int64_t>(shm::kHeartbeatLostAfterNs);
     last_beat_ns_ = now_ns;
     if (silent) {
       ++outages_;
-      for (size_t i = 0; i < deadline_ns_.size(); ++i) Touch(static_cast<int>(i));
+      for (size_t i = 0; i < deadline_ns_.size(); ++i) Reschedule(static_cast<int>(i));
     }
     for (const auto& share : shares_) share->header.heartbeat.fetch_add(1);
     next_beat_ns_ = now_ns + static_cast<int64_t>(shm::kHeartbeatPeriodNs);
@@ -154,7 +154,7 @@ void Agent::Run() {
   for (size_t i = 0; i < deadline_ns_.size(); ++i) {
     if (now_ns < deadline_ns_[i]) continue;
     world_.Trace("agent looks", static_cast<uint32_t>(i));
-    Touch(static_cast<int>(i));
+    Reschedule(static_cast<int>(i));
   }
   if (now_ns >= gangs_deadline_ns_) life_->scheduler.StepGangs();
   // Not before each device has been looked at: a gang's step brings the accounts of all up to date.
@@ -206,7 +206,7 @@ void Agent::Handle(const Message& message) {
   } else if (message.type == MessageType::kLeaseDrained) {
     time->SaidDrained(from.id(), message.sequence);
   }
-  Touch(from.device());
+  Reschedule(from.device());
 }
 
 void Agent::Join(Process& member) {
@@ -221,7 +221,7 @@ void Agent::Join(Process& member) {
   time.SetUsage(member.id(), &member.usage());
   time.SetConnected(member.id(), true);
   member.Welcomed();
-  Touch(member.device());
+  Reschedule(member.device());
 }
 
 bool Agent::Update(const UpdateSpec& update) {
@@ -242,7 +242,7 @@ void Agent::Depart(Process& member) {
   if (ShareTime* time = TimeOf(member)) time->Depart(member.id());
   // The device shows its memory gone a little later; the agent looks now and then.
   dying_.emplace_back(world_.now_ns() + random_.Between(1'000'000, 100'000'000), &member);
-  Touch(member.device());
+  Reschedule(member.device());
 }
 
 void Agent::ForgetDead() {
@@ -300,7 +300,7 @@ void Agent::AuditTime(int64_t now_ns) {
 
 // --- Decisions ----------------------------------------------------------------------------------
 
-void Agent::Touch(int device) { life_->scheduler.Touch(static_cast<size_t>(device)); }
+void Agent::Reschedule(int device) { life_->scheduler.Reschedule(static_cast<size_t>(device)); }
 
 void Agent::LeaseChanged(size_t device, uint64_t key, uint32_t) {
   const SimulatedShare& share = *shares_[key - 1];

@@ -76,7 +76,7 @@ class Agent final : public Thread, private agent::LeaseScheduler::Host {
   void BeginShare(SimulatedShare& share);
   void ForgetDead();
   agent::ShareTime* TimeOf(const Process& member);
-  void Touch(int device);
+  void Reschedule(int device);
   void Arm();
 
   int64_t NowNs() const override;

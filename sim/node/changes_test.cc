@@ -38,8 +38,8 @@ double Worst(const Series& seen, int64_t from_ns, int64_t to_ns, double expected
 
 // 0.3, then 0.6, then 0.3 again: in every second that begins 100 ms after a change or later it has
 // what the terms are now (alone within a point, beside another within the three that a second's
-// shares have); and at no moment after a change has it had more than the new limit gives, one turn,
-// and what was queued before.
+// shares have); and at no moment after a change has it had more than the new limit gives, one
+// slice, and what was queued before.
 void CheckLimitChanges(const Kind& kind, bool beside_another) {
   constexpr int64_t kUp = 3 * kS, kDown = 6 * kS, kEnd = 9 * kS;
   double worst = 0, worst_over_ms = 0;

@@ -1,4 +1,4 @@
-// A kernel that never ends, as good as: what others have beside it, who is told of, and what is
+// A kernel that never ends, as good as: what others have beside it, who is notified of, and what is
 // left of it when it ends. Issue 5: persistent kernels are recognised, for they cannot be held.
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ Scenario OneKernel(int64_t kernel_ns, int64_t duration_ns, std::initializer_list
 
 struct Seen {
   std::vector<std::vector<int64_t>> busy;  // of a program, at the end of each step
-  std::vector<size_t> told;                // steps after which a program was told of
+  std::vector<size_t> told;                // steps after which a program was notified of
   size_t began = 0, ended = 0;             // the one kernel
   std::string failure;
 

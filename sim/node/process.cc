@@ -222,8 +222,8 @@ void Process::ConnectionClosed() {
 
 int64_t Process::NowNs() { return world_.now_ns(); }
 
-int64_t Process::AgentSilentNs() {
-  return silence_.Observe(share_->header.heartbeat.load(std::memory_order_relaxed), NowNs());
+int64_t Process::HeartbeatLostNs() {
+  return watch_.Observe(share_->header.heartbeat.load(std::memory_order_relaxed), NowNs());
 }
 
 // It knows its own device only, as a process of a distributed program does.

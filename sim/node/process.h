@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "client/compute/work_tracker.h"
-#include "client/session/silence.h"
+#include "client/session/heartbeat_watch.h"
 #include "sim/core/machine.h"
 #include "sim/node/delays.h"
 #include "sim/node/event_loop.h"
@@ -90,7 +90,7 @@ class Process {
   // --- World -----------------------------------------------------------------------------------
   int64_t NowNs();
   void Nap(int64_t) {}  // nothing is under way while a virtual thread runs
-  int64_t AgentSilentNs();
+  int64_t HeartbeatLostNs();
   const shm::DeviceLimits& Limits(uint32_t);
   shm::DeviceUsage& Usage(uint32_t) { return usage_; }
   client::DeviceCompute& Compute(uint32_t) { return compute_; }
@@ -172,7 +172,7 @@ class Process {
   shm::DeviceUsage usage_ = {};
   client::DeviceCompute compute_ = {};
   client::Estimates estimates_;
-  client::Silence silence_;
+  client::HeartbeatWatch watch_;
   std::unique_ptr<client::ContextWork> work_;
   std::vector<std::unique_ptr<client::StreamRecord>> records_;
   std::vector<client::StreamRecord*> free_records_;

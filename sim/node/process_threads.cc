@@ -292,8 +292,8 @@ bool Process::Host::StepSubmit() {
   std::fill_n(nodes.begin(), count, kernel);
   if (spec.collective_every > 0 &&
       (process_.launches_ + 1) % static_cast<uint64_t>(spec.collective_every) == 0) {
-    const uint64_t meeting = (uint64_t{process_.group()} + 1) << 40 | (process_.launches_ + 1);
-    nodes[count - 1] = simgpu::Work::Collective(kernel_ns_, spec.sm_ppm, meeting,
+    const uint64_t rendezvous = (uint64_t{process_.group()} + 1) << 40 | (process_.launches_ + 1);
+    nodes[count - 1] = simgpu::Work::Collective(kernel_ns_, spec.sm_ppm, rendezvous,
                                                 static_cast<uint32_t>(spec.devices.size()));
   }
   const auto submitted = world.machine().Submit(stream, {nodes.data(), count});

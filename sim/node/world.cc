@@ -6,7 +6,7 @@ namespace prorata::simulation {
 namespace {
 
 // A device that idles although a program waits for its lease, for longer than all of: a wake-up, a
-// drain's grace, an idle report, and the time after which a silent agent is found out.
+// drain's grace, an idle report, and the time after which a unavailable agent is found out.
 constexpr int64_t kLongestIdleNs = 500'000'000;
 constexpr int64_t kStarvedNs = 2'000'000'000;
 constexpr int64_t kWatchNs = 20'000'000;

@@ -15,7 +15,7 @@ using prorata::simgpu::Machine;
 using prorata::simgpu::NvmlSession;
 using prorata::simgpu::With;
 
-// What a program may ask to be told of.
+// What a program may ask to be notified of.
 constexpr unsigned long long kSupported = nvmlEventTypeXidCriticalError;
 
 std::mutex g_mutex;

@@ -270,7 +270,8 @@ int64_t GeminiTokens::NextNs() {
   return std::max(now_ns_, AsksAgainNs(*client));
 }
 
-// --- What is told -------------------------------------------------------------------------------
+// --- What is reported
+// -------------------------------------------------------------------------------
 
 GeminiTokens::ShareState GeminiTokens::State(Key key) const {
   ShareState state;

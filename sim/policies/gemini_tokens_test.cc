@@ -54,7 +54,7 @@ class GeminiTokensTest : public ::testing::Test {
     return policy_.UsedNs(key, At(now_ms)) / kMs;
   }
   // A whole turn of one that is busy throughout, drains at once and asks again in time.
-  void BusyTurn(LeasePolicy::Key key, int64_t* now_ms, int64_t* charged_ms) {
+  void BusySlice(LeasePolicy::Key key, int64_t* now_ms, int64_t* charged_ms) {
     ASSERT_TRUE(Open(key));
     const int64_t until_ms = next_ms() + 1;
     EXPECT_NEAR(static_cast<double>(until_ms - *now_ms), QuotaMs(key), 3);
@@ -147,7 +147,7 @@ TEST_F(GeminiTokensTest, WhoMissesTheLargerPartOfItsRequestGoesFirst) {
   int64_t now_ms = 0;
   int64_t charged_ms[4] = {};
   for (const LeasePolicy::Key key : {1, 2, 3}) Wants(key, 0);
-  for (const LeasePolicy::Key key : {1, 2, 3}) BusyTurn(key, &now_ms, &charged_ms[key]);
+  for (const LeasePolicy::Key key : {1, 2, 3}) BusySlice(key, &now_ms, &charged_ms[key]);
   ASSERT_NEAR(static_cast<double>(now_ms), 900, 10);
   EXPECT_TRUE(Open(1)) << "300 of 1140; the others have 300 of 380";
 }
@@ -158,7 +158,7 @@ TEST_F(GeminiTokensTest, WhoUsedLessGoesFirstWhereNobodyMissesAnything) {
   int64_t now_ms = 0;
   int64_t charged_ms[3] = {};
   Wants(1, 0);
-  BusyTurn(1, &now_ms, &charged_ms[1]);
+  BusySlice(1, &now_ms, &charged_ms[1]);
   Wants(2, 310);
   ASSERT_TRUE(Open(1)) << "it was alone";
   Charged(1, 900);
@@ -172,7 +172,7 @@ TEST_F(GeminiTokensTest, ALimitIsKeptOverTheWindowAndNotBefore) {
   Wants(1, 0);
   int64_t now_ms = 0;
   int64_t charged_ms = 0;
-  BusyTurn(1, &now_ms, &charged_ms);
+  BusySlice(1, &now_ms, &charged_ms);
   EXPECT_FALSE(Open(1)) << "300 ms of 260";
   EXPECT_NEAR(static_cast<double>(next_ms()), 10'300, 3) << "when its grant leaves the window";
   Decide(5'000);
@@ -234,7 +234,7 @@ TEST_F(GeminiTokensTest, TheQuotaOfOneThatIsAlwaysBusyGrowsByHalfUpToItsLimitOfT
   for (int turn = 0; turn < 12; ++turn) {
     const LeasePolicy::Key key = Open(1) ? 1 : 2;
     quotas_ms.push_back(QuotaMs(key));
-    BusyTurn(key, &now_ms, &charged_ms[key]);
+    BusySlice(key, &now_ms, &charged_ms[key]);
   }
   EXPECT_EQ(quotas_ms[0], 300);
   EXPECT_EQ(quotas_ms[1], 300);
@@ -260,12 +260,12 @@ TEST_F(GeminiTokensTest, AHolderAsksAgainInTimeToBeRanked) {
   Wants(2, 0);
   int64_t now_ms = 0;
   int64_t charged_ms[3] = {};
-  BusyTurn(1, &now_ms, &charged_ms[1]);
+  BusySlice(1, &now_ms, &charged_ms[1]);
   ASSERT_TRUE(Open(2)) << "rule C: it has not run at all";
-  BusyTurn(2, &now_ms, &charged_ms[2]);
+  BusySlice(2, &now_ms, &charged_ms[2]);
   for (int turn = 0; turn < 2; ++turn) {
     EXPECT_TRUE(Open(1)) << turn;
-    BusyTurn(1, &now_ms, &charged_ms[1]);
+    BusySlice(1, &now_ms, &charged_ms[1]);
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Plain round robin, to compare TimeSharing with: those that want the device take equal turns, one
+// Plain round robin, to compare TimeSharing with: those that want the device take equal slices, one
 // after the other, whatever their requests, limits and weights say. A turn ends when its time is
 // over and somebody waits, or when its holder reports that it is idle; the next begins when the
 // last has drained, however long that takes. Not for use: nothing keeps a limit, and a holder that
@@ -41,8 +41,8 @@ class RoundRobin final : public LeasePolicy {
   bool AnybodyElseWants(const Share& share) const;
   void OpenTheNext(int64_t now_ns);
 
-  std::vector<Share> shares_;  // in the order of their turns
-  size_t next_ = 0;            // whose turn is looked for first
+  std::vector<Share> shares_;  // in the order of their slices
+  size_t next_ = 0;            // whose slice is looked for first
 };
 
 }  // namespace prorata::policy

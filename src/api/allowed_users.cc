@@ -34,9 +34,9 @@ Result<AllowedUsers> ParseAllowedUsers(std::string_view text) {
   }
   std::sort(allowed.users.begin(), allowed.users.end());
   allowed.users.erase(std::unique(allowed.users.begin(), allowed.users.end()), allowed.users.end());
-  if (allowed.users.size() > kMostAllowedUsers) {
+  if (allowed.users.size() > kMaxAllowedUsers) {
     return Fail("bad_users", "they are " + std::to_string(allowed.users.size()) +
-                                 " users, more than the " + std::to_string(kMostAllowedUsers) +
+                                 " users, more than the " + std::to_string(kMaxAllowedUsers) +
                                  " that a share can name; write `all`");
   }
   return allowed;

@@ -16,7 +16,7 @@
 
 namespace prorata::api {
 
-inline constexpr size_t kMostAllowedUsers = 64;
+inline constexpr size_t kMaxAllowedUsers = 64;
 
 struct AllowedUsers {
   bool all = false;

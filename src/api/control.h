@@ -45,7 +45,7 @@
 // "follow" more such objects come as events happen, each of at least one event or a loss, until
 // either side closes; nothing more can be asked on that connection. A "share" that is not there,
 // does not wait to be made, and has no event any more is refused ("no_share"). Who reads too slowly
-// loses events, and is told how many; the agent waits for nobody.
+// loses events, and is notified how many; the agent waits for nobody.
 //
 // "trace" is answered by {"trace": {...}} (trace.h): what a device did in the last "seconds"
 // (absent: 10), at most 128 entries of it, and what to give as "after" to go on.
@@ -182,7 +182,7 @@ struct EventsReply {
   uint64_t next = 0;
   uint64_t last = 0;
 };
-inline constexpr size_t kMostEventsInReply = 256;
+inline constexpr size_t kMaxEventsInReply = 256;
 
 struct ControlRequest {
   ControlOp op = ControlOp::kHello;
@@ -234,7 +234,7 @@ struct ShareDevice {
   std::vector<ThrottleReason> throttle_reasons;  // what weighs most first; empty: nothing slows it
   bool waiting = false;
   bool open = false;
-  bool passed_over = false;  // was called back and does not drain
+  bool stalled = false;  // was revoked and does not drain
   // The device gives no figures per process: the overhead is estimated from its total.
   bool figures_missing = false;
   bool bypass_suspected = false;    // the device shows far more than the share may have
@@ -306,7 +306,8 @@ struct DeviceStatus {
   double overcommit = 1;
   // The most of its time that shares may use together above their requests.
   Fraction elastic_ceiling = Fraction::One();
-  int64_t driver_silent_ms = 0;   // NVML has not answered for so long: used_bytes is old; 0: it has
+  int64_t driver_unresponsive_ms =
+      0;                          // NVML has not answered for so long: used_bytes is old; 0: it has
   std::vector<DeviceLink> links;  // to each device in their order, itself too; empty: not known
   std::string exclusive = {};     // the share that has all of it; empty: none
   // Who waits for it in line and would wait longer for what is judged now; empty: nobody. Not in

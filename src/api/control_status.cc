@@ -17,7 +17,7 @@ constexpr std::pair<ThrottleReason, const char*> kThrottleReasonNames[] = {
     {ThrottleReason::kNonPreemptible, "non_preemptible"},
     {ThrottleReason::kWaitsForMemory, "waits_for_memory"},
     {ThrottleReason::kAtLimit, "at_limit"},
-    {ThrottleReason::kWaitsForTurn, "waits_for_turn"},
+    {ThrottleReason::kWaitsForOthers, "waits_for_others"},
     {ThrottleReason::kIdle, "idle"},
     {ThrottleReason::kOverMemoryLimit, "over_memory_limit"},
 };
@@ -73,7 +73,7 @@ json ToJson(const ShareDevice& device) {
           {"throttle_reasons", NamesOf(device.throttle_reasons)},
           {"waiting", device.waiting},
           {"open", device.open},
-          {"passed_over", device.passed_over},
+          {"stalled", device.stalled},
           {"figures_missing", device.figures_missing},
           {"bypass_suspected", device.bypass_suspected},
           {"persistent_kernels", device.persistent_kernels},
@@ -141,7 +141,7 @@ ShareDevice ShareDeviceOf(const json& object) {
   device.throttle_reasons = ThrottleReasonsOf(object.at("throttle_reasons"));
   object.at("waiting").get_to(device.waiting);
   object.at("open").get_to(device.open);
-  object.at("passed_over").get_to(device.passed_over);
+  object.at("stalled").get_to(device.stalled);
   object.at("figures_missing").get_to(device.figures_missing);
   object.at("bypass_suspected").get_to(device.bypass_suspected);
   // Absent of an agent that did not know of them.
@@ -236,7 +236,7 @@ json ToJson(const DeviceStatus& device) {
                  {"busy", device.busy},
                  {"overcommit", device.overcommit},
                  {"elastic_ceiling", device.elastic_ceiling.value()},
-                 {"driver_silent_ms", device.driver_silent_ms},
+                 {"driver_unresponsive_ms", device.driver_unresponsive_ms},
                  {"links", std::move(links)}};
   if (device.others) object["others"] = *device.others;
   if (!device.exclusive.empty()) object["exclusive"] = device.exclusive;
@@ -325,7 +325,7 @@ Result<DeviceStatus> DeviceFromJson(const json& object) {
     object.at("overcommit").get_to(device.overcommit);
     device.elastic_ceiling = FractionOf(object.at("elastic_ceiling"));
     device.exclusive = object.value("exclusive", "");
-    device.driver_silent_ms = object.value("driver_silent_ms", int64_t{0});
+    device.driver_unresponsive_ms = object.value("driver_unresponsive_ms", int64_t{0});
     for (const json& link : object.at("links")) device.links.push_back(LinkOf(link));
   });
 }

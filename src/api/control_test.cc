@@ -185,12 +185,12 @@ TEST(ControlJson, StatusRoundTrips) {
   on.undrained_part = 0.0625;
   on.backlog_ns = 7;
   on.persistent_kernels = 2;
-  on.throttle_reasons = {ThrottleReason::kWaitsForTurn, ThrottleReason::kAtLimit};
+  on.throttle_reasons = {ThrottleReason::kWaitsForOthers, ThrottleReason::kAtLimit};
   const auto read = ShareFromJson(ToJson(share));
   ASSERT_TRUE(read.has_value());
   EXPECT_EQ(ToJson(*read), ToJson(share));
   EXPECT_EQ(read->devices[0].throttle_reasons, on.throttle_reasons);
-  EXPECT_EQ(ToJson(share)["devices"][0]["throttle_reasons"][0], "waits_for_turn");
+  EXPECT_EQ(ToJson(share)["devices"][0]["throttle_reasons"][0], "waits_for_others");
   nlohmann::json newer = ToJson(share);
   newer["devices"][0]["throttle_reasons"] = {"for_a_reason_of_tomorrow", "idle"};
   EXPECT_EQ(ShareFromJson(newer)->devices[0].throttle_reasons, std::vector{ThrottleReason::kIdle});

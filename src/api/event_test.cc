@@ -111,7 +111,7 @@ TEST(Event, TheLongestReplyFitsAFrame) {
        {&event.share, &event.uuid, &event.command, &event.why, &event.outcome, &event.detail}) {
     *text = std::string(128, '"');  // written as two characters each
   }
-  reply.events.assign(kMostEventsInReply, event);
+  reply.events.assign(kMaxEventsInReply, event);
   EXPECT_LT(ToJson(reply).dump().size(), size_t{1} << 20);
 }
 

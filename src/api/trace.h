@@ -28,7 +28,7 @@
 //   drains           its lease was revoked, and what it has submitted is not done
 //   stalled          that, for longer than it may: others run beside it
 //   blocked          all that it has submitted lies behind a wait or a host function
-//   waits_turn       a launch waits: another share runs
+//   waits for others       a launch waits: another share runs
 //   waits_limit      a launch waits: its own limit
 //   waits_priority   a launch waits: a share of higher priority runs
 //   waits_drain      a launch waits: a share whose lease was revoked has not drained
@@ -77,7 +77,7 @@ enum class TraceState : uint8_t {
   kDrains,
   kStalled,
   kBlocked,
-  kWaitsTurn,
+  kWaitsForOthers,
   kWaitsLimit,
   kWaitsPriority,
   kWaitsDrain,

@@ -15,7 +15,7 @@ constexpr std::array<std::pair<std::string_view, int64_t>, 5> kUnits = {{
     {"ms", kNsPerMs},
     {"us", kNsPerUs},
 }};
-constexpr int64_t kMostNs = int64_t{1} << 62;
+constexpr int64_t kMaxNs = int64_t{1} << 62;
 
 std::unexpected<Error> BadDuration(std::string_view text, std::string_view why) {
   return Fail("bad_duration", "'" + std::string(text.substr(0, 80)) + "' is not a span of time: " +
@@ -28,14 +28,14 @@ Result<int64_t> ParseDuration(std::string_view text) {
   size_t i = 0;
   int64_t count = 0;
   for (; i < text.size() && text[i] >= '0' && text[i] <= '9'; ++i) {
-    if (count > kMostNs / 10 - 10) return BadDuration(text, "it is too long");
+    if (count > kMaxNs / 10 - 10) return BadDuration(text, "it is too long");
     count = count * 10 + (text[i] - '0');
   }
   if (i == 0) return BadDuration(text, "it does not begin with a digit");
   for (const auto& [name, unit_ns] : kUnits) {
     if (text.substr(i) != name) continue;
     if (count == 0) return BadDuration(text, "it must be above zero");
-    if (count > kMostNs / unit_ns) return BadDuration(text, "it is too long");
+    if (count > kMaxNs / unit_ns) return BadDuration(text, "it is too long");
     return count * unit_ns;
   }
   return BadDuration(

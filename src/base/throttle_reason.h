@@ -9,10 +9,10 @@ namespace prorata {
 
 enum class ThrottleReason : uint8_t {
   kNoProgram,        // none runs on it
-  kNonPreemptible,   // what it launched does not end: when it is called back, or for very long
+  kNonPreemptible,   // what it launched does not end: when it is revoked, or for very long
   kWaitsForMemory,   // an allocation is suspended until the device has room
   kAtLimit,          // its limit on GPU time
-  kWaitsForTurn,     // others have the device
+  kWaitsForOthers,   // others have the device
   kIdle,             // it asks for little: the program is busy elsewhere
   kOverMemoryLimit,  // it holds more memory than it may, and gets no more
 };

@@ -44,7 +44,7 @@ Result<UniqueFd> LockStart(const AgentPlace& place) {
   return lock;
 }
 
-// In the second child: becomes the agent. Whatever fails is told through the ready pipe.
+// In the second child: becomes the agent. Whatever fails is reported through the ready pipe.
 [[noreturn]] void BecomeAgent(const AgentPlace& place, int log, int ready) {
   ::setsid();
   const int null = ::open("/dev/null", O_RDONLY);

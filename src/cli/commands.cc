@@ -85,8 +85,8 @@ Result<std::optional<ControlConnection>> ConnectToShow(const AgentPlace& place) 
   auto connection = ControlConnection::Connect(place.socket_path);
   if (connection) return std::optional<ControlConnection>(std::move(*connection));
   if (connection.error().code != "no_agent") return std::unexpected(connection.error());
-  Complain("no agent runs at '" + place.socket_path +
-           "'; `prorata run` starts one, or `prorata agent`");
+  PrintError("no agent runs at '" + place.socket_path +
+             "'; `prorata run` starts one, or `prorata agent`");
   return std::nullopt;
 }
 
@@ -134,7 +134,7 @@ int Run(const RunOptions& options, const AgentPlace& place) {
   const char* path = std::getenv("PATH");
   auto program = FindProgram(options.command.front(), path != nullptr ? path : "/usr/bin:/bin");
   if (!program) {
-    Complain(program.error().message);
+    PrintError(program.error().message);
     return ExitStatusOf(program.error());
   }
   auto library_dir = FindLibraryDir(place.executable);
@@ -145,7 +145,7 @@ int Run(const RunOptions& options, const AgentPlace& place) {
   if (!share) return Refuse(share.error());
   const auto environment = ShareEnvironment(Environment(), share->directory, *library_dir);
   const Error error = BecomeProgram(*program, options.command, *environment);
-  Complain(error.message);
+  PrintError(error.message);
   return ExitStatusOf(error);
 }
 
@@ -180,10 +180,10 @@ int Update(const UpdateOptions& options, const AgentPlace& place) {
   if (!share) return Refuse(share.error());
   for (const api::ShareDevice& device : share->devices) {
     if (device.used_bytes <= device.memory_limit_bytes) continue;
-    Complain("share '" + share->name + "' holds " + FormatBytes(device.used_bytes) + " of GPU " +
-             std::to_string(device.index) + ", above its new limit of " +
-             FormatBytes(device.memory_limit_bytes) +
-             ": it gets nothing more until it has freed enough");
+    PrintError("share '" + share->name + "' holds " + FormatBytes(device.used_bytes) + " of GPU " +
+               std::to_string(device.index) + ", above its new limit of " +
+               FormatBytes(device.memory_limit_bytes) +
+               ": it gets nothing more until it has freed enough");
   }
   return kExitOk;
 }

@@ -80,16 +80,18 @@ void WarnOf(const api::TracedDevice& device, double seconds) {
   const api::TraceReply& trace = device.trace;
   const int64_t has_ns = trace.now_ns - device.begins_ns;
   if (static_cast<double>(has_ns) < seconds * 1e9 - 1) {
-    Complain(gpu + "the trace has the last " + InSeconds(has_ns) + ", not " +
-             InSeconds(static_cast<int64_t>(seconds * 1e9)) + ": " +
-             (trace.since_start ? "this agent started then"
-                                : "the agent keeps its last 65536 changes, and has forgotten what "
-                                  "was before"));
+    PrintError(gpu + "the trace has the last " + InSeconds(has_ns) + ", not " +
+               InSeconds(static_cast<int64_t>(seconds * 1e9)) + ": " +
+               (trace.since_start
+                    ? "this agent started then"
+                    : "the agent keeps its last 65536 changes, and has forgotten what "
+                      "was before"));
   }
   if (trace.lost > 0) {
-    Complain(gpu + std::to_string(trace.lost) +
-             " changes were overwritten while they were read, and are missing from the trace; ask "
-             "for fewer seconds");
+    PrintError(
+        gpu + std::to_string(trace.lost) +
+        " changes were overwritten while they were read, and are missing from the trace; ask "
+        "for fewer seconds");
   }
 }
 
@@ -165,7 +167,7 @@ Status Trace(const DebugTraceOptions& options, const AgentPlace& place) {
   if (auto ok = WriteAll(*to, text); !ok) return ok;
   for (const api::TracedDevice& device : *devices) WarnOf(device, options.seconds);
   if (to->fd != STDOUT_FILENO) {
-    Complain("wrote " + to->name + "; open it at https://ui.perfetto.dev");
+    PrintError("wrote " + to->name + "; open it at https://ui.perfetto.dev");
   }
   return {};
 }
@@ -175,7 +177,7 @@ Status Trace(const DebugTraceOptions& options, const AgentPlace& place) {
 int DebugTrace(const DebugTraceOptions& options, const AgentPlace& place) {
   const Status traced = Trace(options, place);
   if (traced) return kExitOk;
-  Complain(traced.error().message);
+  PrintError(traced.error().message);
   return kExitRefused;
 }
 

@@ -118,8 +118,8 @@ Status EndShare(ControlConnection* connection, const std::string& name, bool for
   const auto until = Clock::now() + kEndsWithin;
   while (*left && !(*left)->members.empty()) {
     if (!force) {
-      Complain("share '" + name + "' ends with the last of its " +
-               Processes((*left)->members.size()) + ", which came just now");
+      PrintError("share '" + name + "' ends with the last of its " +
+                 Processes((*left)->members.size()) + ", which came just now");
       return {};
     }
     if (auto ok = KillMembers(connection, **left); !ok) return ok;

@@ -50,7 +50,7 @@ class Printer {
     if (reply.lost > 0 && json_) {
       text = nlohmann::json({{"event", "lost"}, {"count", reply.lost}}).dump() + "\n";
     } else if (reply.lost > 0) {
-      Complain(std::to_string(reply.lost) + " events are lost: the agent keeps the last 1000");
+      PrintError(std::to_string(reply.lost) + " events are lost: the agent keeps the last 1000");
     }
     for (const Event& event : reply.events) text += Line(event, json_);
     return WriteOut(text);
@@ -100,8 +100,8 @@ Result<std::optional<api::EventsReply>> Next(ControlConnection& connection, int 
 }
 
 // Tells what comes until `options` are fulfilled or nobody wants to know.
-Status TellAll(const EventsOptions& options, ControlConnection& connection, int signals,
-               Printer printer) {
+Status NotifyAll(const EventsOptions& options, ControlConnection& connection, int signals,
+                 Printer printer) {
   api::ControlRequest request;
   request.op = api::ControlOp::kEvents;
   request.events = {options.since, options.follow, options.share};
@@ -130,7 +130,7 @@ int ShowEvents(const EventsOptions& options, bool json, const AgentPlace& place)
   auto connection = ControlConnection::Connect(place.socket_path);
   Status told;
   if (connection) {
-    told = TellAll(options, *connection, signals.get(), Printer(json));
+    told = NotifyAll(options, *connection, signals.get(), Printer(json));
   } else if (connection.error().code == "no_agent") {
     told = Fail("no_agent", "no agent runs at '" + place.socket_path +
                                 "', so nothing happens; `prorata run` starts one, or `prorata "
@@ -139,7 +139,7 @@ int ShowEvents(const EventsOptions& options, bool json, const AgentPlace& place)
     told = std::unexpected(connection.error());
   }
   if (told) return kExitOk;
-  Complain(told.error().message);
+  PrintError(told.error().message);
   return told.error().code == "agent_gone" ? kExitAgentGone : kExitRefused;
 }
 

@@ -36,14 +36,14 @@ int CloseOutput(int status) {
   return Refuse(CannotWrite(errno != 0 ? errno : EIO).error());
 }
 
-void Complain(const std::string& message) {
+void PrintError(const std::string& message) {
   std::string line = message;
   std::replace(line.begin(), line.end(), '\n', ' ');
   std::fprintf(stderr, "prorata: %s\n", line.c_str());
 }
 
 int Refuse(const Error& error) {
-  Complain(error.message);
+  PrintError(error.message);
   return kExitRefused;
 }
 

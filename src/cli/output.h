@@ -21,7 +21,7 @@ int Print(const std::string& text);
 int CloseOutput(int status);
 
 // "prorata: MESSAGE\n" on stderr, whatever lines the message has.
-void Complain(const std::string& message);
+void PrintError(const std::string& message);
 
 // Complains, and answers the exit status of a refusal.
 int Refuse(const Error& error);

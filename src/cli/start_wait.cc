@@ -33,19 +33,19 @@ constexpr int kAttemptsMax = 20;
 constexpr std::chrono::seconds kLateAnswer{5};
 
 // What is said on standard error.
-class Teller {
+class PlaceNotices {
  public:
-  Teller() : terminal_(::isatty(STDERR_FILENO) == 1) {}
-  ~Teller() { Finish(); }
+  PlaceNotices() : terminal_(::isatty(STDERR_FILENO) == 1) {}
+  ~PlaceNotices() { Finish(); }
 
-  void Tell(const std::string& plain, const std::string& drawn) {
-    if (!terminal_) return Complain(plain);
+  void Notify(const std::string& plain, const std::string& drawn) {
+    if (!terminal_) return PrintError(plain);
     std::fprintf(stderr, "\r\033[K%s", drawn.c_str());
     drawn_ = true;
   }
-  void Tell(const api::WaitingShare& waiting) {
-    if (terminal_) return Tell("", WaitingLine(waiting, Columns()));
-    Tell(WaitingLine(waiting, 0), "");
+  void Notify(const api::WaitingShare& waiting) {
+    if (terminal_) return Notify("", WaitingLine(waiting, Columns()));
+    Notify(WaitingLine(waiting, 0), "");
   }
   // Whatever comes next begins on a line of its own.
   void Finish() {
@@ -160,7 +160,7 @@ class Waiter {
   }
 
   void EndBySignal() {
-    teller_.Finish();
+    notices_.Finish();
     signals_.Raise();
   }
 
@@ -175,8 +175,8 @@ class Waiter {
     for (;;) {
       auto next = connection.TakeNext();
       if (!next && next.error().code == "agent_gone" && last_) {
-        teller_.Tell("the agent ended; the share waits for the next one",
-                     "prorata: the agent ended; the share waits for the next one");
+        notices_.Notify("the agent ended; the share waits for the next one",
+                        "prorata: the agent ended; the share waits for the next one");
       }
       if (!next) return std::unexpected(next.error());
       if (!*next) {
@@ -191,7 +191,7 @@ class Waiter {
       auto waiting = api::WaitingShareFromJson(reply["waiting"]);
       if (!waiting) return std::unexpected(waiting.error());
       last_ = std::move(*waiting);
-      teller_.Tell(*last_);
+      notices_.Notify(*last_);
     }
   }
 
@@ -217,7 +217,7 @@ class Waiter {
   std::optional<Clock::time_point> until_;
   std::optional<Clock::time_point> lost_;       // when an agent last ended
   std::optional<api::WaitingShare> last_ = {};  // as an agent said it
-  Teller teller_;
+  PlaceNotices notices_;
   EndingSignals signals_;
 };
 

@@ -29,7 +29,7 @@
 namespace prorata::cli {
 namespace {
 
-constexpr int64_t kSilentAfterNs = 2 * kNsPerS;  // an answer takes a millisecond
+constexpr int64_t kHeartbeatLostAfterNs = 2 * kNsPerS;  // an answer takes a millisecond
 
 // ncurses would stop us by itself, but ignores Ctrl-Z while it writes to the terminal: one that
 // came then was lost. It leaves a signal alone that has a handler, and a blocked one comes by the
@@ -97,7 +97,7 @@ class Top {
       if (!over_ && clock_.NowNs() >= next_ask_ns_) Ask();
     }
     terminal_.reset();
-    if (!last_words_.empty()) Complain(last_words_);
+    if (!last_words_.empty()) PrintError(last_words_);
     return status_;
   }
 
@@ -111,8 +111,8 @@ class Top {
       return;
     }
     const char* term = std::getenv("TERM");
-    Complain("TERM is '" + std::string(term != nullptr ? term : "") +
-             "', on which no screen can be drawn: tables follow");
+    PrintError("TERM is '" + std::string(term != nullptr ? term : "") +
+               "', on which no screen can be drawn: tables follow");
   }
 
   void End(int status, std::string last_words = {}) {
@@ -125,8 +125,9 @@ class Top {
     const int64_t now_ns = clock_.NowNs();
     next_ask_ns_ = now_ns + options_.interval_ns;
     if (feed_.asked()) {
-      const int64_t silent_ns = now_ns - asked_ns_;
-      if (silent_ns >= kSilentAfterNs) InTrouble("the agent does not answer; is it stopped?");
+      const int64_t heartbeat_lost_ns = now_ns - asked_ns_;
+      if (heartbeat_lost_ns >= kHeartbeatLostAfterNs)
+        InTrouble("the agent does not answer; is it stopped?");
       return;
     }
     asked_ns_ = now_ns;
@@ -143,7 +144,7 @@ class Top {
 
   void InTrouble(const std::string& message) {
     if (!terminal_ && trouble_ != message) {
-      Complain(message + (options_.once ? "" : "; asking again until there is an answer"));
+      PrintError(message + (options_.once ? "" : "; asking again until there is an answer"));
     }
     if (trouble_.empty()) trouble_ns_ = clock_.NowNs();
     trouble_ = message;
@@ -153,7 +154,7 @@ class Top {
     auto answer = feed_.Take();
     if (!answer) return Failed(answer.error());
     if (!*answer) return;
-    if (!trouble_.empty() && !terminal_) Complain("the agent answers again");
+    if (!trouble_.empty() && !terminal_) PrintError("the agent answers again");
     trouble_.clear();
     answered_ = true;
     Show(std::move(**answer));

@@ -16,7 +16,7 @@ namespace {
 // NVML_VALUE_NOT_AVAILABLE of nvml.h: a figure that the driver cannot give.
 constexpr uint64_t kNotAvailable = ~uint64_t{0};
 constexpr unsigned kFirstProcesses = 64;
-constexpr unsigned kMostProcesses = 16384;
+constexpr unsigned kMaxProcesses = 16384;
 
 struct Functions {
   decltype(&nvmlInit_v2) init = nullptr;
@@ -152,7 +152,7 @@ Result<std::vector<NvmlProcess>> RealNvml::Processes(size_t device) {
   while (true) {
     count = static_cast<unsigned>(infos.size());
     result = f_.processes(handles_[device], &count, infos.data());
-    if (result != NVML_ERROR_INSUFFICIENT_SIZE || infos.size() >= kMostProcesses) break;
+    if (result != NVML_ERROR_INSUFFICIENT_SIZE || infos.size() >= kMaxProcesses) break;
     infos.resize(std::max<size_t>(count + 16, infos.size() * 2));
   }
   if (result != NVML_SUCCESS) return Failed("nvmlDeviceGetComputeRunningProcesses", result);
@@ -183,7 +183,7 @@ Result<std::vector<NvmlTimeSample>> RealNvml::TimeSamples(size_t device, uint64_
   while (true) {
     count = static_cast<unsigned>(infos.size());
     result = f_.utilization(handles_[device], infos.data(), &count, since_us);
-    if (result != NVML_ERROR_INSUFFICIENT_SIZE || infos.size() >= kMostProcesses) break;
+    if (result != NVML_ERROR_INSUFFICIENT_SIZE || infos.size() >= kMaxProcesses) break;
     infos.resize(std::max<size_t>(count + 16, infos.size() * 2));
   }
   if (result == NVML_ERROR_NOT_FOUND) return std::vector<NvmlTimeSample>{};

@@ -35,7 +35,7 @@ inline constexpr uint32_t kMaxMembers = 512;
 inline constexpr uint32_t kShareNameBytes = 64;  // with the closing zero
 
 inline constexpr uint64_t kHeartbeatPeriodNs = 20'000'000;
-inline constexpr uint64_t kAgentSilentAfterNs = 60'000'000;
+inline constexpr uint64_t kHeartbeatLostAfterNs = 60'000'000;
 
 struct LimitsHeader {
   uint64_t magic;
@@ -129,7 +129,7 @@ static_assert(sizeof(GrantRow) == 128);
 // (the first is number 0) stands at n % 30, and is there once `samples` is above n.
 inline constexpr uint32_t kUtilizationSamples = 30;
 inline constexpr uint64_t kUtilizationPeriodNs = 100'000'000;
-inline constexpr uint32_t kUtilizationMeanOf = 10;  // of so many is what is told as one number
+inline constexpr uint32_t kUtilizationMeanOf = 10;  // of so many is what is reported as one number
 struct Utilization {
   std::atomic<uint64_t> samples;
   std::atomic<uint32_t> busy_ppm[kUtilizationSamples];

@@ -44,7 +44,7 @@ class IdleConnections(harness.MachineTestCase):
             self.skipTest(f"a process may open {hard} files here, too few")
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, IDLE + 100), hard))
         self.machine.start_agent()
-        self.keeper = self.machine.start_load(
+        self.owner = self.machine.start_load(
             ["--name", "keeper", "--memory", "4GiB"],
             ["--allocate", "64MiB", "--hold", "600", "--announce"])
         harness.wait_until(lambda: (self.machine.share("keeper") or {}).get("members"),

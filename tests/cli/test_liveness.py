@@ -76,8 +76,8 @@ class Case(harness.MachineTestCase):
         self.assertEqual(status, 0, err)
         return [e for e in map(json.loads, out.splitlines()) if e["event"] == kind]
 
-    def await_silence(self):
-        return harness.wait_until(lambda: self.machine.gpus()[0]["driver_silent_ms"],
+    def await_unavailable(self):
+        return harness.wait_until(lambda: self.machine.gpus()[0]["driver_unresponsive_ms"],
                                   what="a driver that is known to be silent")
 
 
@@ -89,7 +89,7 @@ class DriverHangs(Case):
         time.sleep(1)
         with self.hanging():
             parts, use = self.parts_over(HANG_S, programs)
-            self.assertGreater(self.machine.gpus()[0]["driver_silent_ms"], 2000)
+            self.assertGreater(self.machine.gpus()[0]["driver_unresponsive_ms"], 2000)
             status, out, _ = self.machine.call([harness.PRORATA, "gpus"])
             self.assertEqual(status, 0)
             self.assertIn("has not answered for", out)
@@ -99,20 +99,20 @@ class DriverHangs(Case):
         self.assertGreater(use, 0.8)
         self.assertEqual(len(self.events("driver_slow")), 1)
         harness.wait_until(lambda: self.events("driver_slow_over"), what="driver_slow_over")
-        self.assertEqual(self.machine.gpus()[0]["driver_silent_ms"], 0)
+        self.assertEqual(self.machine.gpus()[0]["driver_unresponsive_ms"], 0)
 
     def test_while_an_audit_is_under_way_a_limit_holds(self):
         self.start_agent()
         program = self.start_busy("--name", "a", "--compute-limit", "0.3")
         with self.hanging():
-            self.await_silence()  # the audit's call it is: once a second
+            self.await_unavailable()  # the audit's call it is: once a second
             _, use = self.parts_over(3, [program])
         self.assertAlmostEqual(use, 0.3, delta=0.03)
 
     def test_programs_join(self):
         self.start_agent()
         with self.hanging():
-            self.await_silence()
+            self.await_unavailable()
             begin_s = time.monotonic()
             report = self.machine.run_json(["--memory", "1GiB"],
                                            ["--kernels", 5, "--allocate", "128MiB"])
@@ -140,7 +140,7 @@ class DriverHangs(Case):
     def test_for_ever(self):
         agent = self.start_agent()
         self.hang()
-        self.await_silence()
+        self.await_unavailable()
         begin_s = time.monotonic()
         agent.send_signal(signal.SIGTERM)
         self.assertEqual(agent.wait(harness.DEADLINE_S), 0)
@@ -160,7 +160,7 @@ class SlowDisk(Case):
         begin_s = time.monotonic()
         self.machine.run_json(["--name", "slow"], load)
         slow_s = time.monotonic() - begin_s
-        # The share is on the disk before anybody is told of it; nothing after that waits.
+        # The share is on the disk before anybody is notified of it; nothing after that waits.
         self.assertGreater(slow_s, SLOW_DISK_MS / 1000)
         self.assertLess(slow_s, fast_s + 1.6 * SLOW_DISK_MS / 1000)
 

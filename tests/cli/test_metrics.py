@@ -89,7 +89,7 @@ class Metrics(harness.MachineTestCase):
                 told[f"prorata_device_memory_{kind}_bytes", labels] = on[kind + "_bytes"]
         return told
 
-    def assert_one_story(self):
+    def assert_one_view(self):
         def same():
             told = self.as_ps_says()
             scraped = self.scrape()
@@ -99,20 +99,20 @@ class Metrics(harness.MachineTestCase):
     def test_what_is_scraped_is_what_ps_shows(self):
         self.start_agent()
         self.assertRegex(self.url, r"^http://127\.0\.0\.1:\d+/metrics$")
-        self.assert_one_story()
+        self.assert_one_view()
         self.start_program()
         self.assertEqual(self.ask(f"alloc {256 * MIB}")["result"], 0)
-        self.assert_one_story()
+        self.assert_one_view()
         self.assertGreaterEqual(self.figure("prorata_share_memory_used_bytes", share="x"),
                                 256 * MIB)
         self.await_figure(2 * GIB, "prorata_share_memory_limit_bytes", share="x")
         self.await_figure(2 * GIB, "prorata_device_memory_promised_bytes")
         self.await_figure(1, "prorata_share_members", share="x")
-        self.assert_one_story()
+        self.assert_one_view()
         self.assertEqual(self.ask(f"alloc {3 * GIB}")["result"], OUT_OF_MEMORY)
         self.await_figure(1, "prorata_share_refusals_total", share="x")
         self.await_figure(1, "prorata_events_total", kind="refusal")
-        self.assert_one_story()
+        self.assert_one_view()
         # The share's figures go with it; what happened stays told.
         self.program.stdin.close()
         self.program.wait(harness.DEADLINE_S)
@@ -128,7 +128,7 @@ class Metrics(harness.MachineTestCase):
         self.assertEqual(taken["result"], 0)
         self.await_figure(1, "prorata_share_bypass_suspected", share="x")
         self.await_figure(1, "prorata_events_total", kind="bypass_suspected")
-        self.assert_one_story()
+        self.assert_one_view()
         self.assertEqual(self.ask(f"give {taken['address']}")["result"], 0)
         self.await_figure(0, "prorata_share_bypass_suspected", share="x")
 
@@ -144,7 +144,7 @@ class Metrics(harness.MachineTestCase):
             lambda: self.figure("prorata_share_memory_used_bytes", share="x") >= 64 * MIB,
             what="the member's memory with the next agent")
         self.await_figure(1, "prorata_events_total", kind="share_adopted")
-        self.assert_one_story()
+        self.assert_one_view()
 
     def test_a_port_that_is_taken_ends_the_agent_and_says_why(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -109,7 +109,7 @@ class WhoRanAndWhy(TraceCase):
             self.assertLessEqual(one[1], other[0] + 1, "two shares ran at once")
         # On a busy machine programs that want the GPU may all be kept from a processor for a moment.
         self.assertGreater(trace.seconds("how it is shared", {"scheduled"}), 0.8 * SECONDS)
-        # The two busy ones alternate, and wait for their turns; the third waits for its limit.
+        # The two busy ones alternate, and wait for their slices; the third waits for its limit.
         for name in ("a", "b"):
             self.assertGreater(len(trace.of(name, {"runs"})), 20)
             self.assertGreater(trace.seconds(name, {"waits: other shares", "waits: a drain"}), 0.5)

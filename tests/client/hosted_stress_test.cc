@@ -161,8 +161,8 @@ class Worker {
   // A child of a process that uses CUDA has no CUDA: its calls are the driver's alone, whatever the
   // threads that it does not have were in the middle of.
   void Child(bool uses) {
-    constexpr int kMostChildren = 60;
-    if (all_.children.fetch_add(1) >= kMostChildren) return;
+    constexpr int kMaxChildren = 60;
+    if (all_.children.fetch_add(1) >= kMaxChildren) return;
     const pid_t child = fork();
     if (child == 0) {
       bool good = true;

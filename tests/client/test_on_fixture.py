@@ -141,7 +141,7 @@ class OnFixture(unittest.TestCase):
                           f"{answer['beats_ms']:.0f} ms and more each time")
         self.assertEqual((answer["blocked"], answer["went_on"]), (True, True))
 
-    def test_a_silent_agent_stops_nobody(self):
+    def test_an_unavailable_agent_stops_nobody(self):
         answer = self.guest("silent")
         self.assertEqual((answer["launched"], answer["allocated"]), (0, 0))
         self.assertGreater(answer["waited"], 0.055)  # since the last beat; it is silent after 60 ms

@@ -89,14 +89,14 @@ class Contention(harness.MachineTestCase):
         barrier.touch()
         pids = [process.pid for process in running]
 
-        def all_had_a_turn():
+        def all_had_a_slice():
             # By what they did: a share is charged from its grant, before its program has woken.
             shares = self.machine.ps()
             return (len(shares) == programs
                     and all(device["busy_time_ns"] > 0 for one in shares
                             for device in one["devices"])
                     and Spent(agent.pid, pids, times).helpers == programs)
-        harness.wait_until(all_had_a_turn, what="the first turns: not what is measured")
+        harness.wait_until(all_had_a_slice, what="the first turns: not what is measured")
         with quiet.Watch([agent.pid, *pids]) as watch:
             began = time.monotonic()
             before = Spent(agent.pid, pids, times)

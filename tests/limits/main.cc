@@ -21,7 +21,7 @@ namespace {
 
 using prorata::limits::kMib;
 
-void Say(const std::string& line) {
+void Print(const std::string& line) {
   std::puts(line.c_str());
   std::fflush(stdout);
   std::getchar();  // until the test has seen enough
@@ -40,7 +40,7 @@ int Export() {
     std::snprintf(hex, sizeof hex, "%02x", static_cast<unsigned char>(byte));
     text += hex;
   }
-  Say(text);
+  Print(text);
   return result;
 }
 
@@ -55,7 +55,7 @@ int Open(const std::string& text) {
   const CUresult result =
       CUDA(cuIpcOpenMemHandle_v2)(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   CUDA(cuMemGetInfo_v2)(&after, &total);
-  Say(std::to_string(result) + " " + std::to_string(before - after));
+  Print(std::to_string(result) + " " + std::to_string(before - after));
   return 0;
 }
 

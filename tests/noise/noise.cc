@@ -58,12 +58,12 @@ Result<int> ChooseDilation(const Noise& noise, const Need& need) {
     return Fail("noisy", "the machine is too noisy: " + why + " (" + Describe(noise) + ")");
   };
   if (noise.wakes == 0) return refuse("no wake-up was measured");
-  if (noise.stolen > kMostStolen) {
+  if (noise.stolen > kMaxStolen) {
     return refuse("others take " + Rounded(100 * noise.stolen, 0) + " % of its CPUs, more than " +
-                  Rounded(100 * kMostStolen, 0) + " %");
+                  Rounded(100 * kMaxStolen, 0) + " %");
   }
   const double for_lateness = ExpectedPoints(noise, need, 1) / need.points;
-  const double for_load = need.load / (need.cpus * (1 - noise.stolen) * kMostLoad);
+  const double for_load = need.load / (need.cpus * (1 - noise.stolen) * kMaxLoad);
   const double wanted = std::max(for_lateness, for_load);
   const int dilation = std::max(need.least_dilation, static_cast<int>(std::ceil(wanted)));
   if (dilation > need.most_dilation) {
@@ -78,9 +78,9 @@ Status JudgeRun(const Noise& seen, double others, const Need& need, int dilation
     return Fail("noisy", "the run was disturbed: " + why + " (" + Describe(seen) + ")");
   };
   if (seen.wakes == 0) return refuse("no wake-up was measured");
-  if (others > kMostOthers) {
+  if (others > kMaxOthers) {
     return refuse("other programs used " + Rounded(100 * others, 0) + " % of the CPUs, more than " +
-                  Rounded(100 * kMostOthers, 0) + " %");
+                  Rounded(100 * kMaxOthers, 0) + " %");
   }
   const double points = ExpectedPoints(seen, need, dilation);
   if (points > kRunSlack * need.points) {

@@ -5,7 +5,7 @@
 //
 // What goes wrong on a noisy machine. The simulated device keeps exact time whoever is late; a late
 // program only leaves it without work. In a *span* of a program's simulated time (between two of
-// its synchronisations, or a turn under prorata) `wakes` threads wake one another; each is late by
+// its synchronisations, or a slice under prorata) `wakes` threads wake one another; each is late by
 // `late`, in real time, and so by late / K in simulated time. Of the span, that part is lost:
 //
 //   points lost = 100 * (wakes * mean(late) + work / (1 - stolen)) / (K * span)
@@ -17,8 +17,8 @@
 //   points of a stall = 100 * stall / (K * window)
 //
 // K is the smallest whole number that keeps both within the points asked for, and the CPU time of
-// all programs' calls (`load`, in CPUs, at K = 1) below kMostLoad of what others leave of the CPUs.
-// Refused, with figures: where no K up to `most_dilation` does, and where more than kMostStolen of
+// all programs' calls (`load`, in CPUs, at K = 1) below kMaxLoad of what others leave of the CPUs.
+// Refused, with figures: where no K up to `most_dilation` does, and where more than kMaxStolen of
 // the CPUs is stolen: a second of samples does not say what a machine that busy does next.
 
 #include <cstdint>
@@ -29,10 +29,10 @@
 
 namespace prorata::noise {
 
-inline constexpr double kMostStolen = 0.35;
+inline constexpr double kMaxStolen = 0.35;
 // While a scenario runs: one busy program beside it on two CPUs is no reason, two are.
-inline constexpr double kMostOthers = 0.6;
-inline constexpr double kMostLoad = 0.5;
+inline constexpr double kMaxOthers = 0.6;
+inline constexpr double kMaxLoad = 0.5;
 // What is seen while a scenario runs includes the scenario's own work, so it may be so many times
 // what was asked for before.
 inline constexpr double kRunSlack = 2;

@@ -219,7 +219,7 @@ def in_child(text):
     return json.loads(said) if status == 0 else {"status": status}
 
 
-def story():
+def view():
     """All that is told of memory, at one moment: the same numbers by every way."""
     total, left, used = memory()
     return {"nvml": [total, left, used], "v2": list(memory2()), "sum": sum(processes().values()),

@@ -1,5 +1,5 @@
 """The agent is stopped or killed under contention, in real processes: programs go on, limits hold, and
-it serves again. Looked at by the device's own account; a run that noise disturbed is skipped.
+it serves again. Polled at by the device's own account; a run that noise disturbed is skipped.
 """
 import ctypes
 import json
@@ -65,7 +65,7 @@ TOLERANCE = 3 * 0.03
 GAP_MS = 5 * 100
 
 
-class SilentRun(processes.Run):
+class UnavailableRun(processes.Run):
     def watch(self, silence, end):
         """(what the device says at every look, the watch's report)."""
         usage = self.machine.start([processes.SIM_USAGE], stdin=subprocess.PIPE)
@@ -93,13 +93,13 @@ class SilentRun(processes.Run):
         return seen, json.loads(out)
 
 
-class Silence(unittest.TestCase):
+class HeartbeatWatch(unittest.TestCase):
     def check(self, silence, end, text=TEXT, limited="two", limit=0.3):
         scenario = scenarios.parse(text, "silence")
         found = processes.probe(scenario)
         if "refusal" in found:
             self.skipTest(found["refusal"])
-        run = SilentRun(scenario, found["dilation"])
+        run = UnavailableRun(scenario, found["dilation"])
         try:
             run.start()
             seen, watched = run.watch(silence, end)

@@ -1,5 +1,5 @@
 """The agent is replaced by another build under contention, in real processes: nothing stops, limits hold,
-and one that speaks another version is refused in words. Looked at as test_silence.py does.
+and one that speaks another version is refused in words. Polled at as test_agent_unavailable.py does.
 """
 import contextlib
 import json
@@ -14,7 +14,7 @@ import unittest
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import test_silence  # pylint: disable=wrong-import-position
+import test_agent_unavailable  # pylint: disable=wrong-import-position
 from processes import harness  # pylint: disable=wrong-import-position
 
 pytestmark = pytest.mark.alone
@@ -61,7 +61,7 @@ class OfAnotherVersion:
             server.close()
 
 
-class Upgrade(test_silence.Silence):
+class Upgrade(test_agent_unavailable.HeartbeatWatch):
     def test_another_build_takes_over(self):
         def replace(run):
             run.agent.terminate()
@@ -137,7 +137,7 @@ class Memory(harness.MachineTestCase):
 
 
 # Only those of this file.
-for name in [name for name in dir(test_silence.Silence) if name.startswith("test_")]:
+for name in [name for name in dir(test_agent_unavailable.HeartbeatWatch) if name.startswith("test_")]:
     setattr(Upgrade, name, None)
 
 

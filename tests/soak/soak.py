@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills at random for minutes: processes on the core (the kill storm), and whole programs of every
+"""Kills at random for minutes: processes on the core (the kill chaos), and whole programs of every
 shape on the simulated driver, with and without prorata, whose agent is killed too; NVML hangs now
 and then, and liars write whatever they like into their own usage memory. At the end nothing is
 lost, nobody was stuck, and all accounts are at zero.
@@ -277,12 +277,12 @@ class Programs:
         self.machine.close()
 
 
-def storm(seed, seconds):
+def chaos(seed, seconds):
     """The kill storms of the core's own tests."""
     environment = {**os.environ, "PRORATA_STORM_SEED": str(seed),
                    "PRORATA_STORM_SECONDS": str(max(1, int(seconds)))}
     program = harness.BUILD / "tests" / "simgpu_kill_test"
-    subprocess.run([program, "--gtest_filter=KillStorm.*", "--gtest_brief=1"], env=environment,
+    subprocess.run([program, "--gtest_filter=ChaosTest.*", "--gtest_brief=1"], env=environment,
                    check=True, timeout=seconds + 600)
 
 
@@ -295,7 +295,7 @@ def main():
     print(f"soak: seed {seed}, {arguments.minutes:g} minutes; repeat with: make soak "
           f"MINUTES={arguments.minutes:g} SEED={seed}", flush=True)
     seconds = arguments.minutes * 60
-    storm(seed, seconds / 3)
+    chaos(seed, seconds / 3)
     programs = Programs(seed)
     try:
         programs.run(seconds * 2 / 3)

@@ -37,7 +37,7 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr int kNoGpuYet = 10;  // of a process that did not get a context: try again
 constexpr auto kNap = std::chrono::milliseconds(5);
-constexpr auto kMostExtra = std::chrono::seconds(300);
+constexpr auto kMaxExtra = std::chrono::seconds(300);
 
 struct Options {
   uint32_t processes = 8;
@@ -242,7 +242,7 @@ int Run(const Options& options) {
   const auto begin = SteadyClock::now();
   const auto end = begin + std::chrono::duration<double>(options.seconds);
   while ((SteadyClock::now() < end && !g_asked_to_stop) ||
-         (!Enough(options, *board) && SteadyClock::now() < begin + kMostExtra + (end - begin))) {
+         (!Enough(options, *board) && SteadyClock::now() < begin + kMaxExtra + (end - begin))) {
     herd.Look();
     std::this_thread::sleep_for(kNap);
   }

@@ -156,7 +156,8 @@ bool Model::ProcessKernels(int index) {
   const ContextRecord& context = state().contexts[device.current];
   const Index stream = context.running.head;
   if (stream == 0 || state().streams[stream].finish_ns > context.engine_ns) return false;
-  if (state().items[state().streams[stream].items.head].meeting != 0 && !Met(stream)) return true;
+  if (state().items[state().streams[stream].items.head].rendezvous != 0 && !Met(stream))
+    return true;
   Unplace(stream);
   FinishEngine(stream);
   return true;
@@ -174,7 +175,7 @@ bool Model::Met(Index index) {
            other = PlaceList::Next(state(), other)) {
         const StreamRecord& stream = state().streams[other];
         if (other != index && stream.finish_ns == kNotYetNs &&
-            state().items[stream.items.head].meeting == item.meeting) {
+            state().items[stream.items.head].rendezvous == item.rendezvous) {
           others.push_back(other);
         }
       }
@@ -186,13 +187,13 @@ bool Model::Met(Index index) {
     PlaceList::InsertBefore(tx_, running, finish_ns == kNotYetNs ? 0 : running.head, stream);
     tx_.Mut(state().streams[stream].finish_ns) = finish_ns;
   };
-  if (others.size() + 1 < item.meeting_size) {
+  if (others.size() + 1 < item.rendezvous_size) {
     run_on(index, kNotYetNs);
     return false;
   }
   // They have met: what they still wait for is their turn on their device.
   for (const Index other : others) {
-    tx_.Mut(state().items[state().streams[other].items.head].meeting) = 0;
+    tx_.Mut(state().items[state().streams[other].items.head].rendezvous) = 0;
     run_on(other, state().contexts[state().streams[other].context].engine_ns);
   }
   return true;

@@ -31,7 +31,7 @@ bool Model::ValidWork(Index stream, const Work& work) const {
   switch (work.kind) {
     case WorkKind::kKernel:
       return work.duration_ns >= 0 && work.duration_ns < kMaxDurationNs && work.sm_ppm > 0 &&
-             work.sm_ppm <= 1'000'000 && (work.meeting == 0 || work.meeting_size > 0);
+             work.sm_ppm <= 1'000'000 && (work.rendezvous == 0 || work.rendezvous_size > 0);
     case WorkKind::kCopyToDevice:
     case WorkKind::kCopyToHost:
     case WorkKind::kCopyOnDevice:
@@ -126,8 +126,8 @@ void Model::FillItem(ItemRecord* item, Index index, uint64_t sequence, const Wor
   // A kernel never fills more than its stream's part.
   item->sm_ppm = std::min(work.sm_ppm, PartPpm(static_cast<int>(context.device), stream.sms));
   item->duration_ns = work.kind == WorkKind::kKernel ? work.duration_ns : 0;
-  item->meeting = work.kind == WorkKind::kKernel ? work.meeting : 0;
-  item->meeting_size = work.meeting_size;
+  item->rendezvous = work.kind == WorkKind::kKernel ? work.rendezvous : 0;
+  item->rendezvous_size = work.rendezvous_size;
   item->copy_device = static_cast<uint8_t>(context.device);
   if (work.kind == WorkKind::kCopyToDevice) {
     item->duration_ns = TransferNs(work.bytes, device.h2d_bytes_per_s);

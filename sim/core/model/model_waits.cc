@@ -12,7 +12,7 @@ namespace prorata::simgpu {
 namespace {
 
 // How far down a queue to add up durations: a lower bound stays one when the rest is left out.
-constexpr int kMaxLook = 256;
+constexpr int kMaxPoll = 256;
 
 }  // namespace
 
@@ -120,7 +120,7 @@ int64_t Model::EarliestNs(const Condition& condition) const {
     int64_t sum = 0;
     uint64_t sequence = stream.completed + 1;
     int looked = 0;
-    for (Index item = stream.items.head; item != 0 && looked < kMaxLook && included(item, sequence);
+    for (Index item = stream.items.head; item != 0 && looked < kMaxPoll && included(item, sequence);
          item = state().items[item].next, ++sequence, ++looked) {
       if (looked == 0 && WaitsForExecutor(index)) return kForever;
       sum += looked == 0 ? RemainingNs(index) : state().items[item].duration_ns;
@@ -159,7 +159,7 @@ int64_t Model::EarliestActionNs(Index process) const {
         if (looked > 0) sum += state().items[item].duration_ns;
         if (looked == 0 && stream.place != Place::kActionTaken) sum = RemainingNs(index);
         const bool taken = looked == 0 && stream.place == Place::kActionTaken;
-        if ((state().items[item].token != 0 && !taken) || looked == kMaxLook) {
+        if ((state().items[item].token != 0 && !taken) || looked == kMaxPoll) {
           earliest = std::min(earliest, now() + sum);
           break;
         }

@@ -1,8 +1,8 @@
 #pragma once
 
-// Rules of the driver that the simulated GPU can be told to break, so that the conformance suite
-// can show that its tests notice (tests/conformance/mutations.toml names, for each, the tests that
-// must fail). Never set outside tests: `broken_rules` of the machine's file.
+// Rules of the driver that the simulated GPU can be notified to break, so that the conformance
+// suite can show that its tests notice (tests/conformance/mutations.toml names, for each, the tests
+// that must fail). Never set outside tests: `broken_rules` of the machine's file.
 //
 // To add one: a line here, and at the one place that keeps the rule, `Broken(Rule::k...)` for what
 // a driver without the rule would do.

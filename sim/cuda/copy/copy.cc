@@ -147,7 +147,7 @@ PRORATA_ENUMS_FROM_C CUresult MakeBoxCopy(const CUDA_MEMCPY3D& box, CopyCall* ou
   return CUDA_SUCCESS;
 }
 
-CUresult DoCopy(const CopyCall& copy, CUstream stream, bool per_thread, Ending ending) {
+CUresult CopyOnHost(const CopyCall& copy, CUstream stream, bool per_thread, Ending ending) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   StreamRef target;

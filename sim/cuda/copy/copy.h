@@ -23,7 +23,7 @@ CUresult MakeBoxCopy(const CUDA_MEMCPY3D& box, CopyCall* out);
 enum class Ending { kAsync, kBlocking };
 
 // Puts the copy on the stream of the call. `stream` as the program gave it.
-CUresult DoCopy(const CopyCall& copy, CUstream stream, bool per_thread, Ending ending);
+CUresult CopyOnHost(const CopyCall& copy, CUstream stream, bool per_thread, Ending ending);
 
 // The same box in the shapes of the other ABIs.
 CUDA_MEMCPY3D BoxOf(const CUDA_MEMCPY2D& copy);

@@ -18,7 +18,7 @@ CUresult Bytes(uint64_t dst, Side dst_side, uint64_t src, Side src_side, size_t 
     std::lock_guard lock(D().mutex);
     if (CUresult result = MakeCopy(dst, dst_side, src, src_side, bytes, &copy)) return result;
   }
-  return DoCopy(copy, stream, per_thread, ending);
+  return CopyOnHost(copy, stream, per_thread, ending);
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ CUresult Batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* ops, size_t* failed, 
     return result;
   }
   for (const CopyCall& copy : copies) {
-    if (CUresult result = DoCopy(copy, stream, per_thread, Ending::kAsync)) return result;
+    if (CUresult result = CopyOnHost(copy, stream, per_thread, Ending::kAsync)) return result;
   }
   return CUDA_SUCCESS;
 }

@@ -17,7 +17,7 @@ CUresult Box(const CUDA_MEMCPY3D& box, CUstream stream, bool per_thread, Ending 
     std::lock_guard lock(D().mutex);
     if (CUresult result = MakeBoxCopy(box, &copy)) return result;
   }
-  return DoCopy(copy, stream, per_thread, ending);
+  return CopyOnHost(copy, stream, per_thread, ending);
 }
 
 template <typename Copy>

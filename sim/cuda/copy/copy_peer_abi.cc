@@ -79,7 +79,7 @@ CUresult Copy(const Peers& peers, CUstream stream, bool per_thread, Ending endin
   if (ending == Ending::kBlocking && between_devices && !Broken(Rule::kPeerCopyIsSerialized)) {
     return Serialized(copy, contexts, per_thread);
   }
-  return DoCopy(copy, stream, per_thread, ending);
+  return CopyOnHost(copy, stream, per_thread, ending);
 }
 
 CUresult Bytes(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx, size_t bytes,

@@ -6,7 +6,7 @@ namespace prorata::simgpu::driver {
 namespace {
 
 // Streams that a stream's order is known against; beyond, it starts anew.
-constexpr size_t kMostRemembered = 256;
+constexpr size_t kMaxRemembered = 256;
 
 using CaptureRef = std::shared_ptr<Capture>;
 
@@ -254,7 +254,7 @@ CUresult WaitForEvent(const StreamRef& stream, const EventRef& event, unsigned f
   std::lock_guard lock(D().mutex);
   // Not when somebody recorded it meanwhile: the wait may be for either record.
   if (stream->capture || event->records != records) return CUDA_SUCCESS;
-  if (stream->after.size() > kMostRemembered) stream->after.clear();
+  if (stream->after.size() > kMaxRemembered) stream->after.clear();
   for (const auto& [before, sequence] : after) {
     uint64_t& known = stream->after[before];
     known = std::max(known, sequence);

@@ -114,8 +114,8 @@ constexpr Extents kMost3D = {16384, 16384, 16384};
 constexpr Extents kMost3DAlternate = {8192, 8192, 32768};
 constexpr Extents kMost1DLayered = {32768, 0, 2048};
 constexpr Extents kMost2DLayered = {32768, 32768, 2048};
-constexpr Extents kMostCube = {32768, 32768, 6};
-constexpr Extents kMostCubeLayered = {32768, 32768, 2046};
+constexpr Extents kMaxCube = {32768, 32768, 6};
+constexpr Extents kMaxCubeLayered = {32768, 32768, 2046};
 
 bool Fits(const CUDA_ARRAY3D_DESCRIPTOR& shape, const Extents& most) {
   return shape.Width <= most.width && shape.Height <= most.height && shape.Depth <= most.depth;
@@ -126,7 +126,7 @@ bool ExtentsAreValid(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
   if ((shape.Flags & CUDA_ARRAY3D_CUBEMAP) && !Broken(Rule::kCubesAreCubes)) {
     const bool faces = layered ? shape.Depth > 0 && shape.Depth % 6 == 0 : shape.Depth == 6;
     return faces && shape.Width == shape.Height &&
-           Fits(shape, layered ? kMostCubeLayered : kMostCube);
+           Fits(shape, layered ? kMaxCubeLayered : kMaxCube);
   }
   if (layered) {
     return shape.Depth > 0 && Fits(shape, shape.Height ? kMost2DLayered : kMost1DLayered);

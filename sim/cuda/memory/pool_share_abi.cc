@@ -1,5 +1,5 @@
-// Pools of other processes: a descriptor says which pool, and each pointer is told by data of its
-// own, as in simpleIPC of the driver's documentation: the pool first, then its pointers.
+// Pools of other processes: a descriptor says which pool, and each pointer is reported by data of
+// its own, as in simpleIPC of the driver's documentation: the pool first, then its pointers.
 
 #include <fcntl.h>
 #include <unistd.h>

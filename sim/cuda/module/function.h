@@ -16,7 +16,7 @@ namespace prorata::simgpu::driver {
 using HostKernelFunction = void (*)(const ProrataHostLaunch*, void**);
 using HostDurationFunction = unsigned long long (*)(const ProrataHostLaunch*, void**);
 using HostSmFunction = unsigned (*)(const ProrataHostLaunch*, void**);
-using HostMeetingFunction = unsigned (*)(const ProrataHostLaunch*, void**, unsigned long long*);
+using HostRendezvousFunction = unsigned (*)(const ProrataHostLaunch*, void**, unsigned long long*);
 
 // A kernel of a module or library. CUfunction and CUkernel are the address of this one object:
 // cudart 13 passes a CUkernel to cuLaunchKernel, cast to CUfunction.
@@ -33,7 +33,7 @@ struct Function {
   HostKernelFunction host_kernel = nullptr;  // null: computes nothing
   HostDurationFunction host_duration = nullptr;
   HostSmFunction host_sm = nullptr;
-  HostMeetingFunction host_meeting = nullptr;
+  HostRendezvousFunction host_rendezvous = nullptr;
   // Settings may change while another thread launches.
   std::atomic<int> max_dynamic_shared_bytes = 49152;
   std::atomic<int> carveout = -1;
@@ -58,8 +58,8 @@ struct Module : std::enable_shared_from_this<Module> {
 struct KernelCost {
   int64_t duration_ns = 0;
   uint32_t sm_ppm = 0;
-  uint64_t meeting = 0;  // as Work's
-  uint32_t meeting_size = 0;
+  uint64_t rendezvous = 0;  // as Work's
+  uint32_t rendezvous_size = 0;
 };
 
 // How long a launch takes and what it fills. A host kernel may say; otherwise the cost model of

@@ -49,7 +49,7 @@ KernelCost Estimate(const KernelCall& call, uint32_t sm_count) {
 KernelCost CostOn(const KernelCall& call, uint32_t sm_count) {
   KernelCost cost = Estimate(call, sm_count);
   const Function& function = *call.function;
-  if (!function.host_duration && !function.host_sm && !function.host_meeting) return cost;
+  if (!function.host_duration && !function.host_sm && !function.host_rendezvous) return cost;
   const ProrataHostLaunch launch = Describe(call, sm_count);
   std::vector<void*> pointers = Pointers(call);
   if (function.host_duration) {
@@ -61,10 +61,10 @@ KernelCost CostOn(const KernelCall& call, uint32_t sm_count) {
     cost.sm_ppm = static_cast<uint32_t>(
         std::clamp<uint64_t>(function.host_sm(&launch, pointers.data()), 1, kAll));
   }
-  if (function.host_meeting) {
+  if (function.host_rendezvous) {
     unsigned long long number = 0;
-    cost.meeting_size = function.host_meeting(&launch, pointers.data(), &number);
-    cost.meeting = cost.meeting_size > 0 ? number : 0;
+    cost.rendezvous_size = function.host_rendezvous(&launch, pointers.data(), &number);
+    cost.rendezvous = cost.rendezvous_size > 0 ? number : 0;
   }
   return cost;
 }

@@ -43,8 +43,8 @@ bool FillHostFunction(void* object, const std::string& name, Function* function)
   function->host_duration =
       reinterpret_cast<HostDurationFunction>(dlsym(object, (name + "__duration_ns").c_str()));
   function->host_sm = reinterpret_cast<HostSmFunction>(dlsym(object, (name + "__sm_ppm").c_str()));
-  function->host_meeting =
-      reinterpret_cast<HostMeetingFunction>(dlsym(object, (name + "__meeting").c_str()));
+  function->host_rendezvous =
+      reinterpret_cast<HostRendezvousFunction>(dlsym(object, (name + "__rendezvous").c_str()));
   uint32_t offset = 0;
   for (const unsigned* size = sizes; *size != 0; ++size) {
     // Aligned as C would: to the largest power of two that divides the size, at most 16.

@@ -64,8 +64,8 @@ struct WorkMaker {
     const KernelCost cost = CostOf(call, sm_count, D().config(ctx->device).sm_count);
     const LaunchFault fault = CountLaunch(ctx->device);
     Work work = Work::Kernel(Times(cost.duration_ns, fault.factor), cost.sm_ppm);
-    work.meeting = cost.meeting;
-    work.meeting_size = cost.meeting_size;
+    work.rendezvous = cost.rendezvous;
+    work.rendezvous_size = cost.rendezvous_size;
     if (fault.harms()) {
       return AddWork(
           ctx, work, [owner = ctx, fault](const Action&) { return Harm(owner, fault), true; }, out,
@@ -183,7 +183,7 @@ void ForgetWork(std::span<const Work> work) {
 }
 
 // As CUDA documents both: after an error of the context the function is not called, the older
-// callback is told.
+// callback is reported.
 void RunHostCall(const HostCall& call, CUresult error) {
   InsideCallback inside;
   if (call.function && error == CUDA_SUCCESS) {

@@ -30,7 +30,7 @@ DeviceLeases::Outcome DeviceLeases::Add(Key key, ShareTime& share,
   policy_->Add(key, terms, share.Look(now_ns), now_ns);
   BoundBacklogs();
   const uint32_t sequence = share.WriteLease(false, false);
-  Outcome outcome = Touch(now_ns);
+  Outcome outcome = Reschedule(now_ns);
   outcome.changes.insert(outcome.changes.begin(), {key, sequence});
   return outcome;
 }
@@ -42,7 +42,7 @@ DeviceLeases::Outcome DeviceLeases::Remove(Key key, int64_t now_ns) {
     shares_.erase(found);
   }
   BoundBacklogs();
-  return Touch(now_ns);
+  return Reschedule(now_ns);
 }
 
 DeviceLeases::Outcome DeviceLeases::SetTerms(Key key, const policy::ComputeTerms& terms,
@@ -50,7 +50,7 @@ DeviceLeases::Outcome DeviceLeases::SetTerms(Key key, const policy::ComputeTerms
   policy_->SetTerms(key, terms, now_ns);
   shares_.at(key).terms = terms;
   BoundBacklogs();
-  return Touch(now_ns);
+  return Reschedule(now_ns);
 }
 
 // Whoever is above a share, or has a request, may want the device at any moment: what the share has
@@ -83,14 +83,14 @@ DeviceLeases::Outcome DeviceLeases::ResetAfterOutage(int64_t now_ns) {
     policy_->Add(key, on.terms, on.time->Look(now_ns), now_ns);
     closed.push_back({key, on.time->WriteLease(false, false)});
   }
-  Outcome outcome = Touch(now_ns);
+  Outcome outcome = Reschedule(now_ns);
   outcome.changes.insert(outcome.changes.begin(), closed.begin(), closed.end());
   return outcome;
 }
 
 DeviceLeases::Outcome DeviceLeases::Audit(const std::map<Key, int64_t>& ran_ns, int64_t now_ns) {
   // The first figures are of a time for which nothing was charged here.
-  if (!std::exchange(audits_, true)) return Touch(now_ns);
+  if (!std::exchange(audits_, true)) return Reschedule(now_ns);
   std::vector<LeasePolicy::Ran> ran;
   for (const auto& [key, ns] : ran_ns) {
     if (shares_.contains(key)) ran.push_back({key, static_cast<double>(ns)});
@@ -99,10 +99,10 @@ DeviceLeases::Outcome DeviceLeases::Audit(const std::map<Key, int64_t>& ran_ns, 
     const auto by_ns = static_cast<int64_t>(correction.charged_ns);
     trace_.Audited(shares_.at(correction.share).traced, by_ns, now_ns);
   }
-  return Touch(now_ns);
+  return Reschedule(now_ns);
 }
 
-DeviceLeases::Outcome DeviceLeases::Touch(int64_t now_ns) {
+DeviceLeases::Outcome DeviceLeases::Reschedule(int64_t now_ns) {
   Outcome outcome;
   if (promised_ns_ < now_ns - kLateNs) trace_.Late(now_ns - promised_ns_, now_ns);
   for (int round = 0; round < kRounds; ++round) {

@@ -52,7 +52,7 @@ class DeviceLeases {
   Outcome ResetAfterOutage(int64_t now_ns);
 
   // Something may have changed: looks at everything, and decides.
-  Outcome Touch(int64_t now_ns);
+  Outcome Reschedule(int64_t now_ns);
 
   // By NVML the kernels of each share ran for so many nanoseconds since the last call; shares of
   // which it shows nothing are left out. What was charged less is charged now.
@@ -84,7 +84,7 @@ class DeviceLeases {
   void NameInTrace(Key key, const std::string& name) { trace_.Name(shares_.at(key).traced, name); }
   void TraceEvent(const Key* key, api::EventKind kind, int64_t now_ns);
 
-  // For GangLeases: what it is told takes effect with the next Touch.
+  // For GangLeases: what it is reported takes effect with the next Touch.
   policy::LeasePolicy& policy() { return *policy_; }
 
  private:

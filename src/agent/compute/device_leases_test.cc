@@ -75,7 +75,7 @@ TEST_F(LatelyTest, ThatAShareWaitsIsSaidBeforeThatItHasDrained) {
   programs_[0].usage.waiting = 1;
   programs_[0].usage.drained_sequence = programs_[0].limits.lease >> shm::kLeaseSequenceShift;
   policy_->events.clear();
-  leases_.Touch(kMs);
+  leases_.Reschedule(kMs);
   const std::vector<std::pair<char, uint64_t>> expected = {{'w', 1}, {'d', 1}};
   EXPECT_EQ(policy_->events, expected);
 }
@@ -84,25 +84,25 @@ TEST_F(LatelyTest, ADrainIsOfOneLease) {
   policy_->states[1].phase = Phase::kDraining;
   programs_[0].usage.drained_sequence = programs_[0].limits.lease >> shm::kLeaseSequenceShift;
   Lease(1, true);
-  leases_.Touch(kMs);
+  leases_.Reschedule(kMs);
   Lease(1, false);
-  leases_.Touch(kMs);
+  leases_.Reschedule(kMs);
   policy_->events.clear();
-  leases_.Touch(2 * kMs);
+  leases_.Reschedule(2 * kMs);
   EXPECT_TRUE(policy_->events.empty()) << "it was drained two leases ago";
 }
 
 TEST_F(LatelyTest, IdlenessIsBelievedOfAContendedLeaseOnly) {
   Lease(1, true);
-  leases_.Touch(kMs);
+  leases_.Reschedule(kMs);
   programs_[0].time.SaidIdle(0, programs_[0].limits.lease >> shm::kLeaseSequenceShift);
   policy_->events.clear();
-  leases_.Touch(2 * kMs);
+  leases_.Reschedule(2 * kMs);
   const std::vector<std::pair<char, uint64_t>> expected = {{'i', 1}};
   EXPECT_EQ(policy_->events, expected);
   programs_[0].usage.launches = 2;
   policy_->events.clear();
-  leases_.Touch(3 * kMs);
+  leases_.Reschedule(3 * kMs);
   EXPECT_TRUE(policy_->events.empty()) << "it has launched since";
 }
 
@@ -115,7 +115,7 @@ TEST_F(LatelyTest, GpuTimeIsWhatWasChargedAndBusyWhatRan) {
   policy_->states[1].charged_ns = 60e6;
   policy_->states[2].charged_ns = 20e6;
   programs_[0].usage.device_time_ns = 30 * kMs;
-  leases_.Touch(100 * kMs);
+  leases_.Reschedule(100 * kMs);
   EXPECT_DOUBLE_EQ(Lately(1, 100 * kMs).gpu_time, 0.6);
   EXPECT_DOUBLE_EQ(Lately(1, 100 * kMs).busy, 0.3);
   EXPECT_DOUBLE_EQ(Lately(2, 100 * kMs).gpu_time, 0.2);
@@ -133,10 +133,10 @@ TEST_F(LatelyTest, WhoWaitsForOthersAndWhoForItsLimit) {
   programs_[0].usage.waiting = 1;
   programs_[1].usage.waiting = 1;
   policy_->states[2].at_limit = true;
-  leases_.Touch(100 * kMs);
+  leases_.Reschedule(100 * kMs);
   Lease(1, true);
-  leases_.Touch(150 * kMs);
-  leases_.Touch(200 * kMs);
+  leases_.Reschedule(150 * kMs);
+  leases_.Reschedule(200 * kMs);
   EXPECT_DOUBLE_EQ(Lately(1, 200 * kMs).waiting, 0.25);
   EXPECT_EQ(Lately(1, 200 * kMs).at_limit, 0);
   EXPECT_EQ(Lately(2, 200 * kMs).waiting, 0);
@@ -150,17 +150,17 @@ TEST_F(LatelyTest, WhoHasItsLimitBySlicesAloneIsHeldByIt) {
   policy_->states[2].entitled = 0.2;
   programs_[0].usage.waiting = programs_[1].usage.waiting = 1;
   const auto wait_until = [this](int64_t now_ns, double lag_ns) {
-    leases_.Touch(now_ns);
+    leases_.Reschedule(now_ns);
     policy_->states[2].lag_ns = lag_ns;
-    leases_.Touch(now_ns);
+    leases_.Reschedule(now_ns);
   };
   wait_until(0, -kMs);
   wait_until(50 * kMs, kMs);  // it is owed something: now the others hold it back
-  leases_.Touch(150 * kMs);
+  leases_.Reschedule(150 * kMs);
   policy_->states[2].lag_ns = 0;
   policy_->states[2].entitled = 0.1;  // of the others it is that it has no more
-  leases_.Touch(150 * kMs);
-  leases_.Touch(200 * kMs);
+  leases_.Reschedule(150 * kMs);
+  leases_.Reschedule(200 * kMs);
   EXPECT_DOUBLE_EQ(Lately(2, 200 * kMs).at_limit, 0.25);
   EXPECT_DOUBLE_EQ(Lately(2, 200 * kMs).waiting, 0.75);
   EXPECT_EQ(Lately(1, 200 * kMs).at_limit, 0) << "it has none";
@@ -170,13 +170,13 @@ TEST_F(LatelyTest, WhatStillRunsIsNoWaiting) {
   programs_[0].usage.waiting = 1;
   programs_[0].usage.backlog_ns = kMs;
   policy_->states[1].phase = Phase::kDraining;
-  leases_.Touch(100 * kMs);
-  leases_.Touch(200 * kMs);
+  leases_.Reschedule(100 * kMs);
+  leases_.Reschedule(200 * kMs);
   EXPECT_EQ(Lately(1, 200 * kMs).waiting, 0);
   EXPECT_EQ(Lately(1, 200 * kMs).stalled, 0);
   policy_->states[1].phase = Phase::kStalled;
-  leases_.Touch(200 * kMs);
-  leases_.Touch(400 * kMs);
+  leases_.Reschedule(200 * kMs);
+  leases_.Reschedule(400 * kMs);
   EXPECT_EQ(Lately(1, 400 * kMs).waiting, 0);
   EXPECT_DOUBLE_EQ(Lately(1, 400 * kMs).stalled, 0.5);
 }
@@ -184,13 +184,13 @@ TEST_F(LatelyTest, WhatStillRunsIsNoWaiting) {
 TEST_F(LatelyTest, TheWindowIsASecond) {
   programs_[0].usage.waiting = 1;
   for (int64_t now = 100 * kMs; now <= 1000 * kMs; now += 100 * kMs) {
-    leases_.Touch(now);
+    leases_.Reschedule(now);
     leases_.Sample(now);
   }
   EXPECT_DOUBLE_EQ(Lately(1, 1000 * kMs).waiting, 0.9);  // it was not seen before
   programs_[0].usage.waiting = 0;
   for (int64_t now = 1100 * kMs; now <= 2100 * kMs; now += 100 * kMs) {
-    leases_.Touch(now);
+    leases_.Reschedule(now);
     leases_.Sample(now);
   }
   EXPECT_EQ(Lately(1, 2100 * kMs).waiting, 0);
@@ -207,7 +207,7 @@ TEST_F(LatelyTest, AYoungShareIsJudgedByItsOwnLife) {
   EXPECT_FALSE(leases_.Lately(3, 500 * kMs).has_value());
   leases_.Sample(500 * kMs);
   EXPECT_DOUBLE_EQ(Lately(3, 600 * kMs).waiting, 0);  // not seen since
-  leases_.Touch(600 * kMs);
+  leases_.Reschedule(600 * kMs);
   EXPECT_DOUBLE_EQ(Lately(3, 600 * kMs).waiting, 1);
   leases_.Remove(3, 600 * kMs);
   EXPECT_FALSE(leases_.Lately(3, 700 * kMs).has_value());

@@ -54,21 +54,22 @@ TEST(DeviceTrace, WhyAShareWaits) {
   const ShareState running = In(Phase::kRunning), draining = In(Phase::kDraining);
   ShareState idle = running;
   idle.idle = true;
-  EXPECT_EQ(Judge({.state = waits}, {{.state = running}}), TraceState::kWaitsTurn);
+  EXPECT_EQ(Judge({.state = waits}, {{.state = running}}), TraceState::kWaitsForOthers);
   EXPECT_EQ(Judge({.state = waits, .by_limit = true}, {{.state = running}}),
             TraceState::kWaitsLimit);
   EXPECT_EQ(Judge({.state = waits}, {{.state = running, .priority = 1}}),
             TraceState::kWaitsPriority);
-  EXPECT_EQ(Judge({.state = waits}, {{.state = running, .priority = -1}}), TraceState::kWaitsTurn);
+  EXPECT_EQ(Judge({.state = waits}, {{.state = running, .priority = -1}}),
+            TraceState::kWaitsForOthers);
   EXPECT_EQ(Judge({.state = waits, .priority = -7}, {{.state = running, .priority = -8}}),
-            TraceState::kWaitsTurn)
+            TraceState::kWaitsForOthers)
       << "a share that is not there has no priority";
   EXPECT_EQ(Judge({.state = waits}, {{.state = draining}}), TraceState::kWaitsDrain);
   EXPECT_EQ(Judge({.state = owes}, {{.state = idle}}), TraceState::kWaitsPause);
   ShareState gang = waits;
   gang.gang = true;
   EXPECT_EQ(Judge({.state = gang}, {}), TraceState::kWaitsGang);
-  EXPECT_EQ(Judge({.state = gang}, {{.state = running}}), TraceState::kWaitsTurn);
+  EXPECT_EQ(Judge({.state = gang}, {{.state = running}}), TraceState::kWaitsForOthers);
 }
 
 TEST(DeviceTrace, OnlyWhatIsDifferentIsWritten) {
@@ -179,7 +180,7 @@ class TracedLeases : public ::testing::Test {
         program.usage.backlog_ns = open ? kMs : 0;
         if (!open) program.usage.drained_sequence = lease >> shm::kLeaseSequenceShift;
       }
-      leases_.Touch(now_ns_);
+      leases_.Reschedule(now_ns_);
       if (now_ns_ % (100 * kMs) == 0) leases_.Sample(now_ns_);
     }
   }
@@ -242,7 +243,7 @@ TEST_F(TracedLeases, AuditsLateLoopsOutagesAndTheEnd) {
   RunUntil(400 * kMs);
   EXPECT_TRUE(Written(TraceKind::kLate).empty());
   now_ns_ += 50 * kMs;  // a slice ended in this time
-  leases_.Touch(now_ns_);
+  leases_.Reschedule(now_ns_);
   const auto late = Written(TraceKind::kLate);
   ASSERT_EQ(late.size(), 1u);
   EXPECT_GT(late[0].value_ns, 30 * kMs);

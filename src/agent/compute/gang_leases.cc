@@ -15,7 +15,7 @@ constexpr int64_t kGoOnNs = 100'000;
 void GangLeases::Leave(uint64_t share, int64_t now_ns) {
   gangs_.Remove(share);
   for (DeviceLeases* device : devices_) {
-    device->policy().SetGang(share, policy::LeasePolicy::GangTurn::kNone, now_ns);
+    device->policy().SetGang(share, policy::LeasePolicy::GangSlice::kNone, now_ns);
   }
 }
 
@@ -32,7 +32,7 @@ GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
     std::vector<size_t> told;
     for (const policy::Gangs::Order& order : decisions.orders) {
       policy::LeasePolicy& leases = devices_[order.device]->policy();
-      if (order.what == policy::Gangs::Order::What::kTurn) {
+      if (order.what == policy::Gangs::Order::What::kSlice) {
         leases.SetGang(order.share, order.turn, now_ns);
       } else {
         leases.EndGangDrain(order.share, now_ns);
@@ -42,7 +42,7 @@ GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
       }
     }
     for (const size_t device : told) {
-      outcome.devices.emplace_back(device, devices_[device]->Touch(now_ns));
+      outcome.devices.emplace_back(device, devices_[device]->Reschedule(now_ns));
     }
   }
   outcome.next_ns = now_ns + kGoOnNs;

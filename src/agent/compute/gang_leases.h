@@ -33,7 +33,7 @@ class GangLeases {
   void ResetAfterOutage() { gangs_.ResetAfterOutage(); }
   bool IsGang(uint64_t share) const { return gangs_.IsGang(share); }
 
-  // After anything was told to any of the devices.
+  // After anything was notified to any of the devices.
   Outcome Step(int64_t now_ns);
 
  private:

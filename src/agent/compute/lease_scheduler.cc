@@ -49,7 +49,7 @@ void LeaseScheduler::SetGang(Key key, api::Gang gang) {
   if (gang == api::Gang::kNever) {
     share.candidate = share.is_gang = false;
     gangs_.Leave(key, host_.NowNs());
-    for (const size_t device : share.devices) Touch(device);
+    for (const size_t device : share.devices) Reschedule(device);
     return;
   }
   gangs_.SetRequested(key, gang == api::Gang::kAlways);
@@ -69,9 +69,9 @@ void LeaseScheduler::SetTerms(Key key, size_t device, const policy::ComputeTerms
   CarryOut(device, devices_[device]->SetTerms(key, terms, host_.NowNs()));
 }
 
-void LeaseScheduler::Touch(size_t number) {
+void LeaseScheduler::Reschedule(size_t number) {
   if (outages_ != host_.Outages()) return ResetAfterOutage();
-  CarryOut(number, devices_[number]->Touch(host_.NowNs()));
+  CarryOut(number, devices_[number]->Reschedule(host_.NowNs()));
 }
 
 // Nobody is a gang any more, and no device knows of one.
@@ -87,7 +87,7 @@ void LeaseScheduler::ResetAfterOutage() {
 void LeaseScheduler::Tick() {
   for (size_t number = 0; number < devices_.size(); ++number) {
     devices_[number]->Sample(host_.NowNs());
-    if (!devices_[number]->empty()) Touch(number);
+    if (!devices_[number]->empty()) Reschedule(number);
   }
 }
 

@@ -64,7 +64,7 @@ class LeaseScheduler {
   bool IsGang(Key share) const { return gangs_.IsGang(share); }
 
   // Something may have changed on this device: look at it again.
-  void Touch(size_t device);
+  void Reschedule(size_t device);
   void StepGangs();
   // Each tenth of a second: remembers the figures of the last second, and touches every device that
   // has shares, in case a message was lost.

@@ -31,7 +31,7 @@ Leases::Leases(boost::asio::io_context& loop, size_t devices, const DilatedClock
       gangs_deadline_(loop, [this] { scheduler_.StepGangs(); }),
       began_ns_(clock.NowNs()) {
   for (size_t i = 0; i < devices; ++i) {
-    devices_.push_back(std::make_unique<Device>(loop, [this, i] { Touch(i); }));
+    devices_.push_back(std::make_unique<Device>(loop, [this, i] { Reschedule(i); }));
   }
 }
 
@@ -64,8 +64,8 @@ void Leases::SetTerms(Share& share, uint32_t index) {
   scheduler_.SetTerms(share.id(), on.device, on.compute);
 }
 
-void Leases::TouchAll(const Share& share) {
-  for (const DeviceOfShare& on : share.config().devices) Touch(on.device);
+void Leases::RescheduleAll(const Share& share) {
+  for (const DeviceOfShare& on : share.config().devices) Reschedule(on.device);
 }
 
 void Leases::GangChanged(uint64_t id, bool begun) {
@@ -97,12 +97,12 @@ void Leases::LeaseChanged(size_t number, uint64_t id, uint32_t sequence) {
 
 void Leases::Idle(Share& share, Member& member, uint32_t index, uint32_t sequence) {
   share.time(index).SaidIdle(member.slot, sequence);
-  Touch(share.config().devices[index].device);
+  Reschedule(share.config().devices[index].device);
 }
 
 void Leases::Drained(Share& share, Member& member, uint32_t index, uint32_t sequence) {
   share.time(index).SaidDrained(member.slot, sequence);
-  Touch(share.config().devices[index].device);
+  Reschedule(share.config().devices[index].device);
 }
 
 void Leases::Describe(Share& share, uint32_t index, api::ShareDevice& out) {
@@ -112,7 +112,7 @@ void Leases::Describe(Share& share, uint32_t index, api::ShareDevice& out) {
   out.active = state.active;
   out.open = state.phase == policy::LeasePolicy::Phase::kRunning;
   out.waiting = state.waits;
-  out.passed_over = state.phase == policy::LeasePolicy::Phase::kStalled;
+  out.stalled = state.phase == policy::LeasePolicy::Phase::kStalled;
   out.device_time_ns = leases.ChargedNs(share.id());
   out.busy_time_ns = share.time(index).BusyNs();
   out.backlog_ns = static_cast<uint64_t>(share.time(index).Look(clock_.NowNs()).backlog_ns);

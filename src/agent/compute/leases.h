@@ -41,8 +41,8 @@ class Leases final : private LeaseScheduler::Host {
   bool RunsAsGang(const Share& share) const { return scheduler_.IsGang(share.id()); }
 
   // Something changed on this device (Wanted, a death, a join): look at it again.
-  void Touch(size_t device) { scheduler_.Touch(device); }
-  void TouchAll(const Share& share);
+  void Reschedule(size_t device) { scheduler_.Reschedule(device); }
+  void RescheduleAll(const Share& share);
   void Idle(Share& share, Member& member, uint32_t index, uint32_t sequence);
   void Drained(Share& share, Member& member, uint32_t index, uint32_t sequence);
 
@@ -72,7 +72,7 @@ class Leases final : private LeaseScheduler::Host {
   };
 
   int64_t NowNs() const override { return clock_.NowNs(); }
-  uint64_t Outages() const override { return heartbeat_.silences(); }
+  uint64_t Outages() const override { return heartbeat_.outages(); }
   void LeaseChanged(size_t device, uint64_t share, uint32_t sequence) override;
   void SetDeadline(size_t device, int64_t when_ns) override;
   void SetGangsDeadline(int64_t when_ns) override { MoveTo(gangs_deadline_, when_ns); }

@@ -31,7 +31,7 @@ std::optional<ProcessTimes::Figures> ProcessTimes::Take(const Samples& samples, 
   const auto most_us = static_cast<uint64_t>((passed_ns + kSlackNs) / kNsPerUs);
   std::optional<Figures> figures;
   const bool follows = newest_us_ != 0 && newest_us > newest_us_ && newest_us > counted_us_;
-  if (follows && passed_ns <= kMostNs && newest_us - counted_us_ <= most_us) {
+  if (follows && passed_ns <= kMaxNs && newest_us - counted_us_ <= most_us) {
     figures = Figures{static_cast<int64_t>(newest_us - counted_us_) * kNsPerUs,
                       RanUntil(newest_us, samples)};
   }
@@ -45,7 +45,7 @@ std::optional<ProcessTimes::Figures> ProcessTimes::NothingNew(bool idle, int64_t
   if (newest_us_ == 0 || !idle) return std::nullopt;
   const int64_t passed_ns = now_ns - std::exchange(counted_at_ns_, now_ns);
   counted_us_ += static_cast<uint64_t>(passed_ns / kNsPerUs);
-  if (passed_ns <= 0 || passed_ns > kMostNs) return std::nullopt;
+  if (passed_ns <= 0 || passed_ns > kMaxNs) return std::nullopt;
   return Figures{passed_ns, {}};
 }
 

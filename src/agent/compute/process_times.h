@@ -33,7 +33,7 @@ class ProcessTimes {
   };
 
   // Figures further apart than this say nothing of the time between.
-  static constexpr int64_t kMostNs = 2 * kNsPerS;
+  static constexpr int64_t kMaxNs = 2 * kNsPerS;
 
   // The samples to ask NVML for: those after this time of its clock.
   uint64_t since_us() const;

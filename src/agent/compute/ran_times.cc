@@ -7,7 +7,7 @@ namespace prorata::agent {
 namespace {
 
 constexpr int64_t kWindowNs = kNsPerS;
-constexpr int64_t kFreshNs = ProcessTimes::kMostNs;
+constexpr int64_t kFreshNs = ProcessTimes::kMaxNs;
 // What members measured of so small a part of the time may be a rounding.
 constexpr int64_t kIdlePart = 50;
 

@@ -24,7 +24,7 @@ Result<double> ParseRatio(std::string_view text) {
   if (ratio < 1) {
     return Bad(text, "is below 1: to promise less than a GPU has, give its shares less --memory");
   }
-  if (ratio > kMostOvercommit) return Bad(text, "is above 100");
+  if (ratio > kMaxOvercommit) return Bad(text, "is above 100");
   return ratio;
 }
 

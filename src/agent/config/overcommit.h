@@ -13,9 +13,9 @@ namespace prorata::agent {
 
 struct Overcommit {
   std::string gpu;   // index or UUID; empty: every GPU
-  double ratio = 1;  // from 1 to kMostOvercommit
+  double ratio = 1;  // from 1 to kMaxOvercommit
 };
-inline constexpr double kMostOvercommit = 100;
+inline constexpr double kMaxOvercommit = 100;
 
 // "bad_overcommit", for a person.
 Result<std::vector<Overcommit>> ParseOvercommit(std::string_view text);

@@ -10,7 +10,7 @@
 namespace prorata::agent {
 namespace {
 
-constexpr size_t kMostShown = 80;
+constexpr size_t kMaxShown = 80;
 constexpr std::string_view kForm =
     "a client's line is ID REQUEST LIMIT GPU_MEM, and users=... or memory_request=... if need be";
 constexpr std::string_view kUsers = "users=";
@@ -18,11 +18,11 @@ constexpr std::string_view kMemoryRequest = "memory_request=";
 
 // A piece of the file for a message: one line, of a bearable length.
 std::string Shown(std::string_view text) {
-  std::string shown(text.substr(0, kMostShown));
+  std::string shown(text.substr(0, kMaxShown));
   for (char& c : shown) {
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
   }
-  return "'" + shown + (text.size() > kMostShown ? "..." : "") + "'";
+  return "'" + shown + (text.size() > kMaxShown ? "..." : "") + "'";
 }
 
 std::vector<std::string_view> Split(std::string_view line) {

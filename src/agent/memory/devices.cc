@@ -21,7 +21,7 @@ uint64_t GuessedOverhead(uint64_t total_bytes) {
 // Members of all shares reserve what one of them made the agent learn: a liar that holds much
 // beside a small charge must not make everybody's contexts fail. Where one really takes more, the
 // rest is found when it is settled.
-constexpr uint64_t kMostGuesses = 4;
+constexpr uint64_t kMaxGuesses = 4;
 
 }  // namespace
 
@@ -115,7 +115,7 @@ uint64_t Devices::ContextOverhead(size_t device) const {
 }
 
 void Devices::LearnContextOverhead(size_t device, uint64_t bytes) {
-  const uint64_t most = kMostGuesses * GuessedOverhead((*this)[device].total_bytes);
+  const uint64_t most = kMaxGuesses * GuessedOverhead((*this)[device].total_bytes);
   learned_[device].push_back(std::min(bytes, most));
   if (learned_[device].size() > kRemembered) learned_[device].pop_front();
 }

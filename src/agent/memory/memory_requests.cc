@@ -18,13 +18,13 @@ constexpr int64_t kSampleEveryNs = 5 * kNsPerMs;
 constexpr int64_t kFreshNs = 100 * kNsPerMs;
 // What other programs take is the median of so many looks, for one alone may count as theirs what a
 // share took and gave back meanwhile; nobody is refused before so many looks since it asked.
-constexpr size_t kLooks = 3;
-constexpr int64_t kMostLookingNs = 250 * kNsPerMs;  // with a driver that does not answer
+constexpr size_t kPolls = 3;
+constexpr int64_t kMaxPollingNs = 250 * kNsPerMs;  // with a driver that does not answer
 constexpr int64_t kForeverNs = int64_t{1} << 62;
 // A member whose use changes all the time could keep a request in recalls; after so many rounds it
 // counts as not served.
-constexpr int kMostRounds = 64;
-constexpr int kMostOfAMember = 64;  // requests that wait
+constexpr int kMaxRounds = 64;
+constexpr int kMaxOfAMember = 64;  // requests that wait
 // The capacity of a device where no share may borrow.
 constexpr uint64_t kPlenty = uint64_t{1} << 60;
 
@@ -192,7 +192,7 @@ bool MemoryRequests::Give(Share& share, uint32_t device, uint64_t sum_bytes) {
 
 GrantResult MemoryRequests::Try(Share& share, Member& member, uint32_t device,
                                 uint64_t needed_bytes, bool gather, uint64_t* sum_bytes) {
-  for (int round = 0; round < kMostRounds; ++round) {
+  for (int round = 0; round < kMaxRounds; ++round) {
     const auto attempt = share.TryGrant(member, device, needed_bytes);
     if (attempt.verdict == policy::Ledger::Verdict::kGranted) return GrantResult::kGranted;
     if (attempt.verdict != policy::Ledger::Verdict::kBeyond) return GrantResult::kShareFull;
@@ -272,7 +272,7 @@ void MemoryRequests::Sampled(size_t device, const std::map<uint64_t, uint64_t>& 
   std::erase_if(others.samples, [&](const Others::Sample& sample) {
     return others.sampled_ns - sample.at_ns > kFreshNs;
   });
-  if (others.samples.size() >= kLooks) others.samples.erase(others.samples.begin());
+  if (others.samples.size() >= kPolls) others.samples.erase(others.samples.begin());
   others.samples.push_back({others.sampled_ns, used_bytes > ours ? used_bytes - ours : 0});
   ++others.looks;
   for (const auto& [id, share] : shares_) Acknowledge(*share);  // what an audit found
@@ -295,8 +295,8 @@ bool MemoryRequests::AnyDeparted(size_t device) const {
 // Whether a request may be in want only of what other programs had before it came.
 bool MemoryRequests::MayBeStale(const Pending& pending, size_t device) const {
   const Others& others = others_[device];
-  return others.bytes > 0 && others.looks < pending.looks_until &&
-         RealClock().NowNs() < pending.dead_until_ns - kDeadNs + kMostLookingNs;
+  return others.bytes > 0 && others.looks < pending.polls_until &&
+         RealClock().NowNs() < pending.dead_until_ns - kDeadNs + kMaxPollingNs;
 }
 
 bool MemoryRequests::Ask(Share& share, Request request) {
@@ -320,12 +320,12 @@ bool MemoryRequests::Ask(Share& share, Request request) {
                          : pending.since_ns + int64_t{asked.wait_ms} * kNsPerMs;
   pending.dead_until_ns = RealClock().NowNs() + kDeadNs;
   const Others& others = others_[share.config().devices[asked.device].device];
-  pending.looks_until = others.looks + kLooks + (others.asked ? 1 : 0);
+  pending.polls_until = others.looks + kPolls + (others.asked ? 1 : 0);
   if (Judge(pending)) return false;
   const auto own = std::ranges::count_if(pending_, [&](const Pending& other) {
     return other.share_id == pending.share_id && other.request.slot == pending.request.slot;
   });
-  if (own >= kMostOfAMember) {
+  if (own >= kMaxOfAMember) {
     Finish(pending, result, "refused");
     return false;
   }

@@ -89,7 +89,7 @@ class MemoryRequests {
     int64_t until_ns = 0;       // B
     int64_t dead_until_ns = 0;  // A, real time
     bool told = false;          // that a wait has begun
-    uint64_t looks_until = 0;   // Others::looks by which it was decided by what is there now
+    uint64_t polls_until = 0;   // Others::looks by which it was decided by what is there now
   };
   struct Others {  // programs outside prorata
     struct Sample {

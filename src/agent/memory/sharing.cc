@@ -28,7 +28,7 @@ bool Sharing::IsComplete(const Share& share) const {
   if (RealClock().NowNs() - started_ns_ > kJoinAgainNs) return true;
   const std::vector<Member*> members = share.Members();
   return std::all_of(members.begin(), members.end(), [](const Member* member) {
-    return member->departed || member->told_what_it_holds;
+    return member->departed || member->reported_references;
   });
 }
 
@@ -51,7 +51,7 @@ void Sharing::Do(Share& share, const SharedBlocks::Actions& actions) {
 void Sharing::OnShared(Share& share, Member& member, const wire::MemoryShared& message) {
   // That somebody else pays is believed of those who were there before this agent: any other has
   // asked to open it.
-  const bool believed = message.pays != 0 || !member.told_what_it_holds;
+  const bool believed = message.pays != 0 || !member.reported_references;
   const bool noted = believed && blocks_.Note(share.id(), member.slot, message.number,
                                               {message.device, message.bytes}, NameOf(message.name),
                                               message.pays != 0);
@@ -86,7 +86,7 @@ void Sharing::OnOpening(Share& share, Member& member, const wire::MemoryOpening&
 
 void Sharing::OnLetGo(Share& share, Member& member, const wire::MemoryLetGo& message) {
   if (message.number == 0) {  // a member that joined again has said all that it holds
-    member.told_what_it_holds = true;
+    member.reported_references = true;
     return Do(share, blocks_.Resume(share.id(), IsComplete(share)));
   }
   Do(share, blocks_.LetGo(share.id(), member.slot, message.number, message.id, IsComplete(share)));

@@ -46,7 +46,7 @@ class Sharing {
   FindShare find_;
   policy::SharedBlocks blocks_;
   const int64_t started_ns_ = RealClock().NowNs();
-  std::set<std::pair<uint64_t, uint32_t>> refused_;  // members that were told in the log
+  std::set<std::pair<uint64_t, uint32_t>> refused_;  // members that were reported in the log
 };
 
 }  // namespace prorata::agent

@@ -97,7 +97,7 @@ Status Node::Adopt() {
   return SaveNow();
 }
 
-// As this agent was told; else, while there are shares that were made so, as the agent before.
+// As this agent was reported; else, while there are shares that were made so, as the agent before.
 Status Node::SetOvercommit(const SavedState& saved) {
   std::map<size_t, double> told;
   for (const agent::Overcommit& over : overcommit_) {
@@ -122,7 +122,7 @@ Status Node::SetOvercommit(const SavedState& saved) {
   return {};
 }
 
-// As this agent was told; else, while there are shares of the device, as the agent before.
+// As this agent was reported; else, while there are shares of the device, as the agent before.
 Status Node::SetElasticCeilings(const SavedState& saved) {
   std::map<size_t, Fraction> told;
   for (const agent::ElasticCeiling& ceiling : elastic_ceilings_) {

@@ -154,8 +154,8 @@ void Node::AuditMembers(size_t device, bool recheck, const std::vector<Audited>&
         recheck ? audit.Recheck(on_device, before, after) : audit.Sample(on_device, before, after));
   }
   // Once is nothing: a context is charged for before it is made.
-  if (!recheck) missing_looks_[device] = missing ? missing_looks_[device] + 1 : 0;
-  if (!missing || missing_looks_[device] >= kMissingLooks) AuditWhole(device, missing, recheck);
+  if (!recheck) missing_polls_[device] = missing ? missing_polls_[device] + 1 : 0;
+  if (!missing || missing_polls_[device] >= kMissingLooks) AuditWhole(device, missing, recheck);
 }
 
 // A process that became another program by exec, and whose memory of before may not be gone yet.

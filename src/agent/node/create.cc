@@ -91,9 +91,9 @@ void Node::AwaitName(const std::optional<std::string>& name, int64_t until_ns,
                      std::function<void()> then) {
   RefreshFigures([this, name, until_ns, then = std::move(then)] {
     Share* named = name ? FindByName(*name) : nullptr;
-    if (named != nullptr && named->keeper_watch != nullptr &&
-        HasEnded(named->keeper_watch->pidfd())) {
-      KeeperEnded(*named);
+    if (named != nullptr && named->owner_watch != nullptr &&
+        HasEnded(named->owner_watch->pidfd())) {
+      OwnerEnded(*named);
       named = FindByName(*name);
     }
     const bool over = named != nullptr && !named->kept() && named->CountLiving() == 0;

@@ -100,7 +100,7 @@ std::vector<api::DeviceStatus> Node::DescribeDevices() {
     status.borrowed_bytes = memory_.Borrowed(number);
     status.links = devices_[number].links;
     status.used_bytes = devices_.LastUsedBytes(number);
-    status.driver_silent_ms = devices_.UnansweredNs() / kNsPerMs;
+    status.driver_unresponsive_ms = devices_.UnansweredNs() / kNsPerMs;
     uint64_t ours = 0;
     for (const auto& [id, share] : shares_) {
       const auto index = share->IndexOf(number);

@@ -36,7 +36,8 @@ void Log(const api::Event& event) {
   spdlog::warn("{}{}", event.share.empty() ? "" : "share '" + event.share + "': ", Words(event));
 }
 
-// How long `prorata gpus` or a new share waits for NVML's figures; then those of before are told.
+// How long `prorata gpus` or a new share waits for NVML's figures; then those of before are
+// reported.
 constexpr auto kFiguresWithin = std::chrono::milliseconds(200);
 constexpr auto kSaveWithin = std::chrono::milliseconds(50);
 
@@ -74,7 +75,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       time_audit_(loop),
       times_(devices_.count()),
       baselines_(devices_.count()),
-      missing_looks_(devices_.count()),
+      missing_polls_(devices_.count()),
       auditing_(devices_.count()),
       reaping_(devices_.count()),
       rechecks_(devices_.count()),
@@ -99,7 +100,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
 }
 
 Node::~Node() {
-  // A failure was logged where it happened, and nobody is left to be told.
+  // A failure was logged where it happened, and nobody is left to be reported.
   if (!shares_.empty() || save_armed_ || !line_.empty()) Save({});
   for (const auto& [id, share] : shares_) heartbeat_.Remove(share->limits());
 }
@@ -126,28 +127,28 @@ Status Node::Begin(Share& share) {
       [this, id = share.id()](UniqueFd fd) { on_connection(id, std::move(fd)); });
   heartbeat_.Add(share.limits());
   leases_.Add(share);
-  WatchKeeper(share);
+  WatchOwner(share);
   return {};
 }
 
-void Node::WatchKeeper(Share& share) {
-  const ProcessId* keeper = share.config().life.process();
-  if (keeper == nullptr) return;
-  auto pidfd = WatchProcess(*keeper);
+void Node::WatchOwner(Share& share) {
+  const ProcessId* owner = share.config().life.process();
+  if (owner == nullptr) return;
+  auto pidfd = WatchProcess(*owner);
   if (!pidfd) {
     // It ended already. As if it ended in a moment: nobody should find the share gone at once.
     share.LetGo();
     boost::asio::post(loop_, [this, id = share.id()] { TakeAwayIfDone(id); });
     return;
   }
-  share.keeper_watch =
+  share.owner_watch =
       std::make_unique<ProcessWatch>(loop_, std::move(*pidfd), [this, id = share.id()] {
         Share* ended = Find(id);
-        if (ended != nullptr) KeeperEnded(*ended);
+        if (ended != nullptr) OwnerEnded(*ended);
       });
 }
 
-void Node::KeeperEnded(Share& share) {
+void Node::OwnerEnded(Share& share) {
   share.LetGo();
   SweepDead(share);
   TakeAwayIfDone(share.id());
@@ -326,12 +327,12 @@ void Node::WatchMember(Share& share, Member& member) {
 
 void Node::DepartMember(Share& share, Member& member) {
   spdlog::debug("share '{}': member {} departed", share.config().name, member.process.pid);
-  TellCounters(events_, share, member);
-  TellWhatEnded(events_, share, member);
+  ReportCounters(events_, share, member);
+  ReportWhatEnded(events_, share, member);
   events_.Add(EventOf(api::EventKind::kMemberGone, share, &member));
   share.Depart(member, RealClock().NowNs());
   sharing_.Departed(share, member);
-  leases_.TouchAll(share);
+  leases_.RescheduleAll(share);
   EndIfOver(share);
   ReapSoon();
 }
@@ -421,9 +422,9 @@ void Node::SaveSoon() {
 }
 
 void Node::WatchDriver() {
-  const int64_t silent_ns = devices_.UnansweredNs();
-  if ((silent_ns > 0) == driver_slow_) return;
-  driver_slow_ = silent_ns > 0;
+  const int64_t heartbeat_lost_ns = devices_.UnansweredNs();
+  if ((heartbeat_lost_ns > 0) == driver_slow_) return;
+  driver_slow_ = heartbeat_lost_ns > 0;
   events_.Add(
       {.kind = driver_slow_ ? api::EventKind::kDriverSlow : api::EventKind::kDriverSlowOver});
 }
@@ -434,7 +435,7 @@ void Node::Tick() {
   memory_.Sample();
   for (const auto& [id, share] : shares_) {
     for (uint32_t i = 0; i < share->device_count(); ++i) share->RecallOverLimit(i);
-    for (Member* member : share->Members()) TellCounters(events_, *share, *member);
+    for (Member* member : share->Members()) ReportCounters(events_, *share, *member);
     if (last_tick_ns_ >= 0) share->PublishUtilization(now_ns - last_tick_ns_);
     sharing_.Tick(*share);
   }

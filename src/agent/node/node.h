@@ -183,8 +183,8 @@ class Node {
   std::vector<Share*> FileShares(size_t device) const;
   void EndFileShare(Share& share);
   class FileChange;
-  void WatchKeeper(Share& share);
-  void KeeperEnded(Share& share);  // the share may be gone after it
+  void WatchOwner(Share& share);
+  void OwnerEnded(Share& share);  // the share may be gone after it
   void WatchMember(Share& share, Member& member);
   static void EndIfOver(Share& share);
   void TakeAwayIfDone(uint64_t id);
@@ -258,7 +258,7 @@ class Node {
   Outside outside_;
   Heartbeat heartbeat_;
   Leases leases_;
-  const std::vector<agent::Overcommit> overcommit_;  // as this agent was told
+  const std::vector<agent::Overcommit> overcommit_;  // as this agent was reported
   const std::vector<agent::ElasticCeiling> elastic_ceilings_;
   // How much of each device may be promised to shares that do not say their memory request.
   std::vector<double> ratios_;
@@ -281,7 +281,7 @@ class Node {
   };
   std::vector<TimeReading> times_;                 // by device
   std::vector<policy::DeviceBaseline> baselines_;  // by device
-  std::vector<uint32_t> missing_looks_;            // in a row without some member's figure
+  std::vector<uint32_t> missing_polls_;            // in a row without some member's figure
   std::vector<bool> auditing_;                     // by device: NVML has been asked
   std::vector<bool> reaping_;                      // likewise
   struct Recheck {

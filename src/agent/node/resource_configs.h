@@ -1,8 +1,8 @@
 #pragma once
 
-// The resource-config.txt files that the agent was told of: read when it starts and whenever they
-// change. A file that is bad, or asks for what cannot be had, leaves all as it was and is reported;
-// what cannot be had is tried again each second, for room may come.
+// The resource-config.txt files that the agent was notified of: read when it starts and whenever
+// they change. A file that is bad, or asks for what cannot be had, leaves all as it was and is
+// reported; what cannot be had is tried again each second, for room may come.
 
 #include <boost/asio/io_context.hpp>
 #include <memory>

@@ -4,7 +4,7 @@
 //
 // What the audit found of a member stays charged as that, and only what is beyond it is the answer.
 // (Were it charged by the member's own word from now on, a member that never charges it would make
-// the audit begin anew with each message, and hold any memory unseen.)
+// the audit begin anew with each message, and hold any memory implicit.)
 
 #include <spdlog/spdlog.h>
 
@@ -159,7 +159,7 @@ void Node::SettledContext(Settling& s, Share& share, Member& member, uint64_t on
       memory_.Grant(share, member, index, overhead) != wire::GrantResult::kGranted) {
     const uint64_t covered = share.ledger(index).grant_bytes(member.slot);
     // Once: a member may ask as often as it likes.
-    if (!std::exchange(member.told_uncovered_context, true)) {
+    if (!std::exchange(member.reported_uncovered_context, true)) {
       spdlog::warn(
           "share '{}': a context of process {} took {}, of which the share can cover only {}",
           share.config().name, member.process.pid, FormatBytes(overhead), FormatBytes(covered));

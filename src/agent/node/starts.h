@@ -4,7 +4,7 @@
 //
 //   kNaming   a share of its name that is over already is awaited (Node::AwaitName)
 //   kInLine   in line, in the order of `since_ms`; policy::StartLine says whose turn it is. Without
-//             `wait` it is refused where its turn has not come at once.
+//             `wait` it is refused where its slice has not come at once.
 //   kMaking   the share is there, and is written down
 //
 // Whoever asked may be gone at any moment (Node::GiveUp): then it is taken out, or what was made of

@@ -157,7 +157,7 @@ Result<SavedState> DecodeState(const std::string& text) {
     SavedState state;
     state.overcommit = object.value("overcommit", state.overcommit);
     for (auto& [uuid, ratio] : state.overcommit) {
-      if (!(ratio >= 1 && ratio <= agent::kMostOvercommit)) {
+      if (!(ratio >= 1 && ratio <= agent::kMaxOvercommit)) {
         return Fail("state_damaged", "an overcommit that is none");
       }
     }

@@ -15,8 +15,8 @@ namespace {
 
 using boost::asio::posix::stream_descriptor;
 
-constexpr size_t kMostDescriptors = 4;  // waiting to be taken; a join needs one
-constexpr int kReceivesAtOnce = 16;     // then the others have a turn
+constexpr size_t kMaxDescriptors = 4;  // waiting to be taken; a join needs one
+constexpr int kReceivesAtOnce = 16;    // then the others have a slice
 
 // Moves the descriptors of a message to `fds`; false if there were more than anybody needs.
 bool TakeDescriptors(msghdr& message, std::vector<UniqueFd>& fds) {
@@ -29,7 +29,7 @@ bool TakeDescriptors(msghdr& message, std::vector<UniqueFd>& fds) {
       fds.emplace_back(fd);
     }
   }
-  return fds.size() <= kMostDescriptors && (message.msg_flags & MSG_CTRUNC) == 0;
+  return fds.size() <= kMaxDescriptors && (message.msg_flags & MSG_CTRUNC) == 0;
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ void Connection::WaitToRead() {
 
 bool Connection::Receive() {
   iovec part{reader_.Space(), reader_.SpaceBytes()};
-  alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))];
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;

@@ -27,10 +27,10 @@ std::string FolderOf(const fs::path& path) {
 }  // namespace
 
 FileWatch::FileWatch(boost::asio::io_context& loop, std::string path,
-                     std::function<void()> on_change, std::function<void()> on_look)
+                     std::function<void()> on_change, std::function<void()> on_poll)
     : path_(std::move(path)),
       on_change_(std::move(on_change)),
-      on_look_(std::move(on_look)),
+      on_poll_(std::move(on_poll)),
       inotify_(loop),
       timer_(loop) {}
 
@@ -79,7 +79,7 @@ void FileWatch::Start() {
     spdlog::warn("changes of '{}' are seen within seconds only: no inotify ({})", path_,
                  std::strerror(errno));
   }
-  LookLater();
+  PollLater();
 }
 
 // Again and again, for a folder may be another one by now; a watch that is there stays as it is.
@@ -134,14 +134,14 @@ bool FileWatch::Concerns(int watch, uint32_t mask, const std::string& name) cons
   const bool own = found != watches_.end() && found->second == name;
   if (own && (mask & (IN_CLOSE_WRITE | IN_MOVED_TO)) != 0) return true;
   if ((mask & (IN_CREATE | IN_MOVED_TO)) == 0) return false;
-  // One that was made a moment ago is being written; its end will be told.
+  // One that was made a moment ago is being written; its end will be reported.
   std::error_code none;
   if (own && !fs::is_symlink(path_, none)) return false;
   const Identity now = Look();
   return now.there && !now.SameFile(read_);
 }
 
-void FileWatch::LookLater() {
+void FileWatch::PollLater() {
   timer_.expires_after(kLookEach);
   timer_.async_wait([this, alive = alive_](const boost::system::error_code& stopped) {
     if (stopped || !*alive) return;
@@ -150,10 +150,10 @@ void FileWatch::LookLater() {
     if (now == seen_ && now != read_) {
       on_change_();
     } else {
-      on_look_();
+      on_poll_();
     }
     seen_ = now;
-    LookLater();
+    PollLater();
   });
 }
 

@@ -31,7 +31,7 @@ class FileWatch {
  public:
   // `on_change` is called from the loop, not before Start, and may Read.
   FileWatch(boost::asio::io_context& loop, std::string path, std::function<void()> on_change,
-            std::function<void()> on_look);
+            std::function<void()> on_poll);
   ~FileWatch();
   FileWatch(const FileWatch&) = delete;
   FileWatch& operator=(const FileWatch&) = delete;
@@ -61,11 +61,11 @@ class FileWatch {
   void WaitForEvents();
   void ReadEvents();
   bool Concerns(int watch, uint32_t mask, const std::string& name) const;
-  void LookLater();
+  void PollLater();
 
   const std::string path_;
   std::function<void()> on_change_;
-  std::function<void()> on_look_;
+  std::function<void()> on_poll_;
   boost::asio::posix::stream_descriptor inotify_;
   boost::asio::steady_timer timer_;
   std::map<int, std::string> watches_;  // of a folder: the file's name in it

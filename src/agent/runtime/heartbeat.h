@@ -24,7 +24,7 @@ class Heartbeat {
   void LoopPasses();
   // How often it was lost for so long that members may have noticed: the loop was stuck, or this
   // process was stopped. One more before anything else is done after that, the first beat included.
-  uint64_t silences() const;
+  uint64_t outages() const;
 
  private:
   void Beat();
@@ -32,7 +32,7 @@ class Heartbeat {
   const int64_t period_ns_;      // real
   const int64_t lost_after_ns_;  // real
   std::vector<shm::LimitsFile*> files_;
-  mutable uint64_t silences_ = 0;
+  mutable uint64_t outages_ = 0;
   mutable int64_t last_ns_;  // of the last beat; or when its absence was counted
   Deadline next_;
 };

@@ -49,7 +49,7 @@ void RaiseDescriptorLimit() {
   ::_exit(status);
 }
 
-void SayReady(int fd, const std::string& line) {
+void PrintReady(int fd, const std::string& line) {
   if (fd < 0) return;
   const std::string text = line + "\n";
   [[maybe_unused]] const ssize_t written = ::write(fd, text.data(), text.size());
@@ -138,7 +138,7 @@ Result<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options, driver:
   auto device_locks = DeviceLocks::Take(parts->loop, nvml);
   if (!device_locks) return std::unexpected(device_locks.error());
   parts->device_locks = std::move(*device_locks);
-  // Before anything is taken over: an agent that cannot do what it was told changes nothing.
+  // Before anything is taken over: an agent that cannot do what it was reported changes nothing.
   if (options.metrics) {
     if (auto ok = parts->metrics.Start(*options.metrics); !ok) return std::unexpected(ok.error());
     spdlog::info("metrics are at {}", parts->metrics.url());
@@ -179,7 +179,7 @@ int RunAgent(const AgentOptions& options) {
 
   auto failed = [&options](const Error& error) {
     spdlog::error("{}", error.message);
-    SayReady(options.ready_fd, error.message);
+    PrintReady(options.ready_fd, error.message);
     return 1;
   };
   auto nvml = OpenNvmlInTime();
@@ -198,7 +198,7 @@ int RunAgent(const AgentOptions& options) {
     spdlog::warn("time is slowed down {} times: for tests on a simulated GPU only",
                  options.dilation);
   }
-  SayReady(options.ready_fd, "ready");
+  PrintReady(options.ready_fd, "ready");
   (*agent)->Run();
   // Whatever still hangs from here on, the agent ends.
   ::signal(SIGALRM, SIG_DFL);

@@ -14,14 +14,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostSessions = 1024;       // but for root and the agent's own user
-constexpr size_t kMostOfUser = 128;          // QuietConnections::kMostOfUser, and who is answered
-constexpr size_t kMostFollowersOfUser = 32;  // the rest of those are for others than followers
+constexpr size_t kMaxSessions = 1024;       // but for root and the agent's own user
+constexpr size_t kMaxOfUser = 128;          // QuietConnections::kMaxOfUser, and who is answered
+constexpr size_t kMaxFollowersOfUser = 32;  // the rest of those are for others than followers
 constexpr auto kFirstRequestWithin = std::chrono::seconds(5);
-constexpr size_t kMostWaitingRequests = 16;  // of one connection
-constexpr size_t kMostUnsent = 8 << 20;
+constexpr size_t kMaxWaitingRequests = 16;  // of one connection
+constexpr size_t kMaxUnsent = 8 << 20;
 // A follower with more than this unsent gets no more events before it has read.
-constexpr size_t kMostUnsentEvents = 64 << 10;
+constexpr size_t kMaxUnsentEvents = 64 << 10;
 constexpr auto kEventsAgainAfter = std::chrono::milliseconds(50);
 
 }  // namespace
@@ -58,7 +58,7 @@ void ControlServer::Accept(UniqueFd socket) {
   const uint64_t id = next_id_++;
   Session& session = sessions_[id];
   session.connection = std::make_shared<Connection>(loop_, std::move(socket),
-                                                    wire::kMaxControlBodyBytes, kMostUnsent);
+                                                    wire::kMaxControlBodyBytes, kMaxUnsent);
   const auto connection = session.connection;
   connection->Start({.on_frame = [this, id](const wire::FrameHeader& header, const uint8_t* body,
                                             auto&) { OnFrame(id, header, body); },
@@ -104,13 +104,13 @@ Status ControlServer::MayStay(const Session& session) const {
   size_t own = 0;
   for (const auto& [id, other] : sessions_) own += other.peer.uid == user && &other != &session;
   // The quiet ones among them make room for this one.
-  if (own >= kMostOfUser) {
+  if (own >= kMaxOfUser) {
     return Fail("too_many_connections", "user " + std::to_string(user) + " has " +
                                             std::to_string(own) +
                                             " connections to the agent, the most that one user "
                                             "may have; close some and try again");
   }
-  if (sessions_.size() > kMostSessions && user != 0 && user != ::geteuid()) {
+  if (sessions_.size() > kMaxSessions && user != 0 && user != ::geteuid()) {
     return Fail("too_many_connections", "the agent has " + std::to_string(sessions_.size()) +
                                             " connections, the most that it takes; try again");
   }
@@ -122,7 +122,7 @@ Status ControlServer::MayFollow(const Session& session) const {
   for (const auto& [id, other] : sessions_) {
     own += other.follows && other.peer.uid == session.peer.uid;
   }
-  if (own < kMostFollowersOfUser) return {};
+  if (own < kMaxFollowersOfUser) return {};
   return Fail("too_many_connections",
               "user " + std::to_string(session.peer.uid) + " follows events on " +
                   std::to_string(own) +
@@ -139,7 +139,7 @@ void ControlServer::OnFrame(uint64_t session_id, const wire::FrameHeader& header
   }
   const std::string_view text(reinterpret_cast<const char*>(body), header.body_bytes);
   if (!session.answering) return Take(session_id, text);
-  if (session.requests.size() >= kMostWaitingRequests) {
+  if (session.requests.size() >= kMaxWaitingRequests) {
     return Refuse(session, "malformed",
                   "malformed request: too many before the first was answered");
   }
@@ -234,7 +234,7 @@ bool ControlServer::Knows(const std::string& share) {
                              [&](const auto& waiting) { return waiting.name == share; });
 }
 
-json ControlServer::AnswerEvents(Session& session, const api::EventsRequest& request) {
+json ControlServer::ReplyEvents(Session& session, const api::EventsRequest& request) {
   const Events& events = node_.events();
   if (!request.share.empty() && !Knows(request.share)) {
     return api::ToJson(Error{"no_share", "there is no share named '" + request.share +
@@ -242,7 +242,7 @@ json ControlServer::AnswerEvents(Session& session, const api::EventsRequest& req
                                              "them"});
   }
   const uint64_t last = events.last_sequence();
-  auto batch = events.After(request.since.value_or(last), api::kMostEventsInReply, request.share);
+  auto batch = events.After(request.since.value_or(last), api::kMaxEventsInReply, request.share);
   if (request.follow) {
     session.follows = true;
     session.after = batch.next;
@@ -272,8 +272,8 @@ bool ControlServer::SendEvents(Session& session) {
   if (!session.follows || session.connection->closed()) return true;
   const Events& events = node_.events();
   while (session.after < events.last_sequence()) {
-    if (session.connection->unsent_bytes() > kMostUnsentEvents) return false;
-    auto batch = events.After(session.after, api::kMostEventsInReply, session.share);
+    if (session.connection->unsent_bytes() > kMaxUnsentEvents) return false;
+    auto batch = events.After(session.after, api::kMaxEventsInReply, session.share);
     session.after = batch.next;
     if (batch.events.empty() && batch.lost == 0) continue;
     Send(session, api::ToJson(api::EventsReply{Seen(session, std::move(batch.events)), batch.lost,
@@ -289,7 +289,7 @@ json ControlServer::SeenStatus(const Peer& peer, api::ShareStatus status) const 
   return api::ToJson(status);
 }
 
-json ControlServer::AnswerInspect(const Peer& peer, const std::string& name) {
+json ControlServer::ReplyInspect(const Peer& peer, const std::string& name) {
   Share* share = node_.FindByName(name);
   if (share == nullptr) {
     return api::ToJson(
@@ -358,14 +358,14 @@ void ControlServer::Answer(Session& session, std::string_view text, const Reply&
       return reply({{"share", api::ToJson(node_.Describe(*share))}});
     }
     case api::ControlOp::kInspectShare:
-      return reply(AnswerInspect(peer, request->name));
+      return reply(ReplyInspect(peer, request->name));
     case api::ControlOp::kEvents:
       if (auto ok = request->events.follow ? MayFollow(session) : Status{}; !ok) {
         return reply(api::ToJson(ok.error()));
       }
-      return reply(AnswerEvents(session, request->events));
+      return reply(ReplyEvents(session, request->events));
     case api::ControlOp::kTrace: {
-      const auto trace = AnswerTrace(node_, request->trace, [this, &peer](const Share* share) {
+      const auto trace = ReplyTrace(node_, request->trace, [this, &peer](const Share* share) {
         return SeesAll(peer) || (share != nullptr && share->Admits(peer.uid));
       });
       if (!trace) return reply(api::ToJson(trace.error()));

@@ -2,12 +2,12 @@
 
 // The control socket: making, listing and removing shares, as api/control.h says.
 //
-// Who may do what. Anybody who can connect may ask what there is, and is told of the commands of
-// programs only on shares that it may use. Making shares and ending the agent are for the user the
-// agent runs as, and for root; changing and removing a share are for its owner, too. A user whose
-// machine has an agent of root uses the shares that it was allowed on, by name where a file asks
-// for them. The socket of a user's own agent is 0600 in a folder of 0700, root's is 0666. Peers are
-// as the kernel names them.
+// Who may do what. Anybody who can connect may ask what there is, and is notified of the commands
+// of programs only on shares that it may use. Making shares and ending the agent are for the user
+// the agent runs as, and for root; changing and removing a share are for its owner, too. A user
+// whose machine has an agent of root uses the shares that it was allowed on, by name where a file
+// asks for them. The socket of a user's own agent is 0600 in a folder of 0700, root's is 0666.
+// Peers are as the kernel names them.
 //
 // Who keeps whom away. Nobody does by connections that say nothing: the first request is awaited
 // for five seconds, and of each user's idle connections the oldest go (quiet_connections.h). One
@@ -73,9 +73,9 @@ class ControlServer {
   void Create(Session& session, const api::ControlRequest& request, Reply reply);
   // A share as this peer may see it: without commands of others' programs.
   nlohmann::json SeenStatus(const Peer& peer, api::ShareStatus status) const;
-  nlohmann::json AnswerInspect(const Peer& peer, const std::string& name);
+  nlohmann::json ReplyInspect(const Peer& peer, const std::string& name);
   bool Knows(const std::string& share);
-  nlohmann::json AnswerEvents(Session& session, const api::EventsRequest& request);
+  nlohmann::json ReplyEvents(Session& session, const api::EventsRequest& request);
   // Sends followers what they have not got; those that read slowly wait for the next time.
   void SendEventsSoon();
   bool SendEvents(Session& session);  // false: there is more

@@ -14,12 +14,12 @@ using wire::RefusedReason;
 
 namespace {
 
-constexpr size_t kMostUnsent = 64 << 10;
+constexpr size_t kMaxUnsent = 64 << 10;
 // Per share: more than its members, all that may be quiet, and some that speak just now.
-constexpr uint32_t kMostConnections = kMaxMembers + QuietConnections::kMost + 64;
+constexpr uint32_t kMaxConnections = kMaxMembers + QuietConnections::kMost + 64;
 constexpr auto kJoinWithin = std::chrono::seconds(5);
 constexpr int64_t kRefusedWindowNs = 10 * kNsPerS;
-constexpr uint32_t kMostShownAtOnce = 64;  // what a socket's buffer takes of small messages
+constexpr uint32_t kMaxShownAtOnce = 64;  // what a socket's buffer takes of small messages
 
 }  // namespace
 
@@ -59,8 +59,8 @@ void MemberServer::Accept(uint64_t share_id, UniqueFd socket) {
   auto peer = IdentifyPeer(socket.get());
   auto session = std::make_shared<Session>(loop_, next_id_++, share_id);
   Session& s = *session;
-  s.connection = std::make_shared<Connection>(loop_, std::move(socket), wire::kMaxMemberBodyBytes,
-                                              kMostUnsent);
+  s.connection =
+      std::make_shared<Connection>(loop_, std::move(socket), wire::kMaxMemberBodyBytes, kMaxUnsent);
   const uint64_t id = s.id;
   sessions_[id] = session;
   const uint32_t connections = ++by_share_[share_id];
@@ -85,7 +85,7 @@ void MemberServer::Accept(uint64_t share_id, UniqueFd socket) {
   if (!node_.MayUse(*share, *peer)) {
     return Refuse(s, RefusedReason::kOtherUser, share->config().owner_uid);
   }
-  if (connections > kMostConnections) return Refuse(s, RefusedReason::kTooManyMembers);
+  if (connections > kMaxConnections) return Refuse(s, RefusedReason::kTooManyMembers);
   quiet_.Add(id, peer->uid, s.connection);
   s.join_timer.expires_after(kJoinWithin);
   s.join_timer.async_wait([this, find](const boost::system::error_code& stopped) {
@@ -139,7 +139,7 @@ void MemberServer::OnFrame(Session& session, const wire::FrameHeader& header, co
   } else if (const auto* made = std::get_if<wire::ContextMade>(&*message)) {
     OnContextMade(session, *made);
   } else if (const auto* wanted = std::get_if<LeaseWanted>(&*message)) {
-    leases.Touch(share->config().devices[wanted->device].device);
+    leases.Reschedule(share->config().devices[wanted->device].device);
   } else if (const auto* idle = std::get_if<LeaseIdle>(&*message)) {
     leases.Idle(*share, *member, idle->device, idle->sequence);
   } else if (const auto* drained = std::get_if<LeaseDrained>(&*message)) {
@@ -192,7 +192,7 @@ void MemberServer::OnJoin(Session& session, const wire::Join& join, std::vector<
   session.join_timer.cancel();
   session.connection->SendMessage(
       MessageType::kWelcome, wire::Welcome{member->slot, 0, share.limits()->header.epoch.load()});
-  node_.leases().TouchAll(share);
+  node_.leases().RescheduleAll(share);
   node_.sharing().Joined(share, *member);
 }
 
@@ -205,7 +205,7 @@ void MemberServer::OnUsageWanted(Session& session, const wire::UsageWanted& want
   }
   const shm::LimitsFile& limits = *share.limits();
   uint32_t slot = std::min(wanted.first_slot, kMaxMembers);
-  for (uint32_t shown = 0; slot < kMaxMembers && shown < kMostShownAtOnce; ++slot) {
+  for (uint32_t shown = 0; slot < kMaxMembers && shown < kMaxShownAtOnce; ++slot) {
     const Member* member = share.FindMember(slot);
     const uint64_t serial = limits.members[slot].usage_serial.load();
     if (member == nullptr || serial == 0 || member->usage->reader() < 0) continue;

@@ -8,7 +8,7 @@ void QuietConnections::Add(uint64_t id, uid_t user, const std::shared_ptr<Connec
   Remove(id);
   // Makes room first, so that the newcomer is never the one to go.
   std::optional<uid_t> crowd;
-  if (const auto own = of_user_.find(user); own != of_user_.end() && own->second >= kMostOfUser) {
+  if (const auto own = of_user_.find(user); own != of_user_.end() && own->second >= kMaxOfUser) {
     crowd = user;
   } else if (by_age_.size() >= kMost) {
     const auto most = std::max_element(

@@ -23,7 +23,7 @@ namespace prorata::agent {
 
 class QuietConnections {
  public:
-  static constexpr size_t kMostOfUser = 64;
+  static constexpr size_t kMaxOfUser = 64;
   static constexpr size_t kMost = 256;
 
   // It is quiet from now on. May close others, by which their owners call Remove.

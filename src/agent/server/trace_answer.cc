@@ -4,8 +4,8 @@
 
 namespace prorata::agent {
 
-Result<api::TraceReply> AnswerTrace(Node& node, const api::TraceRequest& request,
-                                    const std::function<bool(const Share*)>& may_use) {
+Result<api::TraceReply> ReplyTrace(Node& node, const api::TraceRequest& request,
+                                   const std::function<bool(const Share*)>& may_use) {
   const auto device = node.devices().Named(request.gpu, "trace");
   if (!device) return std::unexpected(device.error());
   const TraceRing& ring = node.leases().trace(*device);

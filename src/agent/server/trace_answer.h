@@ -10,7 +10,7 @@ namespace prorata::agent {
 // What the agent says to `prorata debug trace` about one device. Everybody may see what `prorata
 // ps` shows; the lag only of shares for which `may_use` is true (asked with null for one that has
 // ended). "unknown_gpu".
-Result<api::TraceReply> AnswerTrace(Node& node, const api::TraceRequest& request,
-                                    const std::function<bool(const Share*)>& may_use);
+Result<api::TraceReply> ReplyTrace(Node& node, const api::TraceRequest& request,
+                                   const std::function<bool(const Share*)>& may_use);
 
 }  // namespace prorata::agent

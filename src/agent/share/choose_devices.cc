@@ -105,7 +105,7 @@ Result<std::vector<size_t>> ChooseDevices(
   }
   auto chosen = policy::ChooseLinked(places, RanksOf(devices), count);
   if (chosen) return *chosen;
-  // Too few: the first one's reason is told.
+  // Too few: the first one's reason is reported.
   if (count == 1) return std::unexpected(refusals.front());
   return Fail(refusals.front().code,
               "the share asks for " + Count(count) + ", but only " +

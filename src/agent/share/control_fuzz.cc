@@ -93,7 +93,7 @@ void CheckRequest(const ControlRequest& request) {
   }
 }
 
-// What is told again is read again, the same.
+// What is reported again is read again, the same.
 template <typename Decode>
 void CheckReply(const nlohmann::json& json, Decode decode) {
   if (const auto status = decode(json)) {

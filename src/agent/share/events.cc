@@ -7,8 +7,8 @@ namespace {
 
 using api::Event;
 
-constexpr size_t kMostText = 128;
-constexpr size_t kMostDetail = 512;  // a file's path, its line, and what is wrong there
+constexpr size_t kMaxText = 128;
+constexpr size_t kMaxDetail = 512;  // a file's path, its line, and what is wrong there
 
 std::string KeyOf(const Event& event) {
   return api::NameOf(event.kind) + '\n' + event.share + '\n' + event.uuid + '\n' +
@@ -22,9 +22,9 @@ uint64_t SumOf(uint64_t a, uint64_t b) { return a + b < a ? ~uint64_t{0} : a + b
 void Events::Add(Event event) {
   for (std::string* text :
        {&event.share, &event.uuid, &event.command, &event.why, &event.outcome}) {
-    if (text->size() > kMostText) text->resize(kMostText);
+    if (text->size() > kMaxText) text->resize(kMaxText);
   }
-  if (event.detail.size() > kMostDetail) event.detail.resize(kMostDetail);
+  if (event.detail.size() > kMaxDetail) event.detail.resize(kMaxDetail);
   uint64_t& happened = counts_[static_cast<size_t>(event.kind)];
   happened = SumOf(happened, event.count);
   event.sequence = ++last_sequence_;
@@ -44,7 +44,7 @@ void Events::AddCounted(Event event, int64_t window_ns) {
     held.event = std::move(event);
     return;
   }
-  if (held_back_.size() >= kMostHeldBack) {
+  if (held_back_.size() >= kMaxHeldBack) {
     // Bounded, whoever makes so many different ones: the oldest's window ends early.
     const auto oldest = std::min_element(
         held_back_.begin(), held_back_.end(),

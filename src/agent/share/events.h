@@ -3,7 +3,7 @@
 // The last events of this agent (api/event.h), for whoever asks or follows: a ring of bounded
 // length, so that neither a program that probes for memory nor a follower that does not read can
 // make the agent grow or wait. A follower keeps its place by sequence; what the ring has lost
-// before it came is told as a number.
+// before it came is reported as a number.
 //
 // Time comes from a clock that is given; no I/O. Not thread-safe: the agent is one thread.
 
@@ -24,7 +24,7 @@ class Events {
  public:
   static constexpr size_t kKept = 1000;
   static constexpr int64_t kWindowNs = kNsPerS;
-  static constexpr size_t kMostHeldBack = 1024;
+  static constexpr size_t kMaxHeldBack = 1024;
 
   // `unix_ms`: the time of day, for people. `clock` must stay.
   Events(const Clock& clock, std::function<int64_t()> unix_ms)

@@ -133,7 +133,7 @@ Member* Share::Restore(uint32_t slot, const ProcessId& process) {
   members_[slot] = std::make_unique<Member>();
   members_[slot]->slot = slot;
   members_[slot]->process = process;
-  members_[slot]->told_what_it_holds = false;
+  members_[slot]->reported_references = false;
   ++member_count_;
   Member& member = *members_[slot];
   for (uint32_t device = 0; device < device_count(); ++device) {
@@ -186,7 +186,7 @@ void Share::SetUsage(Member& member, UsageMapping usage) {
   // The old mapping goes when nobody looks at it any more.
   const std::optional<UsageMapping> old = std::exchange(member.usage, std::move(usage));
   for (uint32_t device = 0; device < device_count(); ++device) {
-    if (!old) {  // what it counted before was told by the agent before us
+    if (!old) {  // what it counted before was reported by the agent before us
       member.devices[device].refusals = member.usage->device(device).refusals;
       member.devices[device].ungoverned_functions =
           member.usage->device(device).ungoverned_functions;

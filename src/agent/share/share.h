@@ -83,10 +83,10 @@ struct Member {
   std::optional<UsageMapping> usage;  // absent: has not joined again since the agent started
   std::shared_ptr<Connection> connection;
   std::unique_ptr<ProcessWatch> watch;
-  uint32_t settling = 0;                // requests of Node::SettleContext that are under way
-  bool told_uncovered_context = false;  // in the log
+  uint32_t settling = 0;                    // requests of Node::SettleContext that are under way
+  bool reported_uncovered_context = false;  // in the log
   // False for one of an agent before us until it has said again what shared memory it holds.
-  bool told_what_it_holds = true;
+  bool reported_references = true;
 
   struct OnDevice {
     bool released = false;    // departed, and its memory is gone
@@ -98,7 +98,7 @@ struct Member {
     uint64_t refusals = 0;
     uint64_t ungoverned_functions = 0;
     uint64_t persistent_ns = 0;
-    // Why the agent refused it memory last, until that was told; "": it has not.
+    // Why the agent refused it memory last, until that was reported; "": it has not.
     std::string refused_why;
     uint64_t shown_ns = 0;  // so much of its device time has been shown as utilization
     BusyParts parts;
@@ -133,7 +133,7 @@ class Share {
 
   // What members do when a device is full, from their next call on.
   void SetOnFull(api::OnFull on_full);
-  // Who gives it its turns is told apart (Leases::SetGang).
+  // Who gives it its turns is distinguished (Leases::SetGang).
   void SetGang(api::Gang gang) { config_.gang = gang; }
 
   // --- members (null: there is none) ---
@@ -190,7 +190,7 @@ class Share {
   uint64_t OverheadBytes(uint32_t device) const;
   uint64_t DepartedBytes(uint32_t device) const;  // grants that wait for the device
 
-  // --- what the share shows of itself (share_story.cc) ---
+  // --- what the share shows of itself (share view.cc) ---
   // Each tenth of a second, with the time since the last: the parts of the devices' time.
   void PublishUtilization(int64_t elapsed_ns);
 
@@ -226,8 +226,8 @@ class Share {
   // What kept it (ShareLife) is gone: it ends with its last member.
   void LetGo() { kept_ = false; }
   bool kept() const { return kept_; }
-  void KeepAgain(ShareLife life);              // its line is in its file again, or in another file
-  std::unique_ptr<ProcessWatch> keeper_watch;  // of the process that keeps it
+  void KeepAgain(ShareLife life);             // its line is in its file again, or in another file
+  std::unique_ptr<ProcessWatch> owner_watch;  // of the process that keeps it
   std::unique_ptr<Acceptor> acceptor;
   std::optional<Container> container;  // whose it is, until no process is in it
 

@@ -7,7 +7,7 @@ namespace prorata::agent {
 namespace {
 
 // The most that a member's memory is believed: a hundred years.
-constexpr uint64_t kMostRunningNs = uint64_t{100} * 31'536'000 * kNsPerS;
+constexpr uint64_t kMaxRunningNs = uint64_t{100} * 31'536'000 * kNsPerS;
 
 using api::Event;
 using api::EventKind;
@@ -58,17 +58,17 @@ uint64_t Grown(uint64_t counter, uint64_t* told) {
 }
 
 // `running_ns`: of the kernel that its usage memory tells of; 0: of none.
-void TellPersistentKernel(Events& events, const Share& share, Member& member, uint32_t device,
-                          uint64_t running_ns) {
-  uint64_t& told_ns = member.devices[device].persistent_ns;
-  const uint64_t before_ns = std::exchange(told_ns, running_ns);
+void ReportPersistentKernel(Events& events, const Share& share, Member& member, uint32_t device,
+                            uint64_t running_ns) {
+  uint64_t& reported_ns = member.devices[device].persistent_ns;
+  const uint64_t before_ns = std::exchange(reported_ns, running_ns);
   if ((before_ns == 0) == (running_ns == 0)) return;
   const bool over = running_ns == 0;
   Event event = EventOf(over ? EventKind::kPersistentKernelOver : EventKind::kPersistentKernel,
                         share, &member, device);
   event.limit_bytes = event.used_bytes = {};
   event.running_ms =
-      static_cast<int64_t>(std::min(over ? before_ns : running_ns, kMostRunningNs) / kNsPerMs);
+      static_cast<int64_t>(std::min(over ? before_ns : running_ns, kMaxRunningNs) / kNsPerMs);
   events.AddCounted(std::move(event));
 }
 
@@ -101,9 +101,9 @@ Event ContainerEvent(EventKind kind, const Share& share) {
 Event CreatedEvent(const Share& share) {
   Event event = EventOf(EventKind::kShareCreated, share);
   const ShareLife& life = share.config().life;
-  if (const ProcessId* keeper = life.process()) {
-    event.pid = keeper->pid;
-    event.command = CommandOf(keeper->pid);
+  if (const ProcessId* owner = life.process()) {
+    event.pid = owner->pid;
+    event.command = CommandOf(owner->pid);
   }
   if (share.device_count() == 1) {
     event.gpu = static_cast<uint32_t>(share.config().devices[0].device);
@@ -166,7 +166,7 @@ Event RefusedEvent(const Share* share, pid_t pid, RefusedReason reason) {
   return event;
 }
 
-void TellCounters(Events& events, Share& share, Member& member) {
+void ReportCounters(Events& events, Share& share, Member& member) {
   if (!member.usage) return;
   for (uint32_t i = 0; i < share.device_count(); ++i) {
     const shm::DeviceUsage& usage = member.usage->device(i);
@@ -187,13 +187,13 @@ void TellCounters(Events& events, Share& share, Member& member) {
       event.count = count;
       events.AddCounted(std::move(event));
     }
-    TellPersistentKernel(events, share, member, i, usage.persistent_ns.load());
+    ReportPersistentKernel(events, share, member, i, usage.persistent_ns.load());
   }
 }
 
-void TellWhatEnded(Events& events, const Share& share, Member& member) {
+void ReportWhatEnded(Events& events, const Share& share, Member& member) {
   for (uint32_t i = 0; i < share.device_count(); ++i) {
-    TellPersistentKernel(events, share, member, i, 0);
+    ReportPersistentKernel(events, share, member, i, 0);
   }
 }
 

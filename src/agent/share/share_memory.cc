@@ -7,7 +7,7 @@ namespace {
 
 // A member whose use changes all the time could keep a request in recalls; after so many rounds the
 // share counts as full.
-constexpr int kMostRounds = 64;
+constexpr int kMaxRounds = 64;
 
 }  // namespace
 
@@ -30,7 +30,7 @@ Share::Attempt Share::TryGrant(Member& member, uint32_t device, uint64_t needed_
   if (member.departed) return {};
   // A grant from before the limit was lowered says nothing: what is not used of it goes first.
   RecallOverLimit(device);
-  for (int round = 0; round < kMostRounds; ++round) {
+  for (int round = 0; round < kMaxRounds; ++round) {
     const auto decision = ledger.Request(member.slot, needed_bytes, UsedBySlot(device));
     switch (decision.verdict) {
       case Verdict::kGranted:
@@ -64,8 +64,8 @@ void Share::MoveGrant(uint32_t from, uint32_t to, uint32_t device, uint64_t byte
   } else {
     ledger.Move(from, to, bytes);
   }
-  // The lower one first. `from` still has the bytes in its `used`, so until it is told to uncharge
-  // it can charge no more than before.
+  // The lower one first. `from` still has the bytes in its `used`, so until it is notified to
+  // uncharge it can charge no more than before.
   GrantWord(from, device).store(ledger.grant_bytes(from));
   GrantWord(to, device).store(ledger.grant_bytes(to));
   PublishGranted(device);

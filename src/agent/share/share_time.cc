@@ -178,7 +178,7 @@ bool ShareTime::AllDeparted() const {
 bool ShareTime::AllDrained(bool stalled) const {
   const uint32_t sequence = SequenceOf(lease());
   bool any_drained = false;
-  bool any_silent = false;
+  bool any_unavailable = false;
   for (const Member& member : members_) {
     if (member.departed) continue;
     if (member.usage == nullptr) return false;
@@ -186,12 +186,12 @@ bool ShareTime::AllDrained(bool stalled) const {
     if (member.usage->drained_sequence.load() == sequence || member.drained_sequence == sequence) {
       any_drained = true;
     } else if (stalled && member.usage->backlog_ns.load() == 0) {
-      any_silent = true;
+      any_unavailable = true;
     } else {
       return false;
     }
   }
-  return !any_silent || any_drained;
+  return !any_unavailable || any_drained;
 }
 
 int64_t ShareTime::DrainedSince(int64_t now_ns) const {

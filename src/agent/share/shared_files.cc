@@ -86,7 +86,7 @@ Result<LimitsMapping> LimitsMapping::Adopt(const std::string& path, const std::s
 
 Result<UsageMapping> UsageMapping::Map(const UniqueFd& fd) {
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  constexpr off_t kMostBytes = 64 << 10;
+  constexpr off_t kMaxBytes = 64 << 10;
   // First the seals: only then is what fstat says true for ever.
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) {
@@ -94,7 +94,7 @@ Result<UsageMapping> UsageMapping::Map(const UniqueFd& fd) {
   }
   struct stat info;
   if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) ||
-      info.st_size < static_cast<off_t>(sizeof(UsageFile)) || info.st_size > kMostBytes) {
+      info.st_size < static_cast<off_t>(sizeof(UsageFile)) || info.st_size > kMaxBytes) {
     return Fail("usage", "the usage memory has the wrong size");
   }
   void* address = ::mmap(nullptr, sizeof(UsageFile), PROT_READ, MAP_SHARED, fd.get(), 0);

@@ -142,7 +142,7 @@ TEST_F(AgentEventsTest, APersistentKernelIsToldOnceAndWhenItIsOver) {
   EXPECT_EQ(Device().at("persistent_kernels"), 1);
   EXPECT_EQ(Device().at("throttle_reasons").at(0), "non_preemptible");
   member.usage().persistent_ns = 20'000'000'000;
-  // The next agent is told anew: the events of the one before are gone with it.
+  // The next agent is reported anew: the events of the one before are gone with it.
   agent_.Kill();
   ASSERT_EQ(agent_.Start(), "ready");
   ASSERT_TRUE(member.Rejoin());

@@ -18,7 +18,7 @@ using testing::TestMember;
 using wire::MessageType;
 
 constexpr auto kWelcome = static_cast<uint16_t>(MessageType::kWelcome);
-// The agent's clock is slowed down: a program that is let in must have launched before its turn is
+// The agent's clock is slowed down: a program that is let in must have launched before its slice is
 // over, and three stalls within a second make a gang; on a busy machine this test takes longer.
 constexpr uint32_t kDilation = 20;
 constexpr uint64_t kMuch = 10'000'000'000;  // not passed over while a test looks away
@@ -70,7 +70,7 @@ class Program {
   bool Open() const { return (word() & kLeaseOpen) != 0; }
   void Want() {
     ++usage().waiting;
-    member_.Say(MessageType::kLeaseWanted, device_);
+    member_.Print(MessageType::kLeaseWanted, device_);
   }
   // It launches, once its lease is open.
   bool Run(uint64_t backlog_ns = kMuch) {
@@ -81,13 +81,13 @@ class Program {
     --usage().waiting;
     return true;
   }
-  bool IsCalledBack() {
+  bool IsRevoked() {
     return Eventually([this] { return !Open(); });
   }
   void Drain() {
     usage().backlog_ns = 0;
     usage().drained_sequence = word() >> shm::kLeaseSequenceShift;
-    member_.Say(MessageType::kLeaseDrained, device_);
+    member_.Print(MessageType::kLeaseDrained, device_);
   }
   uint32_t word() const { return member_.limits().devices[device_].lease.load(); }
 
@@ -107,14 +107,14 @@ TEST_F(AgentGangsTest, OneThatIsAskedForIsCalledBackAndLetInOnAllItsDevices) {
   ASSERT_TRUE(a0.Run());
   ASSERT_TRUE(a1.Run());
 
-  // Another wants the second device only: both are called back.
+  // Another wants the second device only: both are revoked.
   StandIn other;
   TestMember b(Make("b", {{"gpu", "1"}}), &other);
   ASSERT_EQ(b.Join(), kWelcome);
   Program b1(b, 0);
   b1.Want();
-  ASSERT_TRUE(a1.IsCalledBack());
-  ASSERT_TRUE(a0.IsCalledBack());
+  ASSERT_TRUE(a1.IsRevoked());
+  ASSERT_TRUE(a0.IsRevoked());
   a0.Want();
   a1.Want();
   // Drained on one device, and nothing goes on on the other: that is taken for a peer left behind,
@@ -129,7 +129,7 @@ TEST_F(AgentGangsTest, OneThatIsAskedForIsCalledBackAndLetInOnAllItsDevices) {
   EXPECT_FALSE(a1.Open());
   EXPECT_FALSE(a0.Open()) << "nobody wants the first device, but its kernels would wait there";
 
-  ASSERT_TRUE(b1.IsCalledBack());
+  ASSERT_TRUE(b1.IsRevoked());
   b1.Drain();
   EXPECT_TRUE(a0.Run());
   EXPECT_TRUE(a1.Run());
@@ -157,30 +157,29 @@ TEST_F(AgentGangsTest, OneThatIsSeenToStallBecomesOne) {
     return Eventually([&] { return program.Open() || gang(); }) && !gang() &&
            program.Run(backlog_ns);
   };
-  const auto is_called_back = [&](Program& program) {
+  const auto is_revoked = [&](Program& program) {
     return Eventually([&] { return !program.Open() || gang(); }) && !gang();
   };
   c1.Want();
   a0.Want();
-  const auto is_passed_over = [&] {
-    return Eventually(
-        [&] { return gang() || Status("a")["devices"][0]["passed_over"].get<bool>(); });
+  const auto is_stalled = [&] {
+    return Eventually([&] { return gang() || Status("a")["devices"][0]["stalled"].get<bool>(); });
   };
   const auto stall = [&] {
     if (!opens(c1) || !opens(a0, kLittle)) return;
     a1.Want();
     b0.Want();
     // What a has on the first device waits for its launch on the second, which waits for c1.
-    if (!is_called_back(a0) || !opens(b0) || !is_called_back(c1)) return;
-    if (!is_passed_over()) return;
+    if (!is_revoked(a0) || !opens(b0) || !is_revoked(c1)) return;
+    if (!is_stalled()) return;
     c1.Drain();
     c1.Want();
     if (!opens(a1)) return;
     a0.Drain();
     a0.Want();
-    if (!is_called_back(b0)) return;
+    if (!is_revoked(b0)) return;
     b0.Drain();
-    if (!is_called_back(a1)) return;
+    if (!is_revoked(a1)) return;
     a1.Drain();
   };
   EXPECT_TRUE(Eventually([&] { return stall(), gang(); }));

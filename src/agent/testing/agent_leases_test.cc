@@ -43,7 +43,7 @@ bool Contended(const TestMember& member) { return (member.lease() & kLeaseConten
 // As a launching thread does it: counted, said, and gone again when the lease is open.
 bool Want(TestMember& member) {
   ++member.usage().waiting;
-  member.Say(MessageType::kLeaseWanted);
+  member.Print(MessageType::kLeaseWanted);
   const bool open = Eventually([&] { return Open(member); });
   --member.usage().waiting;
   if (open) ++member.usage().launches;
@@ -53,7 +53,7 @@ bool Want(TestMember& member) {
 
 void Drain(TestMember& member) {
   member.usage().drained_sequence = member.sequence();
-  member.Say(MessageType::kLeaseDrained);
+  member.Print(MessageType::kLeaseDrained);
 }
 
 TEST_F(LeaseTest, AloneTheLeaseIsOpen) {
@@ -64,7 +64,7 @@ TEST_F(LeaseTest, AloneTheLeaseIsOpen) {
 }
 
 // Two busy programs. Whoever has the lease has ten seconds of work queued, so that it is not passed
-// over however slowly this test runs; called back, it waits for its next turn and then drains.
+// over however slowly this test runs; revoked, it waits for its next slice and then drains.
 TEST_F(LeaseTest, TwoTakeTurns) {
   TestMember a(MakeShare("a", 0.5));
   testing::StandIn other;
@@ -76,7 +76,7 @@ TEST_F(LeaseTest, TwoTakeTurns) {
   for (TestMember* member : members) {
     ASSERT_EQ(member->Join(), kWelcome);
     ++member->usage().waiting;
-    member->Say(MessageType::kLeaseWanted);
+    member->Print(MessageType::kLeaseWanted);
   }
   const bool both_had_ten = Eventually([&] {
     // By the same word before and after: a's lease was open when b's was read.
@@ -85,7 +85,7 @@ TEST_F(LeaseTest, TwoTakeTurns) {
     EXPECT_FALSE(both) << "two hold the device";
     for (int i = 0; i < 2; ++i) {
       TestMember& member = *members[i];
-      // By the sequence, as the client library does it: a turn may be over before it was noticed.
+      // By the sequence, as the client library does it: a slice may be over before it was noticed.
       const uint32_t lease = member.lease();
       if (lease == seen[i]) continue;
       seen[i] = lease;
@@ -99,7 +99,7 @@ TEST_F(LeaseTest, TwoTakeTurns) {
         ++turns[i];
       } else if (!open) {
         if (held[i]) ++member.usage().waiting;
-        member.Say(MessageType::kLeaseWanted);
+        member.Print(MessageType::kLeaseWanted);
         member.usage().backlog_ns = 0;
         Drain(member);
       }
@@ -121,10 +121,10 @@ TEST_F(LeaseTest, AnIdleHolderLosesItsTurnAtOnce) {
   ASSERT_TRUE(Want(a));
   a.usage().backlog_ns = 0;
   ++b.usage().waiting;
-  b.Say(MessageType::kLeaseWanted);
-  // It was called back or marked contended; either way it says that it has nothing.
+  b.Print(MessageType::kLeaseWanted);
+  // It was revoked or marked contended; either way it says that it has nothing.
   ASSERT_TRUE(Eventually([&] { return !Open(a) || Contended(a); }));
-  a.Say(MessageType::kLeaseIdle);
+  a.Print(MessageType::kLeaseIdle);
   Drain(a);
   EXPECT_TRUE(Eventually([&] { return Open(b); }));
 }
@@ -171,7 +171,7 @@ TEST_F(LeaseTest, AStoppedMemberDoesNotKeepItsShareFromItsTurns) {
     ASSERT_TRUE(Want(b)) << "turn " << turn;
     if (!Open(a)) Drain(a);
     ++a.usage().waiting;
-    a.Say(MessageType::kLeaseWanted);
+    a.Print(MessageType::kLeaseWanted);
     ASSERT_TRUE(Eventually([&] { return !Open(b); }));
     Drain(b);
     EXPECT_TRUE(Eventually([&] { return Open(a); })) << "turn " << turn;
@@ -227,14 +227,14 @@ TEST_F(LeaseTest, LeasesWorkAgainAfterTheAgentWasKilled) {
   ASSERT_TRUE(b.Rejoin());
   EXPECT_GT(a.sequence(), sequence);
   ++b.usage().waiting;
-  b.Say(MessageType::kLeaseWanted);
+  b.Print(MessageType::kLeaseWanted);
   ASSERT_TRUE(Eventually([&] { return !Open(a); }));
   Drain(a);
   ASSERT_TRUE(Eventually([&] { return Open(b); }));
   --b.usage().waiting;
   ++b.usage().launches;
   ++a.usage().waiting;
-  a.Say(MessageType::kLeaseWanted);
+  a.Print(MessageType::kLeaseWanted);
   ASSERT_TRUE(Eventually([&] { return !Open(b); }));
   Drain(b);
   EXPECT_TRUE(Eventually([&] { return Open(a); }));

@@ -60,14 +60,14 @@ class LiesTest : public ::testing::Test {
     }
   }
   // It wants the device, gets it, and gives it back.
-  bool HonestTurn() {
+  bool HonestSlice() {
     ++honest_->usage().waiting;
-    honest_->Say(MessageType::kLeaseWanted);
+    honest_->Print(MessageType::kLeaseWanted);
     const bool open = Eventually([&] { return (honest_->lease() & shm::kLeaseOpen) != 0; }, 10'000);
     --honest_->usage().waiting;
     ++honest_->usage().launches;
     honest_->usage().drained_sequence = honest_->sequence();
-    honest_->Say(MessageType::kLeaseDrained);
+    honest_->Print(MessageType::kLeaseDrained);
     return open;
   }
 
@@ -86,10 +86,10 @@ TEST_F(LiesTest, EveryWordAtEveryExtremeHarmsNoOtherShare) {
     for (const uint64_t value :
          {~uint64_t{0}, uint64_t{1} << 63, uint64_t{random()}, uint64_t{1}, uint64_t{0}}) {
       words[word] = value;
-      liar_->Say(MessageType::kLeaseWanted);
+      liar_->Print(MessageType::kLeaseWanted);
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
-    EXPECT_TRUE(HonestTurn()) << "word " << word;
+    EXPECT_TRUE(HonestSlice()) << "word " << word;
     EXPECT_TRUE(honest_->Charge(kGiB)) << "word " << word;
     honest_->Uncharge(kGiB);
     ExpectSane("liar");
@@ -108,7 +108,7 @@ TEST_F(LiesTest, AllWordsAtRandomMomentsHarmNoOtherShare) {
     }
   });
   for (int turn = 0; turn < 200; ++turn) {
-    EXPECT_TRUE(HonestTurn()) << turn;
+    EXPECT_TRUE(HonestSlice()) << turn;
     EXPECT_TRUE(honest_->Charge(kGiB)) << turn;
     honest_->Uncharge(kGiB);
   }

@@ -56,7 +56,7 @@ TEST_F(LivenessTest, ADriverThatHangsStopsNothing) {
   TestMember before(MakeShare("before"));
   ASSERT_EQ(before.Join(), kWelcome);
   page_->hangs = true;
-  ASSERT_TRUE(Eventually([&] { return Device()["driver_silent_ms"].get<int64_t>() > 0; }));
+  ASSERT_TRUE(Eventually([&] { return Device()["driver_unresponsive_ms"].get<int64_t>() > 0; }));
   EXPECT_TRUE(Eventually([&] { return Happened("driver_slow"); }));
   EXPECT_FALSE(Happened("driver_slow_over"));
 
@@ -69,7 +69,7 @@ TEST_F(LivenessTest, ADriverThatHangsStopsNothing) {
   ASSERT_EQ(during.Join(), kWelcome);
   EXPECT_TRUE(during.Charge(kMiB));
   ++during.usage().waiting;
-  during.Say(MessageType::kLeaseWanted);
+  during.Print(MessageType::kLeaseWanted);
   EXPECT_TRUE(Eventually([&] { return (during.lease() & kLeaseOpen) != 0; }));
   // What would be measured is answered as not measured.
   during.usage().used_bytes = during.usage().overhead_bytes = kMiB;
@@ -83,7 +83,7 @@ TEST_F(LivenessTest, ADriverThatHangsStopsNothing) {
 
   page_->hangs = false;
   EXPECT_TRUE(Eventually([&] { return Happened("driver_slow_over"); }));
-  EXPECT_EQ(Device()["driver_silent_ms"], 0);
+  EXPECT_EQ(Device()["driver_unresponsive_ms"], 0);
 }
 
 TEST_F(LivenessTest, AMeasurementThatBeganBeforeTheDriverHungIsGivenUp) {
@@ -194,7 +194,7 @@ TEST_F(OverLivenessTest, ItsNameIsWaitedForButNotForEver) {
 TEST_F(LivenessTest, TheAgentEndsThoughTheDriverHangs) {
   ASSERT_EQ(agent_.Start(), "ready");
   page_->hangs = true;
-  ASSERT_TRUE(Eventually([&] { return Device()["driver_silent_ms"].get<int64_t>() > 0; }));
+  ASSERT_TRUE(Eventually([&] { return Device()["driver_unresponsive_ms"].get<int64_t>() > 0; }));
   const int64_t since_ns = RealClock().NowNs();
   Call(folder_.path(), {{"op", "shutdown"}});
   EXPECT_TRUE(agent_.WaitForEnd(10'000));
@@ -244,7 +244,7 @@ TEST_F(LivenessTest, ALoopThatIsStuckHasNoHeartbeat) {
   const uint64_t first = heartbeat;
   ASSERT_TRUE(Eventually([&] { return heartbeat > first + 3; }));
   ++a.usage().waiting;
-  a.Say(MessageType::kLeaseWanted);
+  a.Print(MessageType::kLeaseWanted);
   ASSERT_TRUE(Eventually([&] { return (a.lease() & kLeaseOpen) != 0; }));
   const uint32_t sequence = a.sequence();
 

@@ -149,7 +149,7 @@ TEST_F(AgentWaitingTest, TermsThatChangeEndOrServeAWait) {
   EXPECT_EQ(Hear(*a), (Answered{4, GrantResult::kDeviceFull}));
 }
 
-TEST_F(AgentWaitingTest, AnAgentThatTakesOverKeepsRatiosTermsAndHoldings) {
+TEST_F(AgentWaitingTest, AnAgentThatTakesOverKeepsRatiosTermsAndReferences) {
   const auto holder = Member("holder", 6 * kGiB, "fail");
   const auto a = Member("a", 6 * kGiB, "wait=5m");
   EXPECT_EQ(Take(*holder, 6 * kGiB), GrantResult::kGranted);

@@ -221,11 +221,12 @@ std::string DeviceTable(const std::vector<api::DeviceStatus>& devices) {
     }
   }
   // One NVML serves all devices.
-  int64_t silent_ms = 0;
-  for (const auto& device : devices) silent_ms = std::max(silent_ms, device.driver_silent_ms);
+  int64_t unresponsive_ms = 0;
+  for (const auto& device : devices)
+    unresponsive_ms = std::max(unresponsive_ms, device.driver_unresponsive_ms);
   std::string note;
-  if (silent_ms > 0) {
-    note = "The driver (NVML) has not answered for " + std::to_string(silent_ms / 1000) +
+  if (unresponsive_ms > 0) {
+    note = "The driver (NVML) has not answered for " + std::to_string(unresponsive_ms / 1000) +
            " s: the figures of MEMORY and OTHERS are as old. See the kernel's log (dmesg) for its "
            "errors.\n";
   }

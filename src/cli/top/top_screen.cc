@@ -150,7 +150,7 @@ Style StyleOf(const ShareDevice& on) {
     case ThrottleReason::kOverMemoryLimit:
       return Style::kBad;
     case ThrottleReason::kAtLimit:
-    case ThrottleReason::kWaitsForTurn:
+    case ThrottleReason::kWaitsForOthers:
       return Style::kWarn;
     case ThrottleReason::kNoProgram:
     case ThrottleReason::kIdle:

@@ -136,7 +136,7 @@ TEST(LayOutTest, FitsEveryWindow) {
 
 TEST(LayOutTest, AWideWindowShowsEverything) {
   TopScene scene = Scene(2);
-  scene.snapshot.shares[1].devices[0].throttle_reasons = {ThrottleReason::kWaitsForTurn};
+  scene.snapshot.shares[1].devices[0].throttle_reasons = {ThrottleReason::kWaitsForOthers};
   scene.snapshot.shares[1].devices[0].waiting_part = 0.4;
   const Screen screen = LayOut(scene, 180, 14);
   const std::string text = TextOf(screen);

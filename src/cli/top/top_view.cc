@@ -58,7 +58,7 @@ std::string WordsOf(ThrottleReason reason, const ShareDevice& on) {
       return "suspended for memory " + std::to_string(on.memory_waiting_ns / kNsPerS) + " s";
     case ThrottleReason::kAtLimit:
       return "at its limit " + WholePercent(on.at_limit_part);
-    case ThrottleReason::kWaitsForTurn:
+    case ThrottleReason::kWaitsForOthers:
       return "waits for other shares " + WholePercent(on.waiting_part);
     case ThrottleReason::kIdle:
       return "idle " + WholePercent(1 - on.achieved - HeldBack(on));

@@ -108,7 +108,7 @@ TEST(TopViewTest, WordsForEachReason) {
       {ThrottleReason::kNonPreemptible, "cannot be preempted: its kernels do not end"},
       {ThrottleReason::kWaitsForMemory, "suspended for memory 12 s"},
       {ThrottleReason::kAtLimit, "at its limit 60%"},
-      {ThrottleReason::kWaitsForTurn, "waits for other shares 25%"},
+      {ThrottleReason::kWaitsForOthers, "waits for other shares 25%"},
       {ThrottleReason::kIdle, "idle 5%"},
       {ThrottleReason::kOverMemoryLimit, "over its memory limit"},
   };
@@ -134,7 +134,7 @@ TEST(TopViewTest, TheTable) {
   TopSnapshot snapshot;
   snapshot.shares = {Share("a", 0.2), Share("b", 0.5)};
   snapshot.shares[0].ended = true;
-  snapshot.shares[1].devices[0].throttle_reasons = {ThrottleReason::kWaitsForTurn};
+  snapshot.shares[1].devices[0].throttle_reasons = {ThrottleReason::kWaitsForOthers};
   api::DeviceStatus& device = snapshot.devices.emplace_back();
   device.busy = 0.7;
   device.used_bytes = 2 * kGiB;

@@ -76,12 +76,12 @@ void PassGates(uint32_t devices) {
 int64_t TickCompute(int64_t now_ns) {
   const int64_t before_ns = ThreadCpuNs();
   const bool lost = HeartbeatLost(g_world);
-  int64_t look_again_ns = LeaseWatch::kSeldomNs;
+  int64_t poll_again_ns = LeaseWatch::kIdlePollNs;
   for (uint32_t device = 0; device < g_share.device_count; ++device) {
-    look_again_ns = Min(look_again_ns, TickDevice(g_world, device, now_ns, lost));
+    poll_again_ns = Min(poll_again_ns, TickDevice(g_world, device, now_ns, lost));
   }
   const int64_t cost_ns = Min((ThreadCpuNs() - before_ns) * kCostFactor, kLongestCostNs);
-  return Max(look_again_ns, cost_ns);
+  return Max(poll_again_ns, cost_ns);
 }
 
 void LeasesRejoined() {

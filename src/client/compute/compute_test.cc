@@ -11,7 +11,7 @@
 #include "client/compute/backlog.h"
 #include "client/compute/device_compute.h"
 #include "client/compute/estimates.h"
-#include "client/session/silence.h"
+#include "client/session/heartbeat_watch.h"
 
 namespace prorata::client {
 namespace {
@@ -56,7 +56,7 @@ TEST(Estimates, WhatIsKnownWithinBoundsMovesNoneThatIsBetweenThem) {
 TEST(Estimates, NothingTakesNothingAndNothingOverflows) {
   auto estimates = std::make_unique<Estimates>();
   estimates->Learn(3, 1, 1);
-  EXPECT_EQ(estimates->Lookup(3), Estimates::kLeastNs);
+  EXPECT_EQ(estimates->Lookup(3), Estimates::kMinNs);
   estimates->Learn(5, ~uint64_t{0}, ~uint64_t{0});
   EXPECT_EQ(estimates->Lookup(5), 4'000'000'000u);
 }
@@ -220,8 +220,8 @@ TEST(Backlog, TheWordHoldsCountsAndTime) {
   EXPECT_EQ(NsIn(word), 3000u * kMs);
 }
 
-TEST(Silence, CountsOnlyWhatIsCertain) {
-  Silence silence;
+TEST(HeartbeatWatch, CountsOnlyWhatIsCertain) {
+  HeartbeatWatch silence;
   EXPECT_EQ(silence.Observe(7, 100 * kMs), 0) << "the first look knows nothing";
   EXPECT_EQ(silence.Observe(7, 150 * kMs), 50 * kMs);
   EXPECT_EQ(silence.Observe(8, 200 * kMs), 0);

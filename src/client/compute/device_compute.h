@@ -9,7 +9,7 @@
 //
 //   struct World {
 //     int64_t NowNs();
-//     int64_t AgentSilentNs();                   // for how long it has certainly been silent
+//     int64_t HeartbeatLostNs();                   // for how long it has certainly been silent
 //     const shm::DeviceLimits& Limits(uint32_t device);
 //     shm::DeviceUsage& Usage(uint32_t device);
 //     DeviceCompute& Compute(uint32_t device);
@@ -102,7 +102,7 @@ inline uint64_t BoundNs(const shm::DeviceLimits& limits, uint32_t lease) {
 // The agent's heartbeat has stopped: leases say nothing any more.
 template <typename World>
 bool HeartbeatLost(World& world) {
-  return world.AgentSilentNs() >= static_cast<int64_t>(shm::kAgentSilentAfterNs);
+  return world.HeartbeatLostNs() >= static_cast<int64_t>(shm::kHeartbeatLostAfterNs);
 }
 
 // What this member may use of the device in failsafe mode: its part of the share's limit.

@@ -61,7 +61,7 @@ template <typename Box>
 StreamWork Box3D(const Box* box) {
   return BoxOf(box, box == nullptr ? 0 : uint64_t{box->Height} * box->Depth);
 }
-StreamWork PeerBox(const CUDA_MEMCPY3D_PEER* box);
+StreamWork PeerCopyRegion(const CUDA_MEMCPY3D_PEER* box);
 
 // Its estimate is of all that move about as many bytes: an eighth more or less.
 uint64_t CopyKey(uint64_t bytes);

@@ -70,7 +70,7 @@ StreamWork PeerCopy(CUcontext dst, CUcontext src, uint64_t bytes) {
   return {.bytes = bytes, .on_device = true};
 }
 
-StreamWork PeerBox(const CUDA_MEMCPY3D_PEER* box) {
+StreamWork PeerCopyRegion(const CUDA_MEMCPY3D_PEER* box) {
   const StreamWork work = Box3D(box);
   if (!work.on_device) return {};
   return PeerCopy(box->dstContext, box->srcContext, work.bytes);

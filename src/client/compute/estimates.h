@@ -22,7 +22,7 @@ inline uint64_t LaunchKey(const void* function, uint64_t x, uint64_t y, uint64_t
 
 class Estimates {
  public:
-  static constexpr uint32_t kLeastNs = 1'000;  // nothing on a device takes less
+  static constexpr uint32_t kMinNs = 1'000;  // nothing on a device takes less
 
   // Nanoseconds, or 0: unknown.
   uint32_t Lookup(uint64_t key) const {
@@ -58,10 +58,8 @@ class Estimates {
 
  private:
   static constexpr uint32_t kSets = 1024, kWays = 4;
-  static constexpr uint64_t kMostNs = 4'000'000'000;
-  static uint64_t Within(uint64_t ns) {
-    return ns < kLeastNs ? kLeastNs : ns > kMostNs ? kMostNs : ns;
-  }
+  static constexpr uint64_t kMaxNs = 4'000'000'000;
+  static uint64_t Within(uint64_t ns) { return ns < kMinNs ? kMinNs : ns > kMaxNs ? kMaxNs : ns; }
   struct Slot {
     std::atomic<uint64_t> key{0};
     std::atomic<uint32_t> ns{0};

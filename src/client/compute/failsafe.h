@@ -15,12 +15,12 @@ class FallbackBucket {
  public:
   static constexpr int64_t kBurstNs = 20'000'000;
 
-  // The silence began `silent_ns` ago, and since then `spent_ns` of device time were used, before
-  // anybody knew.
-  void Begin(int64_t now_ns, int64_t silent_ns, uint64_t spent_ns, uint32_t limit_ppm) {
-    const int64_t left_ns = Earned(silent_ns, limit_ppm) - static_cast<int64_t>(spent_ns);
+  // The silence began `heartbeat lost ns` ago, and since then `spent_ns` of device time were used,
+  // before anybody knew.
+  void Begin(int64_t now_ns, int64_t heartbeat_lost_ns, uint64_t spent_ns, uint32_t limit_ppm) {
+    const int64_t left_ns = Earned(heartbeat_lost_ns, limit_ppm) - static_cast<int64_t>(spent_ns);
     level_ns_.store(Within(left_ns, 0, kBurstNs));
-    owed_ns_.store(Within(-left_ns, 0, kMostDebtNs));
+    owed_ns_.store(Within(-left_ns, 0, kMaxDebtNs));
     filled_at_ns_.store(now_ns);
   }
 
@@ -41,7 +41,7 @@ class FallbackBucket {
   void Spend(uint64_t busy_ns) { Add(-static_cast<int64_t>(busy_ns)); }
 
  private:
-  static constexpr int64_t kMostDebtNs = 1'000'000'000;
+  static constexpr int64_t kMaxDebtNs = 1'000'000'000;
   static constexpr int64_t kLongNs = 10'000'000'000;
 
   static int64_t Within(int64_t value, int64_t least, int64_t most) {
@@ -52,7 +52,7 @@ class FallbackBucket {
   }
   void Add(int64_t ns) {
     int64_t level = level_ns_.load(std::memory_order_relaxed);
-    while (!level_ns_.compare_exchange_weak(level, Within(level + ns, -kMostDebtNs, kBurstNs))) {
+    while (!level_ns_.compare_exchange_weak(level, Within(level + ns, -kMaxDebtNs, kBurstNs))) {
     }
   }
 

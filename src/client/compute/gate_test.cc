@@ -249,7 +249,7 @@ TEST_F(GateTest, InFailsafeModeTheBucketDecidesByOccupiedTime) {
   int64_t busy_ns = 0;
   while (world_.now_ns < start_ns + 4 * kS) {
     world_.now_ns += kMs;
-    world_.silent_ns = world_.now_ns - start_ns;
+    world_.heartbeat_lost_ns = world_.now_ns - start_ns;
     Look();
     if (HeartbeatLost(world_) && !Busy()) {
       LaunchWait wait(0);
@@ -271,7 +271,7 @@ TEST_F(GateTest, InFailsafeModeTimeThatGoesBackCostsNothing) {
   LaunchFenced(context, 0, 1, kNever);
   Look();
   world_.now_ns += 80 * kMs;
-  world_.silent_ns = 80 * kMs;
+  world_.heartbeat_lost_ns = 80 * kMs;
   Look();
   const uint64_t occupied_ns = Occupied();
   // As a thread does that read the clock before another one looked.
@@ -280,7 +280,7 @@ TEST_F(GateTest, InFailsafeModeTimeThatGoesBackCostsNothing) {
   EXPECT_EQ(Occupied(), occupied_ns);
   // A quarter of the time is its part, and what it is charged for one context among four.
   world_.now_ns += 41 * kMs;
-  world_.silent_ns += 40 * kMs;
+  world_.heartbeat_lost_ns += 40 * kMs;
   Look();
   EXPECT_EQ(world_.compute.used_ns, (80 + 40) * kMs / kFailsafeCrowd);
   EXPECT_TRUE(world_.compute.bucket.MayRun(world_.now_ns + kMs, 250'000));
@@ -294,11 +294,11 @@ TEST_F(GateTest, FailsafeModeOwesOnlyWhatWasUsedWithoutAHeartbeat) {
   // The heart beats. Other threads of the program look at it, so the helper never sees it move.
   for (int i = 0; i < 500; ++i) {
     world_.now_ns += 10 * kMs;
-    world_.silent_ns = kMs;
+    world_.heartbeat_lost_ns = kMs;
     Look();
   }
   world_.now_ns += 80 * kMs;
-  world_.silent_ns += 80 * kMs;
+  world_.heartbeat_lost_ns += 80 * kMs;
   Look();
   ASSERT_EQ(world_.compute.failsafe.load(), 1U);
   EXPECT_EQ(world_.compute.used_ns, 80 * kMs / kFailsafeCrowd);

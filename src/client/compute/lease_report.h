@@ -17,9 +17,9 @@ void KeepFailsafe(World& world, const shm::DeviceLimits& limits, const shm::Devi
                   DeviceCompute& compute, int64_t now_ns, bool lost) {
   const uint64_t occupied_ns = usage.occupied_ns.load(std::memory_order_relaxed);
   const uint64_t measured_ns = usage.device_time_ns.load(std::memory_order_relaxed);
-  const int64_t silent_ns = world.AgentSilentNs();
+  const int64_t heartbeat_lost_ns = world.HeartbeatLostNs();
   // Other threads observe the heartbeat too, so it may be a while since it was seen to move.
-  if (silent_ns == 0 || now_ns - silent_ns > compute.looked_ns) {
+  if (heartbeat_lost_ns == 0 || now_ns - heartbeat_lost_ns > compute.looked_ns) {
     compute.part_ns = compute.used_ns = 0;
     compute.measured_ns = measured_ns;
   } else {
@@ -33,7 +33,7 @@ void KeepFailsafe(World& world, const shm::DeviceLimits& limits, const shm::Devi
   const bool failsafe =
       lost && limits.compute_limit_ppm.load(std::memory_order_relaxed) < 1'000'000;
   if (failsafe && compute.failsafe.load(std::memory_order_relaxed) == 0) {
-    compute.bucket.Begin(now_ns, silent_ns, used_ns, PartPpm(limits));
+    compute.bucket.Begin(now_ns, heartbeat_lost_ns, used_ns, PartPpm(limits));
   } else if (failsafe && used_ns > compute.used_ns) {
     compute.bucket.Spend(used_ns - compute.used_ns);
   }
@@ -51,7 +51,7 @@ inline bool MustKnow(const shm::DeviceLimits& limits, const DeviceCompute& compu
                        limits.compute_limit_ppm.load(std::memory_order_relaxed) < 1'000'000;
   // While there is fenced work for longer, the device is not idle whatever is behind it.
   if (matters) return compute.backlog.StillNs(now_ns) < 2 * kFenceAtNs;
-  return now_ns - compute.tails_ns >= LeaseWatch::kSeldomNs;
+  return now_ns - compute.tails_ns >= LeaseWatch::kIdlePollNs;
 }
 
 // Answers when to look again, from now. Helper only.
@@ -115,7 +115,7 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
     world.Send(wire::MessageType::kLeaseDrained, {device, act.sequence});
   }
   if (act.idle) world.Send(wire::MessageType::kLeaseIdle, {device, act.sequence});
-  return act.look_again_ns;
+  return act.poll_again_ns;
 }
 
 }  // namespace prorata::client

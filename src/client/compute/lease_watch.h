@@ -44,7 +44,7 @@ class LeaseWatch {
     bool blocked = false;  // what to publish: under an open lease not before it has lasted
     bool look = false;     // blocked under an open lease, or not any more under a closed one
     uint32_t sequence = 0;
-    int64_t look_again_ns = 0;
+    int64_t poll_again_ns = 0;
   };
 
   Act Step(const Seen& seen) {
@@ -71,7 +71,7 @@ class LeaseWatch {
     if ((seen.lease & shm::kLeaseOpen) == 0) {
       act.drained = !drained_reported_ && !seen.busy;
       drained_reported_ |= act.drained;
-      act.look_again_ns = drained_reported_ ? kSeldomNs : WhileBusy(seen, 0);
+      act.poll_again_ns = drained_reported_ ? kIdlePollNs : AtPollInterval(seen, 0);
     } else if ((seen.lease & shm::kLeaseContended) != 0) {
       act.idle = !idle_reported_ && !seen.busy && !seen.about_to && seen.now_ns >= due_ns;
       if (act.idle) reported_ns_ = seen.now_ns;
@@ -79,44 +79,44 @@ class LeaseWatch {
       if (idle_reported_) {
         // The agent closes the lease, or it has a reason not to; whether work has come is seen
         // here.
-        act.look_again_ns = Within(seen.now_ns - reported_ns_, kIdleNs, kSeldomNs);
+        act.poll_again_ns = Within(seen.now_ns - reported_ns_, kIdleNs, kIdlePollNs);
       } else if (seen.busy && seen.at_bound && was_at_bound_) {
-        act.look_again_ns = kBusyNs;  // it adds to what there is before that ends
+        act.poll_again_ns = kBusyNs;  // it adds to what there is before that ends
       } else if (seen.busy) {
-        act.look_again_ns = WhileBusy(seen, seen.idle_report_ns);
+        act.poll_again_ns = AtPollInterval(seen, seen.idle_report_ns);
       } else {
-        act.look_again_ns = Within(due_ns - seen.now_ns, kLeastNs, kBusyNs);
+        act.poll_again_ns = Within(due_ns - seen.now_ns, kMinNs, kBusyNs);
       }
     } else {
-      act.look_again_ns = seen.busy ? kSometimesNs : kSeldomNs;
+      act.poll_again_ns = seen.busy ? kSometimesNs : kIdlePollNs;
     }
     was_at_bound_ = seen.at_bound;
-    if (seen.failsafe && seen.busy) act.look_again_ns = Sooner(act.look_again_ns, kFailsafeNs);
+    if (seen.failsafe && seen.busy) act.poll_again_ns = Sooner(act.poll_again_ns, kFailsafeNs);
     return act;
   }
 
   // The agent knows, or will, that nothing is outstanding.
   bool quiet() const { return idle_reported_ || drained_reported_; }
 
-  static constexpr int64_t kLeastNs = 50'000;
+  static constexpr int64_t kMinNs = 50'000;
   static constexpr int64_t kOverdueNs = 100'000;
-  static constexpr int64_t kMostOverdueNs = 200'000;
+  static constexpr int64_t kMaxOverdueNs = 200'000;
   static constexpr int64_t kBlockedNs = 500'000;
   static constexpr int64_t kIdleNs = 500'000;
   static constexpr int64_t kBusyNs = 2'000'000;
   static constexpr int64_t kFailsafeNs = 1'000'000;
   static constexpr int64_t kSometimesNs = 5'000'000;
-  static constexpr int64_t kSeldomNs = 20'000'000;
+  static constexpr int64_t kIdlePollNs = 20'000'000;
 
  private:
   // There is nothing to be seen before the end; after it, more seldom the later it is.
-  static int64_t WhileBusy(const Seen& seen, int64_t after_ns) {
+  static int64_t AtPollInterval(const Seen& seen, int64_t after_ns) {
     if (seen.persistent) return kSometimesNs;
     if (seen.blocked) return kBlockedNs;
     const int64_t left_ns = seen.end_ns - seen.now_ns;
-    const int64_t latest_ns = seen.erratic ? kMostOverdueNs : kBusyNs;
-    if (left_ns > 0 && !seen.open) return Within(left_ns + after_ns, kLeastNs, latest_ns);
-    const int64_t most_ns = after_ns == 0 ? kMostOverdueNs : kFailsafeNs;
+    const int64_t latest_ns = seen.erratic ? kMaxOverdueNs : kBusyNs;
+    if (left_ns > 0 && !seen.open) return Within(left_ns + after_ns, kMinNs, latest_ns);
+    const int64_t most_ns = after_ns == 0 ? kMaxOverdueNs : kFailsafeNs;
     return Within(left_ns > 0 ? left_ns : -left_ns / 8, kOverdueNs, most_ns);
   }
   static int64_t Within(int64_t ns, int64_t least_ns, int64_t most_ns) {

@@ -45,7 +45,7 @@ TEST_F(LeaseWatchTest, IdlenessCountsFromTheLastWorkAndIsReportedOnceUntilWorkCo
   seen_.last_work_ns = 1 * kS + 100 * kUs;
   LeaseWatch::Act act = At(1 * kS + 250 * kUs);
   EXPECT_FALSE(act.idle);
-  EXPECT_EQ(act.look_again_ns, 50 * kUs) << "when it is due";
+  EXPECT_EQ(act.poll_again_ns, 50 * kUs) << "when it is due";
   EXPECT_TRUE(At(1 * kS + 300 * kUs).idle);
   EXPECT_TRUE(watch_.quiet());
   EXPECT_FALSE(At(1 * kS + kMs).idle);
@@ -60,7 +60,7 @@ TEST_F(LeaseWatchTest, WorkThatIsReleasedOutsideItsLeaseIsReportedOnce) {
   seen_.busy = seen_.blocked = true;
   LeaseWatch::Act act = At(1 * kS);
   EXPECT_FALSE(act.look);
-  EXPECT_EQ(act.look_again_ns, LeaseWatch::kBlockedNs);
+  EXPECT_EQ(act.poll_again_ns, LeaseWatch::kBlockedNs);
   seen_.blocked = false;
   act = At(1 * kS + 500 * kUs);
   EXPECT_TRUE(act.look);
@@ -94,7 +94,7 @@ TEST_F(LeaseWatchTest, NothingIsReportedWhileNobodyWaits) {
   At(1 * kS);
   const LeaseWatch::Act act = At(2 * kS);
   EXPECT_FALSE(act.idle || act.drained);
-  EXPECT_EQ(act.look_again_ns, LeaseWatch::kSeldomNs);
+  EXPECT_EQ(act.poll_again_ns, LeaseWatch::kIdlePollNs);
 }
 
 TEST_F(LeaseWatchTest, WhoWasJustLetInIsNotIdle) {
@@ -125,16 +125,16 @@ TEST_F(LeaseWatchTest, LooksComeWhenTheWorkShouldBeDone) {
   seen_.lease = Word(2, 0);
   seen_.busy = true;
   seen_.end_ns = 1 * kS + 700 * kUs;
-  EXPECT_EQ(At(1 * kS).look_again_ns, 700 * kUs);
-  EXPECT_EQ(At(1 * kS + 690 * kUs).look_again_ns, LeaseWatch::kLeastNs);
-  EXPECT_EQ(At(1 * kS + 700 * kUs).look_again_ns, LeaseWatch::kOverdueNs);
-  EXPECT_EQ(At(1 * kS + 20 * kMs).look_again_ns, LeaseWatch::kMostOverdueNs);
+  EXPECT_EQ(At(1 * kS).poll_again_ns, 700 * kUs);
+  EXPECT_EQ(At(1 * kS + 690 * kUs).poll_again_ns, LeaseWatch::kMinNs);
+  EXPECT_EQ(At(1 * kS + 700 * kUs).poll_again_ns, LeaseWatch::kOverdueNs);
+  EXPECT_EQ(At(1 * kS + 20 * kMs).poll_again_ns, LeaseWatch::kMaxOverdueNs);
   seen_.lease = Word(3, kContended);
   seen_.end_ns = 2 * kS + 700 * kUs;
-  EXPECT_EQ(At(2 * kS).look_again_ns, 900 * kUs) << "and had time to launch more";
+  EXPECT_EQ(At(2 * kS).poll_again_ns, 900 * kUs) << "and had time to launch more";
   seen_.open = true;
   seen_.end_ns = 2 * kS - 1;
-  EXPECT_EQ(At(2 * kS).look_again_ns, LeaseWatch::kOverdueNs) << "to fence it";
+  EXPECT_EQ(At(2 * kS).poll_again_ns, LeaseWatch::kOverdueNs) << "to fence it";
 }
 
 TEST_F(LeaseWatchTest, AMemberThatStaysAtItsBoundIsPolledLater) {
@@ -142,23 +142,23 @@ TEST_F(LeaseWatchTest, AMemberThatStaysAtItsBoundIsPolledLater) {
   seen_.busy = true;
   seen_.end_ns = 1 * kS + kMs;
   seen_.about_to = seen_.at_bound = true;
-  EXPECT_LT(At(1 * kS).look_again_ns, 2 * kMs) << "a burst may end there";
-  EXPECT_EQ(At(1 * kS).look_again_ns, LeaseWatch::kBusyNs);
+  EXPECT_LT(At(1 * kS).poll_again_ns, 2 * kMs) << "a burst may end there";
+  EXPECT_EQ(At(1 * kS).poll_again_ns, LeaseWatch::kBusyNs);
   seen_.at_bound = false;
-  EXPECT_LT(At(1 * kS).look_again_ns, 2 * kMs);
+  EXPECT_LT(At(1 * kS).poll_again_ns, 2 * kMs);
 }
 
 TEST_F(LeaseWatchTest, APersistentKernelIsNotLookedAtAllTheTime) {
   seen_.busy = seen_.persistent = true;
   for (const uint32_t bits : {0u, kContended}) {
     seen_.lease = Word(5 + bits, bits);
-    EXPECT_EQ(At(1 * kS).look_again_ns, LeaseWatch::kSometimesNs);
+    EXPECT_EQ(At(1 * kS).poll_again_ns, LeaseWatch::kSometimesNs);
   }
 }
 
 TEST_F(LeaseWatchTest, InFailsafeModeWorkIsLookedAtEveryMillisecond) {
   seen_.busy = seen_.failsafe = true;
-  EXPECT_LE(At(1 * kS).look_again_ns, kMs);
+  EXPECT_LE(At(1 * kS).poll_again_ns, kMs);
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 #include "client/compute/work_tracker.h"
 #include "client/session/connection.h"
 #include "client/session/driver_functions.h"
+#include "client/session/heartbeat_watch.h"
 #include "client/session/share.h"
-#include "client/session/silence.h"
 
 namespace prorata::client {
 
@@ -20,7 +20,7 @@ void HelperDoneRecording();
 struct LibraryWorld {
   static int64_t NowNs() { return client::NowNs(); }
   static void Nap(int64_t ns) { AwaitReadable(-1, ns); }
-  static int64_t AgentSilentNs() { return client::AgentSilentNs(); }
+  static int64_t HeartbeatLostNs() { return client::HeartbeatLostNs(); }
   static const shm::DeviceLimits& Limits(uint32_t device) { return LimitsOf(device); }
   static shm::DeviceUsage& Usage(uint32_t device) { return UsageOf(device); }
   static DeviceCompute& Compute(uint32_t device) { return g_compute[device]; }

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "shm/usage_file.h"
 
 namespace prorata::client {
@@ -19,14 +19,14 @@ class Occupancy {
  public:
   // Something was submitted at `since_ns`, or a little later.
   void Begin(int64_t since_ns) {
-    const Holding holding(lock_);
+    const LockGuard holding(lock_);
     const uint32_t before = reasons_.load(std::memory_order_relaxed);
     if (before == 0) since_ns_ = Max(since_ns, ended_ns_.load(std::memory_order_relaxed));
     reasons_.store(before + 1);
   }
   // That is proven done by now.
   void End(shm::DeviceUsage& usage, int64_t now_ns) {
-    const Holding holding(lock_);
+    const LockGuard holding(lock_);
     const uint32_t before = reasons_.load(std::memory_order_relaxed);
     if (before == 1) {
       Show(usage, now_ns);
@@ -41,12 +41,12 @@ class Occupancy {
 
   // Publishes the time so far, and answers it.
   uint64_t Publish(shm::DeviceUsage& usage, int64_t now_ns) {
-    const Holding holding(lock_);
+    const LockGuard holding(lock_);
     return Show(usage, now_ns);
   }
   // Kernels ran for so long, as measured or estimated.
   void Measure(shm::DeviceUsage& usage, uint64_t busy_ns, int64_t now_ns) {
-    const Holding holding(lock_);
+    const LockGuard holding(lock_);
     measured_ns_ = Min(measured_ns_ + busy_ns, Show(usage, now_ns));
     usage.device_time_ns.store(measured_ns_, std::memory_order_relaxed);
   }

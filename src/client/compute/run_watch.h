@@ -1,7 +1,7 @@
 #pragma once
 
 // Recognises a persistent kernel: work that runs, and goes on running, for far longer than anything
-// that ends. A share with one cannot be held: its lease is called back, and it does not drain.
+// that ends. A share with one cannot be held: its lease is revoked, and it does not drain.
 // Pure.
 //
 // One of these belongs to each fenced batch. Whoever harvests (fence_machine.h) says at each pass
@@ -10,7 +10,7 @@
 //   A. work that has not begun: behind a wait, a host function, a semaphore (Forget), or behind
 //      another stream's work in a way that nobody told us (has_begun)
 //   B. work that takes long because the device is shared: time counts by the part of it that the
-//      context can have had, if all that have work have their slices of it in turn (company)
+//      context can have had, if all that have work have their slices of it in turn (co-run set)
 //   C. work of a process that was stopped, with the device or without: between two looks no more
 //      counts than looks lie apart
 //   D. a kernel that is merely long: kPersistentNs, and kTimesEstimate of what it was learned to
@@ -29,15 +29,15 @@ class RunWatch {
   static constexpr int64_t kTimesEstimate = 4;
   static constexpr int64_t kSuspectNs = 1'000'000'000;
   // The helper looks every tenth of a second at the least.
-  static constexpr int64_t kMostBetweenLooksNs = 200'000'000;
+  static constexpr int64_t kMaxPollIntervalNs = 200'000'000;
 
-  // `company`: contexts with work on the device, this one included.
+  // `co-run set`: contexts with work on the device, this one included.
   template <typename HasBegun>
   void See(int64_t now_ns, uint32_t company, HasBegun&& has_begun) {
-    if (since_ns_ == 0) since_ns_ = looked_ns_ = now_ns;
-    int64_t passed_ns = now_ns - looked_ns_;
-    if (passed_ns > kMostBetweenLooksNs) passed_ns = kMostBetweenLooksNs;
-    looked_ns_ = now_ns;
+    if (since_ns_ == 0) since_ns_ = polled_ns_ = now_ns;
+    int64_t passed_ns = now_ns - polled_ns_;
+    if (passed_ns > kMaxPollIntervalNs) passed_ns = kMaxPollIntervalNs;
+    polled_ns_ = now_ns;
     if (begun_) {
       ran_ns_ += passed_ns / (company > 1 ? company : 1);
     } else if (now_ns - since_ns_ >= kSuspectNs) {
@@ -53,12 +53,12 @@ class RunWatch {
   uint64_t PersistentNs(uint64_t estimate_ns) const {
     const auto expected_ns = static_cast<int64_t>(estimate_ns);
     const bool persistent = ran_ns_ >= kPersistentNs && ran_ns_ / kTimesEstimate >= expected_ns;
-    return persistent ? static_cast<uint64_t>(looked_ns_ - since_ns_) : 0;
+    return persistent ? static_cast<uint64_t>(polled_ns_ - since_ns_) : 0;
   }
 
  private:
   int64_t since_ns_ = 0;  // it was not known to run before; at most kSuspectNs too early
-  int64_t looked_ns_ = 0;
+  int64_t polled_ns_ = 0;
   int64_t ran_ns_ = 0;  // what it can have had of the device since it was suspected
   bool begun_ = false;
 };

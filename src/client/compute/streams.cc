@@ -110,7 +110,7 @@ StreamRecord* PopFreeLocked() {
 
 StreamRecord* Enter(CUcontext context, CUstream stream, uint64_t thread, bool blocking,
                     ContextWork* work) {
-  const Holding holding(g_lock);
+  const LockGuard holding(g_lock);
   const uint32_t bucket = BucketOf(context, stream, thread);
   StreamRecord* record = FindLocked(bucket, context, stream, thread);
   if (record != nullptr) return record;
@@ -164,7 +164,7 @@ bool IsBlocking(CUstream stream) {
 }  // namespace
 
 ContextWork* WorkOf(CUcontext context, uint32_t device) {
-  const Holding making(g_making_work);
+  const LockGuard making(g_making_work);
   ContextWork* unused = nullptr;
   for (ContextWork* work = g_works.load(); work != nullptr; work = work->next) {
     const CUcontext has = work->context.load();
@@ -203,7 +203,7 @@ StreamRecord* FindStreamSlowly(CUstream stream, bool per_thread, bool make) {
   const uint64_t thread = named == CU_STREAM_PER_THREAD ? ThisThread() : 0;
   StreamRecord* record;
   {
-    const Holding holding(g_lock);
+    const LockGuard holding(g_lock);
     record = FindLocked(BucketOf(place.context, named, thread), place.context, named, thread);
   }
   if (record == nullptr) {
@@ -222,17 +222,17 @@ StreamRecord* FindStreamSlowly(CUstream stream, bool per_thread, bool make) {
 }
 
 void DropStreamsOf(const ContextWork* work) {
-  const Holding holding(g_lock);
+  const LockGuard holding(g_lock);
   DropLocked([&](const StreamRecord& record) { return record.work == work; });
 }
 
 void HideStream(StreamRecord* record) {
-  const Holding holding(g_lock);
+  const LockGuard holding(g_lock);
   HideLocked(record);
 }
 
 void FreeRecord(StreamRecord* record) {
-  const Holding holding(g_lock);
+  const LockGuard holding(g_lock);
   FreeLocked(record);
 }
 

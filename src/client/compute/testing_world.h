@@ -27,7 +27,7 @@ class FakeWorld {
     ++naps;
     if (on_nap) on_nap();
   }
-  int64_t AgentSilentNs() const { return silent_ns; }
+  int64_t HeartbeatLostNs() const { return heartbeat_lost_ns; }
   const shm::DeviceLimits& Limits(uint32_t) const { return limits; }
   shm::DeviceUsage& Usage(uint32_t) { return usage; }
   DeviceCompute& Compute(uint32_t) { return compute; }
@@ -77,7 +77,7 @@ class FakeWorld {
   }
 
   int64_t now_ns = 1 * kS;
-  int64_t silent_ns = 0;
+  int64_t heartbeat_lost_ns = 0;
   uint32_t capturing = 0;
   int records = 0, queries = 0, naps = 0;
   std::function<void()> on_nap;  // what other threads do meanwhile

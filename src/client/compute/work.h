@@ -41,7 +41,7 @@
 
 #include "client/compute/backlog.h"
 #include "client/compute/run_watch.h"
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "generated/cuda_abi.h"
 
 namespace prorata::client {
@@ -153,7 +153,7 @@ struct OpenWork {
   uint32_t contexts = 0;  // with work
 
   void Add(ContextWork& work) {
-    const Holding holding(work.lock);
+    const LockGuard holding(work.lock);
     bool busy = false;
     for (const StreamRecord* stream = work.listed; stream != nullptr;
          stream = stream->next_listed) {
@@ -207,13 +207,13 @@ inline void ReleaseFenceLocked(ContextWork* work, Fence* fence) {
 
 inline void ReleaseFence(ContextWork* work, Fence* fence) {
   if (fence == nullptr) return;
-  const Holding holding(work->lock);
+  const LockGuard holding(work->lock);
   ReleaseFenceLocked(work, fence);
 }
 
 // A free one, its events perhaps not made yet; nullptr: no memory.
 inline Fence* PopFreeFence(ContextWork* work) {
-  const Holding holding(work->lock);
+  const LockGuard holding(work->lock);
   if (work->free == nullptr) {
     auto* chunk = static_cast<FenceChunk*>(MapPages(sizeof(FenceChunk)));
     if (chunk == nullptr) return nullptr;
@@ -258,7 +258,7 @@ inline void FreeFences(ContextWork* work) {
 template <typename F>
 void AppendFence(StreamRecord* stream, Fence* fence, F&& count) {
   ContextWork* work = stream->work;
-  const Holding holding(work->lock);
+  const LockGuard holding(work->lock);
   fence->counted = !stream->blocked;
   if (fence->counted) count();
   fence->serial = ++stream->serial;
@@ -270,14 +270,14 @@ void AppendFence(StreamRecord* stream, Fence* fence, F&& count) {
 }
 
 inline Fence* FirstFence(StreamRecord* stream) {
-  const Holding holding(stream->work->lock);
+  const LockGuard holding(stream->work->lock);
   return stream->first;
 }
 
 // Takes the first fence out. It is kept as `done`, and the one before it is free.
 inline void PopFirstFence(StreamRecord* stream) {
   ContextWork* work = stream->work;
-  const Holding holding(work->lock);
+  const LockGuard holding(work->lock);
   Fence* fence = stream->first;
   stream->first = fence->next;
   if (stream->first == nullptr) stream->last = nullptr;
@@ -289,7 +289,7 @@ inline void PopFirstFence(StreamRecord* stream) {
 
 inline void ListStream(StreamRecord* stream) {
   ContextWork* work = stream->work;
-  const Holding holding(work->lock);
+  const LockGuard holding(work->lock);
   if (stream->listed.load(std::memory_order_relaxed) != 0) return;
   stream->next_listed = work->listed;
   work->listed = stream;
@@ -300,7 +300,7 @@ inline void ListStream(StreamRecord* stream) {
 // was destroyed, and its record is the caller's now.
 inline bool UnlistStream(StreamRecord* stream, StreamRecord* previous) {
   ContextWork* work = stream->work;
-  const Holding holding(work->lock);
+  const LockGuard holding(work->lock);
   if (previous == nullptr && work->listed != stream) {
     previous = work->listed;  // others came before it meanwhile
     while (previous->next_listed != stream) previous = previous->next_listed;
@@ -313,7 +313,7 @@ inline bool UnlistStream(StreamRecord* stream, StreamRecord* previous) {
 }
 
 inline StreamRecord* NextListed(ContextWork* work, StreamRecord* previous) {
-  const Holding holding(work->lock);
+  const LockGuard holding(work->lock);
   return previous == nullptr ? work->listed : previous->next_listed;
 }
 

@@ -168,7 +168,7 @@ class WorkPoller {
     }
     stream->blocked_ns = blocked ? now_ns : 0;
     if (!changes) return false;
-    const Holding holding(stream->work->lock);
+    const LockGuard holding(stream->work->lock);
     stream->blocked = blocked;
     for (Fence* fence = stream->first; fence != nullptr; fence = fence->next) {
       if (fence->counted != blocked) continue;

@@ -60,7 +60,7 @@ class WorkTracker : public WorkPoller<World> {
   // So many batches that begin with nothing before them pass until one launch is measured again.
   static constexpr uint32_t kMeasureEvery = 16;
   static constexpr int64_t kTailNs = 100'000;
-  static constexpr uint32_t kMostGiveUps = 10;
+  static constexpr uint32_t kMaxGiveUps = 10;
   static constexpr int64_t kMaxFencingNs = 5'000'000;
   static constexpr int64_t kFencingNapNs = 20'000;
 
@@ -155,7 +155,7 @@ class WorkTracker : public WorkPoller<World> {
   // Before the driver's call ...
   static SyncMark Mark(StreamRecord* stream) {
     const uint64_t submitted = stream->submitted.load(std::memory_order_acquire);
-    const Holding holding(stream->work->lock);
+    const LockGuard holding(stream->work->lock);
     return {submitted, stream->serial};
   }
   // ... and after its success.
@@ -174,7 +174,7 @@ class WorkTracker : public WorkPoller<World> {
     if (work->synchronizing.exchange(1) != 0) return 0;
     const uint64_t epoch = work->sync_epoch.fetch_add(1) + 1;
     untracked_ = work->untracked.load();
-    const Holding holding(work->lock);
+    const LockGuard holding(work->lock);
     for (StreamRecord* at = work->listed; at != nullptr; at = at->next_listed) {
       at->sync_submitted = at->submitted.load(std::memory_order_acquire);
       at->sync_serial = at->serial;
@@ -205,7 +205,7 @@ class WorkTracker : public WorkPoller<World> {
     const uint64_t before = work->untracked.fetch_add(1);
     bool first;
     {
-      const Holding holding(work->lock);
+      const LockGuard holding(work->lock);
       first = before == work->untracked_proven;
     }
     if (first) world_.Compute(work->device).occupancy.Begin(world_.NowNs());
@@ -239,7 +239,7 @@ class WorkTracker : public WorkPoller<World> {
     StreamRecord* of = nullptr;
     int64_t oldest_ns = 0;
     world_.ForEachWork(device, [&](ContextWork& work) {
-      const Holding holding(work.lock);
+      const LockGuard holding(work.lock);
       for (StreamRecord* at = work.listed; at != nullptr; at = at->next_listed) {
         if (at->first == nullptr || at->blocked) continue;
         if (of != nullptr && at->first->recorded_ns >= oldest_ns) continue;
@@ -248,11 +248,11 @@ class WorkTracker : public WorkPoller<World> {
       }
     });
     if (of == nullptr) return;
-    const Holding holding(of->work->lock);
+    const LockGuard holding(of->work->lock);
     if (of->first == nullptr || of->blocked || of->first->recorded_ns != oldest_ns) return;
     DeviceCompute& compute = world_.Compute(device);
     const bool raised = compute.bound_given_up.load() != 0;
-    const uint32_t give_ups = raised ? Min(compute.give_ups.load() + 1, kMostGiveUps) : 1;
+    const uint32_t give_ups = raised ? Min(compute.give_ups.load() + 1, kMaxGiveUps) : 1;
     compute.give_ups.store(give_ups);
     compute.raised_bound_ns.store(compute.backlog.ns() + (bound_ns << 2 * (give_ups - 1)));
     if (!of->first->releases_bound) compute.bound_given_up.fetch_add(1);
@@ -263,7 +263,7 @@ class WorkTracker : public WorkPoller<World> {
   // nothing of it is left.
   bool StreamGone(StreamRecord* stream) {
     TryIdle(stream);
-    const Holding holding(stream->work->lock);
+    const LockGuard holding(stream->work->lock);
     stream->gone = true;
     return stream->listed.load() != 0;
   }
@@ -453,7 +453,7 @@ class WorkTracker : public WorkPoller<World> {
   void ProveTracked(ContextWork* work, uint64_t untracked) {
     bool last;
     {
-      const Holding holding(work->lock);
+      const LockGuard holding(work->lock);
       last = untracked > work->untracked_proven && untracked == work->untracked.load();
       if (last) work->untracked_proven = untracked;
     }

@@ -5,7 +5,7 @@
 #include "client/compute/compute.h"
 #include "client/memory/charge.h"
 #include "client/memory/memory.h"
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/session/connection.h"
 #include "client/session/helper.h"
 #include "client/session/requests.h"
@@ -46,7 +46,7 @@ bool IsActive(CUdevice ordinal) {
 }
 
 void BeginPrimary(uint32_t device) {
-  const Holding holding(g_contexts.lock);
+  const LockGuard holding(g_contexts.lock);
   ++g_primaries[device].changing;
   ++g_primaries[device].generation;
 }
@@ -63,11 +63,11 @@ bool SettlePrimary(uint32_t device, CUdevice ordinal, CUcontext context, uint64_
   for (bool leaving = false; !leaving;) {
     uint64_t generation;
     {
-      const Holding holding(g_contexts.lock);
+      const LockGuard holding(g_contexts.lock);
       generation = primary.generation;
     }
     const bool active = IsActive(ordinal);
-    const Holding holding(g_contexts.lock);
+    const LockGuard holding(g_contexts.lock);
     const bool last = primary.changing == 1;
     if (last && primary.generation != generation) continue;
     leaving = true;
@@ -113,7 +113,7 @@ bool SettlePrimary(uint32_t device, CUdevice ordinal, CUcontext context, uint64_
 CUcontext PausePrimary(uint32_t device) {
   CUcontext context;
   {
-    const Holding holding(g_contexts.lock);
+    const LockGuard holding(g_contexts.lock);
     context = g_contexts.primary[device];
     if (context != nullptr) WorkOfContextPausing(context);
   }
@@ -143,7 +143,7 @@ void ContextFailed(uint32_t device, uint64_t reserved_bytes) {
 
 void ContextMade(CUcontext context, uint32_t device, uint64_t reserved_bytes) {
   {
-    const Holding holding(g_contexts.lock);
+    const LockGuard holding(g_contexts.lock);
     ++g_contexts.charged[device];
     g_contexts.Add(context, device, true);
   }
@@ -157,7 +157,7 @@ ContextEnd ContextEnding(CUcontext context) {
   ContextEnd end = {};
   end.context = context;
   {
-    const Holding holding(g_contexts.lock);
+    const LockGuard holding(g_contexts.lock);
     KnownContext was;
     end.known = g_contexts.Drop(context, &was);
     if (end.known) end = {context, 0, was.device, true, was.charged, was.attached};
@@ -170,7 +170,7 @@ ContextEnd ContextEnding(CUcontext context) {
 void ContextEnded(const ContextEnd& end, bool success) {
   uint32_t contexts = 0;
   {
-    const Holding holding(g_contexts.lock);
+    const LockGuard holding(g_contexts.lock);
     if (!success && end.known) {
       g_contexts.Add(end.context, end.device, end.charged);
       KnownContext* const known = g_contexts.Find(end.context);
@@ -189,13 +189,13 @@ void ContextEnded(const ContextEnd& end, bool success) {
 }
 
 void ContextAttached(CUcontext context) {
-  const Holding holding(g_contexts.lock);
+  const LockGuard holding(g_contexts.lock);
   KnownContext* const known = g_contexts.Find(context);
   if (known != nullptr) ++known->attached;
 }
 
 bool LastDetach(CUcontext context) {
-  const Holding holding(g_contexts.lock);
+  const LockGuard holding(g_contexts.lock);
   KnownContext* const known = g_contexts.Find(context);
   if (known == nullptr || known->attached == 0) return true;
   --known->attached;
@@ -208,7 +208,7 @@ CUresult CreateGreen(CUgreenCtx* green, CUdevice ordinal, CUresult (*call)(void*
   const uint32_t device = IndexOf(ordinal);
   const auto real = [&] { return call(data); };
   if (device == kNoDevice || green == nullptr) return Within(real);
-  const Moving moving;
+  const InFlightEpoch moving;
   uint64_t reserved_bytes = 0;
   if (!IsActive(ordinal)) {
     const CUresult result = ReserveContext(device, &reserved_bytes);
@@ -225,7 +225,7 @@ CUresult CreateGreen(CUgreenCtx* green, CUdevice ordinal, CUresult (*call)(void*
   const bool made = result == CUDA_SUCCESS;
   if (made) {
     g_green_contexts.fetch_add(1);
-    const Holding holding(g_contexts.lock);
+    const LockGuard holding(g_contexts.lock);
     g_contexts.Add(HandleOf(*green), device, false);
   }
   bool fits = true;
@@ -242,7 +242,7 @@ CUresult CreateGreen(CUgreenCtx* green, CUdevice ordinal, CUresult (*call)(void*
 }
 
 void ContextFromGreen(CUcontext context, CUgreenCtx green) {
-  const Holding holding(g_contexts.lock);
+  const LockGuard holding(g_contexts.lock);
   const KnownContext* const known = g_contexts.Find(HandleOf(green));
   if (known != nullptr) g_contexts.Add(context, known->device, false, green);
 }
@@ -252,13 +252,13 @@ CUresult DestroyGreen(CUgreenCtx green) {
   uint32_t device = kNoDevice;
   CUcontext context = nullptr;
   {
-    const Holding holding(g_contexts.lock);
+    const LockGuard holding(g_contexts.lock);
     const KnownContext* const known = g_contexts.Find(HandleOf(green));
     if (known != nullptr) device = known->device;
     if (known != nullptr) context = g_contexts.OfGreen(green);
   }
   if (device == kNoDevice) return Within(real);
-  const Moving moving;
+  const InFlightEpoch moving;
   const CUdevice ordinal = g_share.ordinal_of_index[device];
   BeginPrimary(device);
   uint32_t ending = 0;
@@ -276,7 +276,7 @@ CUresult DestroyGreen(CUgreenCtx green) {
   }
   g_green_contexts.fetch_sub(1);
   {
-    const Holding holding(g_contexts.lock);
+    const LockGuard holding(g_contexts.lock);
     KnownContext was;
     g_contexts.Drop(HandleOf(green), &was);
     g_contexts.Drop(context, &was);
@@ -289,7 +289,7 @@ CUresult RetainPrimary(CUcontext* context, CUdevice ordinal) {
   const uint32_t device = IndexOf(ordinal);
   const auto real = PRORATA_REAL(cuDevicePrimaryCtxRetain);
   if (device == kNoDevice) return Within([&] { return real(context, ordinal); });
-  const Moving moving;
+  const InFlightEpoch moving;
   uint64_t reserved_bytes = 0;
   if (!IsActive(ordinal)) {
     const CUresult result = ReserveContext(device, &reserved_bytes);
@@ -314,7 +314,7 @@ CUresult RetainPrimary(CUcontext* context, CUdevice ordinal) {
 CUresult EndPrimary(CUdevice ordinal, CUresult (*call)(CUdevice)) {
   const uint32_t device = IndexOf(ordinal);
   if (device == kNoDevice) return Within([&] { return call(ordinal); });
-  const Moving moving;
+  const InFlightEpoch moving;
   BeginPrimary(device);
   const CUcontext context = PausePrimary(device);
   const CUresult result = Within([&] { return call(ordinal); });

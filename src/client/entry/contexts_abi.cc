@@ -1,7 +1,7 @@
 // Making and ending contexts; see contexts.h.
 
 #include "client/entry/contexts.h"
-#include "client/memory/moves.h"
+#include "client/memory/in_flight.h"
 #include "client/session/share.h"
 
 namespace prorata::client {
@@ -12,7 +12,7 @@ CUresult Create(CUcontext* context, CUdevice ordinal, Call&& call) {
   if (!Governed() || context == nullptr) return Within(call);
   const uint32_t device = IndexOf(ordinal);
   if (device == kNoDevice && Live() == kGoverned) return Within(call);  // not a device
-  const Moving moving;
+  const InFlightEpoch moving;
   uint64_t reserved_bytes;
   CUresult result = ReserveContext(device, &reserved_bytes);
   if (result != CUDA_SUCCESS) return result;
@@ -28,7 +28,7 @@ CUresult Create(CUcontext* context, CUdevice ordinal, Call&& call) {
 template <typename Call>
 CUresult Destroy(CUcontext context, Call&& call) {
   if (!Governed() || context == nullptr) return Within(call);
-  const Moving moving;
+  const InFlightEpoch moving;
   const ContextEnd end = ContextEnding(context);
   const CUresult result = Within(call);
   ContextEnded(end, result == CUDA_SUCCESS);

@@ -7,7 +7,7 @@
 #include "client/memory/charge.h"
 #include "client/memory/pools.h"
 #include "client/memory/sharing.h"
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/session/connection.h"
 #include "client/session/requests.h"
 #include "client/session/share.h"
@@ -27,7 +27,7 @@ void Reconnect(int64_t now_ns, int64_t* next_ns) {
   const auto meanwhile = [] { return TickCompute(NowNs()); };
   const JoinResult result = JoinAgent(now_ns + 1'000'000'000, &refused, 0, meanwhile);
   if (result == JoinResult::kJoined) {
-    TellHoldings();  // before those who wait ask anything that depends on it
+    ReportReferences();  // before those who wait ask anything that depends on it
     ConnectionMade();
     LeasesRejoined();
     return;
@@ -48,13 +48,13 @@ void Help() {
       Reconnect(now_ns, &next_connect_ns);
       now_ns = NowNs();  // it may have ticked itself
     }
-    const int64_t look_again_ns = TickCompute(now_ns);
+    const int64_t poll_again_ns = TickCompute(now_ns);
     if (now_ns >= next_pools_ns) {
       SettleChangedPools();
       next_pools_ns = now_ns + kPoolsEveryNs;
     }
     const int64_t most_ns = g_share.socket.load() < 0 ? kReconnectEveryNs : kPoolsEveryNs;
-    Wait(Max(int64_t{1}, Min(look_again_ns - (NowNs() - now_ns), most_ns)));
+    Wait(Max(int64_t{1}, Min(poll_again_ns - (NowNs() - now_ns), most_ns)));
   }
 }
 

@@ -9,9 +9,9 @@
 #include <cstring>
 
 #include "client/session/connection.h"
+#include "client/session/heartbeat_watch.h"
 #include "client/session/helper.h"
 #include "client/session/share.h"
-#include "client/session/silence.h"
 
 // Weak: musl has none, and its loader ends a program whose preloaded library wants one. Such a
 // program cannot load the driver, which needs glibc, so there is nothing to mend after a fork.
@@ -85,7 +85,7 @@ bool MakeUsage() {
     pages = mmap(nullptr, sizeof(shm::UsageFile), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   }
   if (pages == MAP_FAILED) {
-    Line("cannot make the usage memory").Errno(errno).Say();
+    StderrMessage("cannot make the usage memory").Errno(errno).Print();
     if (fd >= 0) close(fd);
     return false;
   }
@@ -115,11 +115,11 @@ const char* ReasonText(wire::RefusedReason reason) {
   }
 }
 
-void SayRefused(const wire::Refused& refused) {
+void PrintRefused(const wire::Refused& refused) {
   const auto reason = static_cast<wire::RefusedReason>(refused.reason);
-  Line line("cannot join the share ");
+  StderrMessage line("cannot join the share ");
   line.Text(g_share.folder).Text(": ");
-  if (reason != wire::RefusedReason::kOtherUser) return line.Text(ReasonText(reason)).Say();
+  if (reason != wire::RefusedReason::kOtherUser) return line.Text(ReasonText(reason)).Print();
   line.Text("it belongs to user ")
       .Number(refused.detail)
       .Text(", and this process runs as user ")
@@ -129,13 +129,13 @@ void SayRefused(const wire::Refused& refused) {
           "--allow-users ")
       .Number(geteuid())
       .Text("`")
-      .Say();
+      .Print();
 }
 
 // Joins within two seconds: an agent may be restarting just now. One whose heart beats is waited
 // for longer: on a machine that is busy enough it answers late. Without a welcome there is no row
 // of grants, so nothing could be allocated; better to say so here.
-CUresult JoinOrSay() {
+CUresult JoinOrPrint() {
   const int64_t start_ns = NowNs();
   const int64_t busy_until_ns = start_ns + kBusyAgentWithinNs;
   wire::Refused refused = {};
@@ -143,21 +143,21 @@ CUresult JoinOrSay() {
   while ((result = JoinAgent(start_ns + kJoinWithinNs, &refused, busy_until_ns)) ==
              JoinResult::kNoAgent &&
          NowNs() <
-             (AgentSilentNs() < kHeartStoodStillNs ? busy_until_ns : start_ns + kJoinWithinNs)) {
+             (HeartbeatLostNs() < kHeartStoodStillNs ? busy_until_ns : start_ns + kJoinWithinNs)) {
     const std::atomic<uint32_t> never{0};
     FutexWait(&never, 0, kTryEveryNs);
   }
   if (result == JoinResult::kJoined) return CUDA_SUCCESS;
   if (result == JoinResult::kRefused) {
-    SayRefused(refused);
+    PrintRefused(refused);
     return CUDA_ERROR_NOT_PERMITTED;
   }
-  Line("cannot join the share ")
+  StderrMessage("cannot join the share ")
       .Text(g_share.folder)
       .Text(": no agent answered on its socket for ")
       .Number(static_cast<uint64_t>((NowNs() - start_ns) / 1'000'000'000))
       .Text(" s; is the prorata agent running?")
-      .Say();
+      .Print();
   return CUDA_ERROR_SYSTEM_NOT_READY;
 }
 
@@ -227,14 +227,14 @@ bool FirstWord() {
 CUresult InitializeWithoutShare(unsigned int flags) {
   const CUresult result = CallDriversInit(flags);
   if (result != CUDA_SUCCESS || !FirstWord()) return result;
-  Line(
+  StderrMessage(
       "this program has prorata's libcuda.so.1 and no share, so it runs with no limits and is not "
       "counted: PRORATA_SHARE is ")
       .Text(getenv("PRORATA_SHARE") != nullptr ? "empty" : "not set")
       .Text(
           " and there is no /run/prorata/share; start it by `prorata run`, or without "
           "LD_PRELOAD and LD_LIBRARY_PATH of prorata's")
-      .Say();
+      .Print();
   return result;
 }
 
@@ -243,12 +243,12 @@ CUresult InitializeOnShare(unsigned int flags) {
   const shm::LimitsFile* limits = MapLimits(g_share.folder, &why);
   if (limits == nullptr) {
     if (FirstWord()) {
-      Line("cannot use the share ")
+      StderrMessage("cannot use the share ")
           .Text(g_share.folder)
           .Text(": ")
           .Text(why)
           .Text("; PRORATA_SHARE must name a folder that the prorata agent made")
-          .Say();
+          .Print();
     }
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
@@ -265,10 +265,10 @@ CUresult InitializeOnShare(unsigned int flags) {
   if (result != CUDA_SUCCESS) return result;
   MapOrdinals();
   if (Live() == kUngoverned) SetLive(kUnjoined);
-  result = JoinOrSay();
+  result = JoinOrPrint();
   if (result != CUDA_SUCCESS) return result;
   SetLive(kGoverned);
-  TellEarlyLookups();
+  ReportEarlyLookups();
   return CUDA_SUCCESS;
 }
 
@@ -283,10 +283,11 @@ CUresult Initialize(unsigned int flags) {
       break;
   }
   if (FirstWord()) {
-    Line("cannot use the share that PRORATA_SHARE names: its path is too long, of more than ")
+    StderrMessage(
+        "cannot use the share that PRORATA_SHARE names: its path is too long, of more than ")
         .Number(sizeof g_share.folder - 1)
         .Text(" characters; set PRORATA_DIR to a shorter folder for the agent")
-        .Say();
+        .Print();
   }
   return CUDA_ERROR_SYSTEM_NOT_READY;
 }

@@ -11,14 +11,14 @@ inline constexpr uint32_t kSlabShift = 21;
 
 enum class Kind : uint8_t {
   kNone = 0,
-  kLarge,   // `bytes` are charged
-  kSmall,   // carved from a slab; `bytes` is its size, the slab carries the charge
-  kPool,    // from pool number `pool`, which carries the charge
-  kArray,   // `bytes` are charged
-  kMipmap,  // same
-  kUnseen,  // same; code, or what a limit of a context costs
-  kSparse,  // an array or mipmap without memory of its own; it keeps what is mapped behind it
-  kOpened,  // another process's; `bytes` are charged, none where its maker pays; opened `times`
+  kLarge,     // `bytes` are charged
+  kSmall,     // carved from a slab; `bytes` is its size, the slab carries the charge
+  kPool,      // from pool number `pool`, which carries the charge
+  kArray,     // `bytes` are charged
+  kMipmap,    // same
+  kImplicit,  // same; code, or what a limit of a context costs
+  kSparse,    // an array or mipmap without memory of its own; it keeps what is mapped behind it
+  kOpened,    // another process's; `bytes` are charged, none where its maker pays; opened `times`
 };
 
 struct Allocation {

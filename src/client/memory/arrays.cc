@@ -1,6 +1,6 @@
 #include "client/memory/arrays.h"
 
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 
 namespace prorata::client {
 namespace {

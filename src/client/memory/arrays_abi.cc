@@ -16,7 +16,7 @@ CUresult AllocateArray(Space space, Kind kind, uint64_t bytes, Handle* handle, C
                        GiveBack&& give_back) {
   const Place place = CurrentPlace();
   if (place.context == nullptr) return Within(call);
-  const Moving moving;
+  const InFlightEpoch moving;
   Allocation allocation;
   allocation.context = reinterpret_cast<uint64_t>(place.context);
   allocation.bytes = RoundUp(bytes, kSlabBytes);
@@ -42,7 +42,7 @@ CUresult CreateArray(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR& shape, Call
 
 template <typename Call>
 CUresult Destroy(uint64_t key, Call&& call) {
-  const Moving moving;
+  const InFlightEpoch moving;
   const Allocation allocation = ForgetForFree(key);
   const CUresult result = Within(call);
   AfterFree(key, allocation, result);

@@ -4,11 +4,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "client/memory/in_flight.h"
 #include "client/memory/ledger.h"
 #include "client/memory/memory.h"
-#include "client/memory/moves.h"
 #include "client/memory/pools.h"
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/session/connection.h"
 #include "client/session/requests.h"
 #include "client/session/share.h"
@@ -53,18 +53,18 @@ bool MayWait() {
   return PRORATA_REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS;
 }
 
-constinit Moves g_moves;
-__thread Moves::Stripe* t_moves __attribute__((tls_model("initial-exec"))) = nullptr;
+constinit InFlight g_in_flight;
+__thread InFlight::Stripe* t_in_flight __attribute__((tls_model("initial-exec"))) = nullptr;
 
-Moves::Stripe* ClaimMoves() {
+InFlight::Stripe* ClaimInFlight() {
   const auto alive = [](int32_t thread) {
     const int saved_errno = errno;
     const bool gone = syscall(SYS_tgkill, getpid(), thread, 0) != 0 && errno == ESRCH;
     errno = saved_errno;
     return !gone;
   };
-  t_moves = g_moves.Claim(static_cast<int32_t>(syscall(SYS_gettid)), alive);
-  return t_moves;
+  t_in_flight = g_in_flight.Claim(static_cast<int32_t>(syscall(SYS_gettid)), alive);
+  return t_in_flight;
 }
 
 Charged Charge(uint32_t device, uint64_t bytes, uint32_t wait_ms) {

@@ -14,7 +14,7 @@ CUresult cuImportExternalMemory(CUexternalMemory* extMem_out,
   if (!Governed() || extMem_out == nullptr || memHandleDesc == nullptr) return Within(call);
   const Place place = CurrentPlace();
   if (place.context == nullptr || memHandleDesc->size == 0) return Within(call);
-  const Moving moving;
+  const InFlightEpoch moving;
   Allocation allocation;
   allocation.context = reinterpret_cast<uint64_t>(place.context);
   allocation.bytes = ReserveFor(memHandleDesc->size);
@@ -35,7 +35,7 @@ CUresult cuImportExternalMemory(CUexternalMemory* extMem_out,
 CUresult cuDestroyExternalMemory(CUexternalMemory extMem) {
   const auto call = [&] { return PRORATA_REAL(cuDestroyExternalMemory)(extMem); };
   if (!Governed()) return Within(call);
-  const Moving moving;
+  const InFlightEpoch moving;
   const uint64_t key = KeyOf(Space::kExternal, reinterpret_cast<uint64_t>(extMem));
   const Allocation allocation = ForgetForFree(key);
   const CUresult result = Within(call);

@@ -2,7 +2,7 @@
 
 #include "client/memory/allocations.h"
 #include "client/memory/pools.h"
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/session/graph_nodes.h"
 #include "client/session/share.h"
 
@@ -100,7 +100,7 @@ CUresult InstantiateGraph(CUgraphExec* exec, CUgraph graph, bool uploads, CUresu
     if (visited == Visited::kNoMemory) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (!sum.any) return Within(real);
-  const Moving moving;
+  const InFlightEpoch moving;
   GraphReservation reservation;
   for (uint32_t device = 0; uploads && device < g_share.device_count; ++device) {
     if (sum.bytes[device] == 0 || ReserveOn(device, sum.bytes[device], 0, &reservation)) continue;
@@ -162,7 +162,7 @@ bool MayTrimGraphs(uint32_t device) {
 
 CUresult TrimGraphs(CUdevice ordinal) {
   const uint32_t device = Governed() ? IndexOf(ordinal) : kNoDevice;
-  const Moving moving;
+  const InFlightEpoch moving;
   if (device != kNoDevice) MayTrimGraphs(device);
   const CUresult result = Within([&] { return PRORATA_REAL(cuDeviceGraphMemTrim)(ordinal); });
   if (device != kNoDevice) SettlePoolHandle(GraphPool(device));

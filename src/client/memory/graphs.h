@@ -55,7 +55,7 @@ inline CUresult WithGraphMemory(CUgraphExec exec, CUstream stream, bool per_thre
   if (g_allocating_graphs.load(std::memory_order_relaxed) == 0) [[likely]]
     return call();
   if (!Governed() || IsCaptured(stream, per_thread)) return call();
-  const Moving moving;
+  const InFlightEpoch moving;
   GraphReservation reservation;
   if (!ReserveGraph(exec, &reservation)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = call();

@@ -18,7 +18,7 @@ uint32_t DeviceOf(const CUmemLocation& location) {
 template <typename Call>
 CUresult PrefetchOne(CUdeviceptr address, size_t bytes, uint32_t device, Call&& call) {
   if (!MayGoElsewhere() || device == kNoDevice) return Within(call);
-  const Moving moving;
+  const InFlightEpoch moving;
   Prefetch prefetch;
   if (!ReservePrefetch(address, bytes, device, &prefetch)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = Within(call);
@@ -43,7 +43,7 @@ CUresult PrefetchBatch(const Batch& batch, Call&& call) {
   const size_t page_bytes = batch.count * sizeof(Prefetch);
   auto* prefetches = static_cast<Prefetch*>(MapPages(page_bytes));
   if (prefetches == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  const Moving moving;
+  const InFlightEpoch moving;
   CUresult result = CUDA_SUCCESS;
   for (size_t i = 0, place = 0; result == CUDA_SUCCESS && i < batch.count; ++i) {
     while (place + 1 < batch.place_count && batch.first[place + 1] <= i) ++place;

@@ -49,7 +49,7 @@ void Release(uint64_t key, const Allocation& allocation) {
   const uint64_t bytes = TakeCharge(key, allocation);
   uint64_t number = 0;
   if (allocation.shared && g_numbers.Take(key, &number)) {
-    HoldingGone(number, allocation.device, bytes);
+    ReferenceGone(number, allocation.device, bytes);
   } else {
     Uncharge(allocation.device, bytes);
   }
@@ -64,7 +64,7 @@ bool Remember(uint64_t key, const Allocation& allocation) {
   Allocation replaced;
   if (!g_allocations.Remember(key, allocation, &replaced)) return false;
   Release(key, replaced);
-  if (MayHold(replaced)) SettleHoldings();
+  if (MayHold(replaced)) SettleReferences();
   return true;
 }
 
@@ -145,7 +145,7 @@ Allocation ForgetForFree(uint64_t key) {
 void AfterFree(uint64_t key, const Allocation& allocation, CUresult result) {
   if (allocation.kind == Kind::kNone) return;
   if (result == CUDA_SUCCESS || !Remember(key, allocation)) Release(key, allocation);
-  if (MayHold(allocation)) SettleHoldings();
+  if (MayHold(allocation)) SettleReferences();
 }
 
 bool FindAllocation(uint64_t key, Allocation* allocation) {
@@ -199,8 +199,8 @@ bool AccountOpened(const Place& place, uint64_t key, uint64_t bytes, uint64_t nu
   });
   if (again && allocation.kind == Kind::kNone) {
     if (number != 0) {
-      HoldingGone(number, place.device, bytes);
-      SettleHoldings();
+      ReferenceGone(number, place.device, bytes);
+      SettleReferences();
     } else {
       Uncharge(place.device, bytes);
     }
@@ -210,8 +210,8 @@ bool AccountOpened(const Place& place, uint64_t key, uint64_t bytes, uint64_t nu
         slot = number;
         return true;
       })) {
-    HoldingGone(number, place.device, bytes);
-    SettleHoldings();
+    ReferenceGone(number, place.device, bytes);
+    SettleReferences();
     return false;
   }
   return AccountWhole(key, allocation);
@@ -231,7 +231,7 @@ void MarkMemoryOfContext(CUcontext context, bool dying) {
 
 void MemoryOfContextGone(CUcontext context) {
   g_allocations.TakeDying(reinterpret_cast<uint64_t>(context), Release);
-  SettleHoldings();
+  SettleReferences();
 }
 
 }  // namespace prorata::client

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "client/memory/allocations.h"
-#include "client/memory/moves.h"
+#include "client/memory/in_flight.h"
 #include "client/session/captures.h"
 #include "client/session/driver_functions.h"
 #include "client/session/known_contexts.h"

@@ -19,7 +19,7 @@ CUresult AllocateLinear(uint64_t bytes, Call&& call, Address&& address, Actual&&
   if (bytes == 0) return Within(call);
   const Place place = CurrentPlace();
   if (place.context == nullptr) return Within(call);  // the driver says what is missing
-  const Moving moving;
+  const InFlightEpoch moving;
   const uint64_t reserved = ReserveFor(bytes);
   if (!ChargeOrTrim(place.device, reserved)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = Within(call);
@@ -34,7 +34,7 @@ CUresult AllocateLinear(uint64_t bytes, Call&& call, Address&& address, Actual&&
 
 template <typename Call>
 CUresult Free(uint64_t key, Call&& call) {
-  const Moving moving;
+  const InFlightEpoch moving;
   const Allocation allocation = ForgetForFree(key);
   const CUresult result = Within(call);
   AfterFree(key, allocation, result);
@@ -51,7 +51,7 @@ uint64_t WorstPitchedBytes(uint64_t width, uint64_t height) {
 // For how long an allocation waits for memory that was freed behind work. A stream may wait for
 // what this thread is yet to do, so it must have an end.
 constexpr int64_t kFreesNs = 10'000'000'000;
-constexpr int64_t kLookNs = 100'000;
+constexpr int64_t kPollNs = 100'000;
 
 struct PoolRequest {
   CUdeviceptr* out;
@@ -64,7 +64,7 @@ struct PoolRequest {
 
 // False: the share has no room, and nothing was asked of the driver.
 bool TryFromPool(const PoolRequest& request, IfRefused refused, CUresult* result) {
-  const Moving moving;
+  const InFlightEpoch moving;
   uint64_t pending = 0;
   if (!ReservePool(request.number, request.bytes, &pending, refused)) return false;
   const auto call = request.per_thread ? PRORATA_REAL(cuMemAllocFromPoolAsync_ptsz)
@@ -98,7 +98,7 @@ CUresult AllocateFromPool(const PoolRequest& request) {
   const int64_t until_ns = NowNs() + kFreesNs;
   while (MayWait() && HasFreed(request.number, request.bytes) && NowNs() < until_ns &&
          HasWork(request.stream, request.per_thread)) {
-    AwaitReadable(-1, kLookNs);
+    AwaitReadable(-1, kPollNs);
     if (TryFromPool(request, IfRefused::kTryAgain, &result)) return result;
   }
   return TryFromPool(request, IfRefused::kCount, &result) ? result : CUDA_ERROR_OUT_OF_MEMORY;
@@ -258,7 +258,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
-  const Moving moving;
+  const InFlightEpoch moving;
   const CUresult result =
       Within([&] { return PRORATA_REAL(cuMemPoolTrimTo)(pool, minBytesToKeep); });
   if (Governed()) SettlePoolHandle(pool);

@@ -12,8 +12,8 @@
 
 #include "client/memory/allocations.h"
 #include "client/memory/arrays.h"
+#include "client/memory/in_flight.h"
 #include "client/memory/ledger.h"
-#include "client/memory/moves.h"
 #include "client/session/memory_view.h"
 
 namespace prorata::client {
@@ -213,10 +213,10 @@ TEST(Ledger, SaysWhatItWouldHaveToReach) {
 
 bool Alive(int32_t thread) { return thread < 1000; }
 
-TEST(Moves, AreMissedByNobodyWhoMeasures) {
-  static Moves moves;
-  Moves::Stripe* mine = moves.Claim(1, Alive);
-  Moves::Stripe* others = moves.Claim(2, Alive);
+TEST(InFlight, AreMissedByNobodyWhoMeasures) {
+  static InFlight moves;
+  InFlight::Stripe* mine = moves.Claim(1, Alive);
+  InFlight::Stripe* others = moves.Claim(2, Alive);
   ASSERT_NE(mine, others);
   moves.Begin(mine);  // the one who measures
   EXPECT_TRUE(moves.AloneSince(moves.Look()));
@@ -237,15 +237,15 @@ TEST(Moves, AreMissedByNobodyWhoMeasures) {
   moves.End(mine);
 }
 
-TEST(Moves, StripesOfTheDeadAreTakenAndTheLivingShareWhenAllAreTaken) {
-  static Moves moves;
-  Moves::Stripe* dead = moves.Claim(1000, Alive);
+TEST(InFlight, StripesOfTheDeadAreTakenAndTheLivingShareWhenAllAreTaken) {
+  static InFlight moves;
+  InFlight::Stripe* dead = moves.Claim(1000, Alive);
   moves.Begin(dead);  // and dies in the call
-  std::vector<Moves::Stripe*> taken;
+  std::vector<InFlight::Stripe*> taken;
   for (int32_t thread = 1; thread <= 62; ++thread) taken.push_back(moves.Claim(thread, Alive));
   EXPECT_EQ(std::count(taken.begin(), taken.end(), dead), 0) << "there were free ones";
   EXPECT_EQ(moves.Claim(63, Alive), dead);
-  Moves::Stripe* common = moves.Claim(64, Alive);
+  InFlight::Stripe* common = moves.Claim(64, Alive);
   EXPECT_EQ(moves.Claim(65, Alive), common);
   EXPECT_EQ(std::count(taken.begin(), taken.end(), common), 0);
   moves.Begin(common);
@@ -254,15 +254,15 @@ TEST(Moves, StripesOfTheDeadAreTakenAndTheLivingShareWhenAllAreTaken) {
   EXPECT_FALSE(moves.AloneSince(moves.Look()));
 }
 
-TEST(Moves, OfThreadsThatComeAndGoAreSeen) {
+TEST(InFlight, OfThreadsThatComeAndGoAreSeen) {
   // Each move takes a byte out of `there` and puts it back: who was alone never finds it missing.
-  static Moves moves;
+  static InFlight moves;
   std::atomic<int> there{3};
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&, i] {
-      Moves::Stripe* own = moves.Claim(2 + i, Alive);
+      InFlight::Stripe* own = moves.Claim(2 + i, Alive);
       while (!stop) {
         moves.Begin(own);
         --there;
@@ -273,7 +273,7 @@ TEST(Moves, OfThreadsThatComeAndGoAreSeen) {
     });
   }
   bool missed = false;
-  Moves::Stripe* mine = moves.Claim(1, Alive);
+  InFlight::Stripe* mine = moves.Claim(1, Alive);
   for (int i = 0; i < 50'000; ++i) {
     moves.Begin(mine);
     const uint64_t looked = moves.Look();

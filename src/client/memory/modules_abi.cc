@@ -2,15 +2,15 @@
 
 #include "client/memory/allocations.h"
 #include "client/memory/image_variables.h"
+#include "client/memory/implicit_allocations.h"
 #include "client/memory/memory.h"
-#include "client/memory/unseen.h"
 #include "client/session/share.h"
 
 namespace prorata::client {
 namespace {
 
 // Any code at all takes a slab, but for what fits into one that the context has already.
-constexpr uint64_t kLeastCodeBytes = kSlabBytes;
+constexpr uint64_t kMinCodeBytes = kSlabBytes;
 
 template <typename Call, typename Undo, typename Key>
 CUresult Take(const Place& place, uint64_t expected_bytes, uint64_t certain_bytes, Call call,
@@ -20,10 +20,10 @@ CUresult Take(const Place& place, uint64_t expected_bytes, uint64_t certain_byte
     Undo undo;
     Key key;
   } all{call, undo, key};
-  return TakeUnseen(place, expected_bytes, certain_bytes,
-                    {[](void* data) { return static_cast<All*>(data)->call(); },
-                     [](void* data) { static_cast<All*>(data)->undo(); },
-                     [](void* data) { return static_cast<All*>(data)->key(); }, &all});
+  return TakeImplicit(place, expected_bytes, certain_bytes,
+                      {[](void* data) { return static_cast<All*>(data)->call(); },
+                       [](void* data) { static_cast<All*>(data)->undo(); },
+                       [](void* data) { return static_cast<All*>(data)->key(); }, &all});
 }
 
 uint64_t HandleKey(Space space, const void* handle) {
@@ -37,7 +37,7 @@ CUresult Load(const void* image, Call call, Undo undo, Key key) {
   const uint64_t heaps = TakeExpectedHeaps(place.device);
   const uint64_t variables = VariableBytes(image);
   const CUresult result =
-      Take(place, kLeastCodeBytes + heaps + variables, variables, call, undo, key);
+      Take(place, kMinCodeBytes + heaps + variables, variables, call, undo, key);
   if (result != CUDA_SUCCESS) ExpectHeap(place.device, heaps);
   return result;
 }
@@ -68,7 +68,7 @@ CUresult LoadLibrary(CUlibrary* library, const void* image, Call call) {
 template <typename Call>
 CUresult Unload(uint64_t key, Call call) {
   if (!Governed()) return Within(call);
-  const Moving moving;
+  const InFlightEpoch moving;
   const Allocation allocation = ForgetForFree(key);
   const CUresult result = Within(call);
   AfterFree(key, allocation, result);

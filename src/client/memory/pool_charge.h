@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 
 namespace prorata::client {
 

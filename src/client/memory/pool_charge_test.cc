@@ -125,7 +125,7 @@ TEST(FreeCount, WhatWasFreedBeforeALookIsDoneByIt) {
   frees.CountFree();
   frees.CountFree();
   EXPECT_FALSE(frees.AllDone());
-  const uint64_t looked = frees.BeginLook();
+  const uint64_t looked = frees.BeginPoll();
   EXPECT_FALSE(frees.AllDone()) << "nothing is settled before the look ends";
   frees.Done(looked);
   EXPECT_TRUE(frees.AllDone());
@@ -134,20 +134,20 @@ TEST(FreeCount, WhatWasFreedBeforeALookIsDoneByIt) {
 TEST(FreeCount, WhatIsFreedDuringALookIsNotDoneByIt) {
   FreeCount frees{};
   frees.CountFree();
-  const uint64_t looked = frees.BeginLook();
+  const uint64_t looked = frees.BeginPoll();
   frees.CountFree();
   frees.Done(looked);
   EXPECT_FALSE(frees.AllDone());
-  frees.Done(frees.BeginLook());
+  frees.Done(frees.BeginPoll());
   EXPECT_TRUE(frees.AllDone());
 }
 
 TEST(FreeCount, ALookThatBeganEarlierNeverHidesALaterFree) {
   FreeCount frees{};
   frees.CountFree();
-  const uint64_t slow = frees.BeginLook();
+  const uint64_t slow = frees.BeginPoll();
   frees.CountFree();
-  const uint64_t quick = frees.BeginLook();
+  const uint64_t quick = frees.BeginPoll();
   frees.Done(quick);
   frees.CountFree();
   frees.Done(slow);
@@ -171,7 +171,7 @@ TEST(FreeCount, NoFreeOfManyThreadsIsLost) {
   uint64_t found = 0;
   std::thread looks([&] {
     while (!over || !frees.AllDone()) {
-      const uint64_t looked = frees.BeginLook();
+      const uint64_t looked = frees.BeginPoll();
       found = freed.load();
       frees.Done(looked);
     }

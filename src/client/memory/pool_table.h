@@ -13,7 +13,7 @@
 
 #include "client/memory/pool_charge.h"
 #include "client/memory/pools.h"
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/platform/table.h"
 
 namespace prorata::client {
@@ -25,15 +25,15 @@ class FreeCount {
  public:
   // After the driver freed.
   void CountFree() {
-    if (count_.load() == looked_.load()) count_.fetch_add(1);
+    if (count_.load() == polled_.load()) count_.fetch_add(1);
   }
   // Whether all were looked for, and nothing was left to wait for.
   bool AllDone() const { return count_.load() == done_.load(); }
   // The count, before its maker asks the driver: what is freed from here on counts anew.
-  uint64_t BeginLook() {
+  uint64_t BeginPoll() {
     const uint64_t counted = count_.load();
-    uint64_t before = looked_.load();
-    while (before < counted && !looked_.compare_exchange_weak(before, counted)) {
+    uint64_t before = polled_.load();
+    while (before < counted && !polled_.compare_exchange_weak(before, counted)) {
     }
     return counted;
   }
@@ -41,13 +41,14 @@ class FreeCount {
 
  private:
   std::atomic<uint64_t> count_;
-  std::atomic<uint64_t> looked_;
+  std::atomic<uint64_t> polled_;
   std::atomic<uint64_t> done_;
 };
 
 struct Pool {
   std::atomic<CUmemoryPool> handle;  // null: free; kDestroyed: by the program
-  std::atomic<CUmemoryPool> doomed;  // what the driver still has of it, unless somebody looks at it
+  std::atomic<CUmemoryPool>
+      pending_destruction;  // what the driver still has of it, unless somebody looks at it
   std::atomic<uint32_t> device;
   Lock lock;  // of who settles, and is alone with `settled`
   // On lines of their own: each allocation writes the one, and frees read the other.
@@ -82,7 +83,7 @@ class PoolTable {
 
   // Its number, entered with `device` if it is new. kNoPool: there is no memory to keep it in.
   uint32_t Enter(CUmemoryPool handle, uint32_t device) {
-    const Holding entering(entering_);
+    const LockGuard entering(entering_);
     uint32_t number = Find(handle);
     if (number != kNoPool) return number;
     number = FreeNumber();

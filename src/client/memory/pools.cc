@@ -3,9 +3,9 @@
 #include <atomic>
 
 #include "client/memory/charge.h"
-#include "client/memory/moves.h"
+#include "client/memory/in_flight.h"
 #include "client/memory/pool_table.h"
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/session/share.h"
 
 namespace prorata::client {
@@ -57,11 +57,12 @@ void SettleBy(Pool& pool, uint64_t reserved, uint64_t mine) {
   Uncharge(pool.device, less);
 }
 
-// If the pool is doomed, settles it; if nothing is left of it, destroys it and frees its number.
-void LookAtDoomed(Pool& pool) {
-  const CUmemoryPool handle = pool.doomed.exchange(nullptr);
+// If the pool is pending destruction, settles it; if nothing is left of it, destroys it and frees
+// its number.
+void SettlePoolsPendingDestruction(Pool& pool) {
+  const CUmemoryPool handle = pool.pending_destruction.exchange(nullptr);
   if (handle == nullptr) return;
-  const Moving moving;
+  const InFlightEpoch moving;
   uint64_t reserved = 0;
   {
     const OwnCalls own;
@@ -72,11 +73,11 @@ void LookAtDoomed(Pool& pool) {
     const OwnCalls own;
     PRORATA_REAL(cuMemPoolDestroy)(handle);
   }
-  const Holding holding(pool.lock);
+  const LockGuard holding(pool.lock);
   pool.charge.BeginSettling();
   SettleBy(pool, reserved, 0);
   if (left) {
-    pool.doomed.store(handle);
+    pool.pending_destruction.store(handle);
   } else {
     g_pools.Gone(pool);
   }
@@ -169,7 +170,7 @@ void SettlePool(uint32_t number, uint64_t pending_bytes) {
       Uncharge(pool.device, pending_bytes);  // the pool did not grow
       return;
     }
-    const Holding holding(pool.lock);
+    const LockGuard holding(pool.lock);
     if (!pool.charge.BeginSettling(noted)) continue;
     if (!known && handle != nullptr) reserved = pool.charge.Charged();  // keep all charged
     SettleBy(pool, reserved, pending_bytes);
@@ -195,14 +196,14 @@ void PoolAllocationGone(uint32_t number) {
 // it was asked.
 void SettleSynchronized() {
   if (g_frees.AllDone()) return;
-  const uint64_t frees = g_frees.BeginLook();
+  const uint64_t frees = g_frees.BeginPoll();
   bool done = true;
   const uint32_t count = g_pools.count();
   for (uint32_t i = 0; i < count; ++i) {
     Pool& pool = g_pools[i];
     if (pool.frees.AllDone()) continue;
-    const uint64_t own_frees = pool.frees.BeginLook();
-    LookAtDoomed(pool);
+    const uint64_t own_frees = pool.frees.BeginPoll();
+    SettlePoolsPendingDestruction(pool);
     if (Alive(pool.handle.load())) SettlePool(i, 0);
     if (MayShrink(pool)) {
       done = false;
@@ -241,8 +242,8 @@ CUresult DestroyPool(CUmemoryPool handle) {
   if (!LeaveCurrent(handle, g_share.ordinal_of_index[pool.device])) return Within(destroy);
   if (!g_pools.Forget(handle)) return CUDA_ERROR_INVALID_VALUE;
   pool.handle.store(kDestroyed);
-  pool.doomed.store(handle);
-  LookAtDoomed(pool);
+  pool.pending_destruction.store(handle);
+  SettlePoolsPendingDestruction(pool);
   g_changed.store(1, std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }
@@ -252,7 +253,7 @@ void SettleChangedPools() {
   const uint32_t count = g_pools.count();
   bool more = false;
   for (uint32_t i = 0; i < count; ++i) {
-    LookAtDoomed(g_pools[i]);
+    SettlePoolsPendingDestruction(g_pools[i]);
     if (g_pools[i].charge.Charged() == 0) continue;
     more = true;
     if (Alive(g_pools[i].handle.load())) SettlePool(i, 0);
@@ -269,7 +270,7 @@ bool TrimPools(uint32_t device) {
     if (g_pools[i].device != device) continue;
     const CUmemoryPool handle = g_pools[i].handle.load();
     if (handle == kDestroyed) {
-      LookAtDoomed(g_pools[i]);
+      SettlePoolsPendingDestruction(g_pools[i]);
       any = true;
       continue;
     }

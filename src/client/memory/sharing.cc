@@ -11,9 +11,9 @@
 #include "client/memory/charge.h"
 #include "client/platform/table.h"
 #include "client/session/connection.h"
+#include "client/session/heartbeat_watch.h"
 #include "client/session/requests.h"
 #include "client/session/share.h"
-#include "client/session/silence.h"
 
 namespace prorata::client {
 namespace {
@@ -36,9 +36,9 @@ struct Named {
   uint64_t number = 0;
 };
 
-constinit Table<Held> g_holdings;  // by number
-constinit Table<Named> g_names;    // by the name's first word
-std::atomic<uint32_t> g_ended;     // holdings without holds that are not settled yet
+constinit Table<Held> g_references;  // by number
+constinit Table<Named> g_names;      // by the name's first word
+std::atomic<uint32_t> g_ended;       // holdings without holds that are not settled yet
 
 uint64_t Mix(uint64_t value, uint64_t word) {
   value = (value ^ word) * 0x9e3779b97f4a7c15;
@@ -81,7 +81,7 @@ void SendLetGo(uint64_t number) { Send(MessageType::kMemoryLetGo, wire::MemoryLe
 // Takes a settled holding out. False: it was opened anew meanwhile; then it stays, and pays.
 bool Forget(uint64_t number, Held* ended) {
   bool gone = true;
-  g_holdings.Find(number, [&](Held& held) {
+  g_references.Find(number, [&](Held& held) {
     gone = held.holds == 0;
     held.settling = false;
     *ended = held;
@@ -96,7 +96,7 @@ bool Forget(uint64_t number, Held* ended) {
 
 // For how long a thread waits for the agent where it can go on without: not at all when there has
 // been none for long.
-int64_t Patience() { return AgentSilentNs() > 10'000'000'000 ? 0 : 3'000'000'000; }
+int64_t Patience() { return HeartbeatLostNs() > 10'000'000'000 ? 0 : 3'000'000'000; }
 
 }  // namespace
 
@@ -125,7 +125,7 @@ void NoteShared(const MemoryName& name, uint32_t device, uint64_t bytes, uint64_
     if (!known) ++held.holds;
     return true;
   };
-  if (!g_holdings.Update(block, add)) return;
+  if (!g_references.Update(block, add)) return;
   g_names.Update(name.word[0], [&](Named& named, bool) {
     named = Named{name.word[1], block};
     return true;
@@ -135,10 +135,10 @@ void NoteShared(const MemoryName& name, uint32_t device, uint64_t bytes, uint64_
       AskMemory(wire::MemoryShared{0, block, bytes, name, device, 1}, Patience(), &answer);
   if (told && answer.result != wire::MemoryResult::kNoted) {
     g_names.Find(name.word[0], [&](const Named& named) { return named.number != block; });
-    if (!known) HoldingGone(block, device, 0);
-    return SettleHoldings();
+    if (!known) ReferenceGone(block, device, 0);
+    return SettleReferences();
   }
-  *number = block;  // an agent that did not answer is told when it is there again
+  *number = block;  // an agent that did not answer is reported when it is there again
 }
 
 Opening BeginOpening(const MemoryName& name, uint64_t* number) {
@@ -152,8 +152,8 @@ Opening BeginOpening(const MemoryName& name, uint64_t* number) {
   return answer.held != 0 ? Opening::kHeld : Opening::kUnknown;
 }
 
-void HoldingGone(uint64_t number, uint32_t device, uint64_t owed_bytes) {
-  const bool known = g_holdings.Find(number, [&](Held& held) {
+void ReferenceGone(uint64_t number, uint32_t device, uint64_t owed_bytes) {
+  const bool known = g_references.Find(number, [&](Held& held) {
     if (held.holds > 0) --held.holds;
     held.owed += owed_bytes;
     if (held.holds == 0) g_ended.fetch_add(1);
@@ -162,11 +162,11 @@ void HoldingGone(uint64_t number, uint32_t device, uint64_t owed_bytes) {
   if (!known) Uncharge(device, owed_bytes);
 }
 
-void SettleHoldings() {
+void SettleReferences() {
   while (g_ended.load() != 0) {
     uint64_t number = 0;
     Held ended;
-    g_holdings.ForEach([&](uint64_t key, Held& held) {
+    g_references.ForEach([&](uint64_t key, Held& held) {
       if (number != 0 || held.holds != 0 || held.settling) return true;
       number = key;
       held.settling = true;
@@ -189,7 +189,7 @@ void SettleHoldings() {
 
 void OpeningAnswered(const wire::MemoryAnswer& answer) {
   if (answer.device >= g_share.device_count) return;
-  const bool entered = g_holdings.Update(answer.number, [&](Held& held, bool made) {
+  const bool entered = g_references.Update(answer.number, [&](Held& held, bool made) {
     if (made) held = Held{answer.bytes, 0, 0, answer.device, false, false, false};
     ++held.holds;
     return true;
@@ -198,11 +198,11 @@ void OpeningAnswered(const wire::MemoryAnswer& answer) {
 }
 
 void OpeningUnwanted(const wire::MemoryAnswer& answer) {
-  HoldingGone(answer.number, answer.device, 0);
+  ReferenceGone(answer.number, answer.device, 0);
   // One that does not pay can be let go of without waiting, as the helper must; another waits for
   // the next thread that settles.
   bool forgotten = false;
-  g_holdings.Find(answer.number, [&](const Held& held) {
+  g_references.Find(answer.number, [&](const Held& held) {
     forgotten = held.holds == 0 && !held.pays && !held.settling;
     return !forgotten;
   });
@@ -213,7 +213,7 @@ void OpeningUnwanted(const wire::MemoryAnswer& answer) {
 
 void TakeMemory(uint64_t number) {
   bool taken = false;
-  g_holdings.Find(number, [&](Held& held) {
+  g_references.Find(number, [&](Held& held) {
     if (!held.pays && held.holds == 0) return true;
     taken = true;
     if (held.pays) return true;  // asked again: the first answer was lost
@@ -224,13 +224,13 @@ void TakeMemory(uint64_t number) {
   Send(MessageType::kMemoryTaken, wire::MemoryTaken{number, taken ? 1u : 0u, 0});
 }
 
-void TellHoldings() {
+void ReportReferences() {
   // Sent from under a shard's lock: the socket of a new connection has room, and the helper, which
   // alone would empty ours, is here.
   g_names.ForEach([](uint64_t first, const Named& named) {
     Held held;
     bool known = false;
-    g_holdings.Find(named.number, [&](const Held& found) {
+    g_references.Find(named.number, [&](const Held& found) {
       held = found;
       known = true;
       return true;
@@ -244,7 +244,7 @@ void TellHoldings() {
                                                         held.pays ? 1u : 0u});
     return true;
   });
-  g_holdings.ForEach([](uint64_t number, const Held& held) {
+  g_references.ForEach([](uint64_t number, const Held& held) {
     if (held.holds == 0 && !held.pays) return true;
     Send(MessageType::kMemoryShared,
          wire::MemoryShared{0, number, held.bytes, {}, held.device, held.pays ? 1u : 0u});

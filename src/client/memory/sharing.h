@@ -10,8 +10,8 @@
 // gone, one that does not pay is forgotten and the agent told; one that pays stays charged until
 // the agent has found somebody else to pay, or nobody:
 //
-//   driver frees    HoldingGone(number, owed)     counts only: may run under locks of tables
-//                   SettleHoldings()              asks, waits, uncharges; under no lock
+//   driver frees    ReferenceGone(number, owed)     counts only: may run under locks of tables
+//                   SettleReferences()              asks, waits, uncharges; under no lock
 //
 // The helper enters what an opening is answered with before the thread that asked goes on, since
 // the next message may already be the Take of it. All functions are thread-safe.
@@ -49,13 +49,13 @@ Opening BeginOpening(const wire::MemoryName& name, uint64_t* number);
 
 // One hold less; `owed_bytes` of the device are uncharged with it, but when the holding was the
 // payer's and this the last hold, only after the agent has settled it.
-void HoldingGone(uint64_t number, uint32_t device, uint64_t owed_bytes);
-void SettleHoldings();
+void ReferenceGone(uint64_t number, uint32_t device, uint64_t owed_bytes);
+void SettleReferences();
 
 // Helper only: messages of the agent, and a connection made again.
 void OpeningAnswered(const wire::MemoryAnswer& answer);
 void OpeningUnwanted(const wire::MemoryAnswer& answer);
 void TakeMemory(uint64_t number);
-void TellHoldings();
+void ReportReferences();
 
 }  // namespace prorata::client

@@ -20,8 +20,8 @@ void NoteHandle(const wire::MemoryName& name, uint64_t address, uint64_t bytes) 
   const bool known = number != 0;
   NoteShared(name, allocation.device, bytes, &number);
   if (known || number == 0 || SetNumberOfAllocation(key, number)) return;
-  HoldingGone(number, allocation.device, 0);  // freed meanwhile
-  SettleHoldings();
+  ReferenceGone(number, allocation.device, 0);  // freed meanwhile
+  SettleReferences();
 }
 
 void NoteIpcHandle(CUdeviceptr address, const CUipcMemHandle& handle) {
@@ -59,7 +59,7 @@ CUresult Open(const wire::MemoryName& name, uint64_t unit, const CUdeviceptr* ad
   Place place = CurrentPlace();
   if (place.context == nullptr) return Within(call);
   if (place.device == kNoDevice || Live() != kGoverned) return CUDA_ERROR_OUT_OF_MEMORY;
-  const Moving moving;
+  const InFlightEpoch moving;
   uint64_t number = 0;
   const Opening opening = BeginOpening(name, &number);
   if (opening == Opening::kRefused) return CUDA_ERROR_NOT_PERMITTED;
@@ -67,8 +67,8 @@ CUresult Open(const wire::MemoryName& name, uint64_t unit, const CUdeviceptr* ad
   if (opening == Opening::kOwn) return result;
   if (result != CUDA_SUCCESS) {
     if (opening == Opening::kHeld) {
-      HoldingGone(number, place.device, 0);
-      SettleHoldings();
+      ReferenceGone(number, place.device, 0);
+      SettleReferences();
     }
     return result;
   }
@@ -119,7 +119,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned 
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
   const auto call = [&] { return PRORATA_REAL(cuIpcCloseMemHandle)(dptr); };
   if (!Governed()) return Within(call);
-  const Moving moving;
+  const InFlightEpoch moving;
   const uint64_t key = KeyOf(Space::kPointer, dptr);
   const Allocation allocation = ForgetForFree(key);
   const CUresult result = Within(call);

@@ -8,7 +8,7 @@ uint64_t KeyOf(uint64_t handle) { return ~handle; }
 
 }  // namespace
 
-uint64_t PhysicalBooks::Make(uint32_t device, uint64_t bytes, uint64_t number, bool foreign) {
+uint64_t PhysicalRegistry::Make(uint32_t device, uint64_t bytes, uint64_t number, bool foreign) {
   const uint64_t record = last_record_.fetch_add(1) + 1;
   const bool made = records_.Update(record, [&](Physical& slot, bool) {
     slot = Physical{bytes, 1, number, device, foreign};
@@ -17,7 +17,7 @@ uint64_t PhysicalBooks::Make(uint32_t device, uint64_t bytes, uint64_t number, b
   return made ? record : 0;
 }
 
-Physical PhysicalBooks::Look(uint64_t record) {
+Physical PhysicalRegistry::Look(uint64_t record) {
   Physical found;
   records_.Find(record, [&](const Physical& slot) {
     found = slot;
@@ -26,14 +26,14 @@ Physical PhysicalBooks::Look(uint64_t record) {
   return found;
 }
 
-void PhysicalBooks::SetNumber(uint64_t record, uint64_t number) {
+void PhysicalRegistry::SetNumber(uint64_t record, uint64_t number) {
   records_.Find(record, [&](Physical& slot) {
     slot.number = number;
     return true;
   });
 }
 
-uint64_t PhysicalBooks::HoldNumber(uint64_t number) {
+uint64_t PhysicalRegistry::HoldNumber(uint64_t number) {
   uint64_t record = 0;
   records_.ForEach([&](uint64_t key, Physical& slot) {
     if (record != 0 || slot.number != number) return true;
@@ -44,12 +44,12 @@ uint64_t PhysicalBooks::HoldNumber(uint64_t number) {
   return record;
 }
 
-bool PhysicalBooks::PutKept(uint64_t keeper, uint64_t record) {
+bool PhysicalRegistry::PutKept(uint64_t owner, uint64_t record) {
   bool had = false;
-  const uint64_t key = (keeper * 0x9e3779b97f4a7c15 ^ record) | 1;
+  const uint64_t key = (owner * 0x9e3779b97f4a7c15 ^ record) | 1;
   const bool put = keeps_.Update(key, [&](Kept& slot, bool made) {
-    had = !made && slot.keeper == keeper && slot.record == record;
-    if (made) slot = Kept{keeper, record};
+    had = !made && slot.owner == owner && slot.record == record;
+    if (made) slot = Kept{owner, record};
     return true;
   });
   // Kept already, so this hold is not the last. Of two that fall on one key, the second's hold
@@ -64,14 +64,14 @@ bool PhysicalBooks::PutKept(uint64_t keeper, uint64_t record) {
 }
 
 // Under the lock of an entry that owns a hold, so the record is there.
-void PhysicalBooks::HoldRecord(uint64_t record) {
+void PhysicalRegistry::HoldRecord(uint64_t record) {
   records_.Find(record, [](Physical& slot) {
     ++slot.holds;
     return true;
   });
 }
 
-uint64_t PhysicalBooks::HoldHandle(uint64_t handle) {
+uint64_t PhysicalRegistry::HoldHandle(uint64_t handle) {
   uint64_t record = 0;
   handles_.Find(KeyOf(handle), [&](const Handle& slot) {
     record = slot.record;
@@ -81,7 +81,7 @@ uint64_t PhysicalBooks::HoldHandle(uint64_t handle) {
   return record;
 }
 
-uint64_t PhysicalBooks::HoldMapped(uint64_t address) {
+uint64_t PhysicalRegistry::HoldMapped(uint64_t address) {
   uint64_t record = 0;
   mappings_.Find(address, [&](const Mapping& slot) {
     record = slot.record;
@@ -99,7 +99,7 @@ uint64_t PhysicalBooks::HoldMapped(uint64_t address) {
   return record;
 }
 
-void PhysicalBooks::Drop(uint64_t record, uint64_t holds, Gone* gone) {
+void PhysicalRegistry::Drop(uint64_t record, uint64_t holds, Gone* gone) {
   records_.Find(record, [&](Physical& slot) {
     slot.holds -= holds;
     if (slot.holds > 0) return true;
@@ -108,7 +108,7 @@ void PhysicalBooks::Drop(uint64_t record, uint64_t holds, Gone* gone) {
   });
 }
 
-bool PhysicalBooks::PutHandle(uint64_t handle, uint64_t record, Gone* gone) {
+bool PhysicalRegistry::PutHandle(uint64_t handle, uint64_t record, Gone* gone) {
   const uint64_t stamp = Stamp();
   Handle older;
   const bool put = handles_.Update(KeyOf(handle), [&](Handle& slot, bool made) {
@@ -124,7 +124,7 @@ bool PhysicalBooks::PutHandle(uint64_t handle, uint64_t record, Gone* gone) {
   return put;
 }
 
-bool PhysicalBooks::PutMapping(uint64_t address, uint64_t bytes, uint64_t record, Gone* gone) {
+bool PhysicalRegistry::PutMapping(uint64_t address, uint64_t bytes, uint64_t record, Gone* gone) {
   const uint64_t stamp = Stamp();
   Mapping older;
   const bool put = mappings_.Update(address, [&](Mapping& slot, bool) {
@@ -136,7 +136,7 @@ bool PhysicalBooks::PutMapping(uint64_t address, uint64_t bytes, uint64_t record
   return put;
 }
 
-void PhysicalBooks::Released(uint64_t handle, uint64_t stamp, Gone* gone) {
+void PhysicalRegistry::Released(uint64_t handle, uint64_t stamp, Gone* gone) {
   uint64_t record = 0;
   handles_.Find(KeyOf(handle), [&](Handle& slot) {
     if (slot.stamp > stamp) return true;

@@ -60,7 +60,7 @@ struct Physical {
   bool foreign = false;  // imported, and nobody in the share is known to pay
 };
 
-class PhysicalBooks {
+class PhysicalRegistry {
  public:
   // What a caller must give back, when there is a `record`: it is no more.
   struct Gone {
@@ -94,13 +94,13 @@ class PhysicalBooks {
 
   // Hands the caller's hold to what keeps the record: a sparse array, or the record of a multicast
   // object. `keeper` is any number but 0 that is its own.
-  bool PutKept(uint64_t keeper, uint64_t record);
+  bool PutKept(uint64_t owner, uint64_t record);
   // The keeper is gone. gone(const Gone&) as for Unmapped.
   template <typename F>
-  void KeeperGone(uint64_t keeper, F&& gone) {
+  void OwnerGone(uint64_t owner, F&& gone) {
     if (kept_.load() == 0) return;
     keeps_.ForEach([&](uint64_t, const Kept& kept) {
-      if (kept.keeper != keeper) return true;
+      if (kept.owner != owner) return true;
       Gone ended;
       Drop(kept.record, 1, &ended);
       if (ended.record != 0) gone(ended);
@@ -137,7 +137,7 @@ class PhysicalBooks {
   };
 
   struct Kept {
-    uint64_t keeper = 0;
+    uint64_t owner = 0;
     uint64_t record = 0;
   };
 

@@ -11,52 +11,52 @@
 namespace prorata::client {
 namespace {
 
-constinit PhysicalBooks g_books;
+constinit PhysicalRegistry g_registry;
 
 // A sparse array's is its key among the allocations.
-uint64_t KeeperOf(const CUarrayMapInfo& info) {
+uint64_t OwnerOfShare(const CUarrayMapInfo& info) {
   return info.resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY
              ? KeyOf(Space::kMipmap, reinterpret_cast<uint64_t>(info.resource.mipmap))
              : KeyOf(Space::kArray, reinterpret_cast<uint64_t>(info.resource.array));
 }
-uint64_t KeeperOf(uint64_t multicast_record) { return multicast_record | uint64_t{1} << 63; }
+uint64_t OwnerOfShare(uint64_t multicast_record) { return multicast_record | uint64_t{1} << 63; }
 
-void CountOne(const PhysicalBooks::Gone& gone) {
+void CountOne(const PhysicalRegistry::Gone& gone) {
   if (gone.number != 0) {
-    HoldingGone(gone.number, gone.device, gone.bytes);
+    ReferenceGone(gone.number, gone.device, gone.bytes);
   } else {
     Uncharge(gone.device, gone.bytes);
   }
 }
 
 // May run under locks of the books; what other processes hold too is settled after it.
-void Count(const PhysicalBooks::Gone& gone) {
+void Count(const PhysicalRegistry::Gone& gone) {
   if (gone.record == 0) return;
   CountOne(gone);
-  g_books.KeeperGone(KeeperOf(gone.record), CountOne);
+  g_registry.OwnerGone(OwnerOfShare(gone.record), CountOne);
 }
 
-void GiveBack(const PhysicalBooks::Gone& gone) {
+void GiveBack(const PhysicalRegistry::Gone& gone) {
   Count(gone);
-  SettleHoldings();
+  SettleReferences();
 }
 
 void Drop(uint64_t record) {
-  PhysicalBooks::Gone gone;
-  g_books.Drop(record, 1, &gone);
+  PhysicalRegistry::Gone gone;
+  g_registry.Drop(record, 1, &gone);
   GiveBack(gone);
 }
 
 bool PutHandle(uint64_t handle, uint64_t record) {
-  PhysicalBooks::Gone gone;
-  const bool put = g_books.PutHandle(handle, record, &gone);
+  PhysicalRegistry::Gone gone;
+  const bool put = g_registry.PutHandle(handle, record, &gone);
   GiveBack(gone);
   return put;
 }
 
 bool PutMapping(uint64_t address, uint64_t bytes, uint64_t record) {
-  PhysicalBooks::Gone gone;
-  const bool put = g_books.PutMapping(address, bytes, record, &gone);
+  PhysicalRegistry::Gone gone;
+  const bool put = g_registry.PutMapping(address, bytes, record, &gone);
   GiveBack(gone);
   return put;
 }
@@ -71,16 +71,17 @@ CUresult RefuseHandle(CUmemGenericAllocationHandle handle, uint64_t record) {
 // Memory of another process that nobody in the share pays for is charged by mapping: a record of
 // the mapping's own takes the place of the handle's. False: full; nothing is held then.
 bool ChargeForeign(uint64_t size, uint64_t* record) {
-  const uint32_t device = g_books.Look(*record).device;
+  const uint32_t device = g_registry.Look(*record).device;
   const uint64_t bytes = ReserveFor(size);
   Drop(*record);
   if (!ChargeOrTrim(device, bytes)) return false;
-  *record = g_books.Make(device, bytes);
+  *record = g_registry.Make(device, bytes);
   if (*record == 0) Uncharge(device, bytes);
   return *record != 0;
 }
 
-// The name of a handle that is passed to another process. False: it cannot be told what it names.
+// The name of a handle that is passed to another process. False: it cannot be notified what it
+// names.
 bool NameOf(const void* handle, CUmemAllocationHandleType type, wire::MemoryName* name) {
   if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
     return NameOfDescriptor(*static_cast<const int*>(handle), name);
@@ -94,13 +95,13 @@ bool NameOf(const void* handle, CUmemAllocationHandleType type, wire::MemoryName
 void NoteExported(CUmemGenericAllocationHandle handle, const void* exported,
                   CUmemAllocationHandleType type) {
   wire::MemoryName name;
-  const uint64_t record = g_books.HoldHandle(handle);
+  const uint64_t record = g_registry.HoldHandle(handle);
   if (record == 0) return;
-  const Physical physical = g_books.Look(record);
+  const Physical physical = g_registry.Look(record);
   if (!physical.foreign && NameOf(exported, type, &name)) {
     uint64_t number = physical.number;
     NoteShared(name, physical.device, physical.bytes, &number);
-    if (number != physical.number) g_books.SetNumber(record, number);
+    if (number != physical.number) g_registry.SetNumber(record, number);
   }
   Drop(record);
 }
@@ -121,31 +122,31 @@ uint64_t RecordOfImport(CUmemGenericAllocationHandle handle, Opening opening, ui
   const uint32_t device = DeviceOfHandle(handle);
   *known = number != 0 || device != kNoDevice;
   if (!*known) return 0;
-  if (opening == Opening::kUnknown) return g_books.Make(device, 0, 0, true);
-  const uint64_t record = g_books.HoldNumber(number);
+  if (opening == Opening::kUnknown) return g_registry.Make(device, 0, 0, true);
+  const uint64_t record = g_registry.HoldNumber(number);
   if (record != 0) {  // imported before, or made here
-    if (opening == Opening::kHeld) HoldingGone(number, 0, 0);
+    if (opening == Opening::kHeld) ReferenceGone(number, 0, 0);
     return record;
   }
-  return g_books.Make(device == kNoDevice ? 0 : device, 0, number);
+  return g_registry.Make(device == kNoDevice ? 0 : device, 0, number);
 }
 
 void EndOpening(Opening opening, uint64_t number) {
   if (opening != Opening::kHeld) return;
-  HoldingGone(number, 0, 0);
-  SettleHoldings();
+  ReferenceGone(number, 0, 0);
+  SettleReferences();
 }
 
 // Binds what the caller holds, `record`, to a multicast object.
 template <typename Call>
 CUresult Bind(CUmemGenericAllocationHandle multicast, uint64_t record, Call&& call) {
   if (record == 0) return Within(call);
-  const uint64_t keeper = g_books.HoldHandle(multicast);
+  const uint64_t owner = g_registry.HoldHandle(multicast);
   const CUresult result = Within(call);
   // Where there is no room to remember it, the hold stays for ever: too high, never too low.
-  if (result == CUDA_SUCCESS && keeper != 0) g_books.PutKept(KeeperOf(keeper), record);
+  if (result == CUDA_SUCCESS && owner != 0) g_registry.PutKept(OwnerOfShare(owner), record);
   if (result != CUDA_SUCCESS) Drop(record);
-  if (keeper != 0) Drop(keeper);
+  if (owner != 0) Drop(owner);
   return result;
 }
 
@@ -157,15 +158,15 @@ CUresult MapTiles(const CUarrayMapInfo* list, unsigned int count, Call&& call) {
   for (unsigned int i = 0; i < count; ++i) {
     const CUarrayMapInfo& info = list[i];
     if (info.memOperationType != CU_MEM_OPERATION_TYPE_MAP) continue;
-    const uint64_t record = g_books.HoldHandle(info.memHandle.memHandle);
-    if (record != 0) g_books.PutKept(KeeperOf(info), record);
+    const uint64_t record = g_registry.HoldHandle(info.memHandle.memHandle);
+    if (record != 0) g_registry.PutKept(OwnerOfShare(info), record);
   }
   return Within(call);
 }
 
 }  // namespace
 
-void SparseArrayGone(uint64_t key) { g_books.KeeperGone(key, CountOne); }
+void SparseArrayGone(uint64_t key) { g_registry.OwnerGone(key, CountOne); }
 
 }  // namespace prorata::client
 
@@ -180,10 +181,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   }
   const uint32_t device = IndexOf(prop->location.id);
   if (device == kNoDevice) return Within(call);  // not a device; the driver says so
-  const Moving moving;
+  const InFlightEpoch moving;
   const uint64_t bytes = ReserveFor(size);
   if (!ChargeOrTrim(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const uint64_t record = g_books.Make(device, bytes);
+  const uint64_t record = g_registry.Make(device, bytes);
   if (record == 0) {
     Uncharge(device, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -199,12 +200,12 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   const auto call = [&] { return PRORATA_REAL(cuMemRelease)(handle); };
   if (!Governed()) return Within(call);
-  const Moving moving;
-  const uint64_t stamp = g_books.Stamp();
+  const InFlightEpoch moving;
+  const uint64_t stamp = g_registry.Stamp();
   const CUresult result = Within(call);
   if (result != CUDA_SUCCESS) return result;
-  PhysicalBooks::Gone gone;
-  g_books.Released(handle, stamp, &gone);
+  PhysicalRegistry::Gone gone;
+  g_registry.Released(handle, stamp, &gone);
   GiveBack(gone);
   return CUDA_SUCCESS;
 }
@@ -212,7 +213,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
   const auto call = [&] { return PRORATA_REAL(cuMemRetainAllocationHandle)(handle, addr); };
   if (!Governed() || handle == nullptr) return Within(call);
-  const uint64_t record = g_books.HoldMapped(reinterpret_cast<uint64_t>(addr));
+  const uint64_t record = g_registry.HoldMapped(reinterpret_cast<uint64_t>(addr));
   if (record == 0) return Within(call);
   const CUresult result = Within(call);
   if (result != CUDA_SUCCESS) {
@@ -226,10 +227,10 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
                   unsigned long long flags) {
   const auto call = [&] { return PRORATA_REAL(cuMemMap)(ptr, size, offset, handle, flags); };
   if (!Governed() || ptr == 0 || size == 0) return Within(call);
-  const Moving moving;
-  uint64_t record = g_books.HoldHandle(handle);
+  const InFlightEpoch moving;
+  uint64_t record = g_registry.HoldHandle(handle);
   if (record == 0) return Within(call);
-  if (g_books.Look(record).foreign && !ChargeForeign(size, &record))
+  if (g_registry.Look(record).foreign && !ChargeForeign(size, &record))
     return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = Within(call);
   if (result != CUDA_SUCCESS) {
@@ -244,12 +245,12 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   const auto call = [&] { return PRORATA_REAL(cuMemUnmap)(ptr, size); };
   if (!Governed()) return Within(call);
-  const Moving moving;
-  const uint64_t stamp = g_books.Stamp();
+  const InFlightEpoch moving;
+  const uint64_t stamp = g_registry.Stamp();
   const CUresult result = Within(call);
   if (result != CUDA_SUCCESS) return result;
-  g_books.Unmapped(ptr, size, stamp, Count);
-  SettleHoldings();
+  g_registry.Unmapped(ptr, size, stamp, Count);
+  SettleReferences();
   return CUDA_SUCCESS;
 }
 
@@ -304,7 +305,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle* mcHandle,
                            const CUmulticastObjectProp* prop) {
   const auto call = [&] { return PRORATA_REAL(cuMulticastCreate)(mcHandle, prop); };
   if (!Governed() || mcHandle == nullptr) return Within(call);
-  const uint64_t record = g_books.Make(0, 0);
+  const uint64_t record = g_registry.Make(0, 0);
   if (record == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = Within(call);
   if (result != CUDA_SUCCESS) {
@@ -320,7 +321,7 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffs
   const auto call = [&] {
     return PRORATA_REAL(cuMulticastBindMem)(mcHandle, mcOffset, memHandle, memOffset, size, flags);
   };
-  return Governed() ? Bind(mcHandle, g_books.HoldHandle(memHandle), call) : Within(call);
+  return Governed() ? Bind(mcHandle, g_registry.HoldHandle(memHandle), call) : Within(call);
 }
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
@@ -328,7 +329,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOff
   const auto call = [&] {
     return PRORATA_REAL(cuMulticastBindAddr)(mcHandle, mcOffset, memptr, size, flags);
   };
-  return Governed() ? Bind(mcHandle, g_books.HoldMapped(memptr), call) : Within(call);
+  return Governed() ? Bind(mcHandle, g_registry.HoldMapped(memptr), call) : Within(call);
 }
 
 CUresult cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned int count, CUstream hStream) {

@@ -19,51 +19,55 @@ constexpr uint64_t kBase = 0x7f00'0000'0000;
 
 // The books with a ledger beside them, called in the order of vmm_abi.cc around driver calls that
 // all succeed.
-class Books {
+class Registry {
  public:
   uint64_t Create(uint64_t handle, uint64_t bytes = kPage) {
     charged += bytes;
-    const uint64_t record = books.Make(0, bytes);
-    Put([&](PhysicalBooks::Gone* gone) { return books.PutHandle(handle, record, gone); });
+    const uint64_t record = registry.Make(0, bytes);
+    Put([&](PhysicalRegistry::Gone* gone) { return registry.PutHandle(handle, record, gone); });
     return record;
   }
-  void Release(uint64_t handle) { ReleaseAt(handle, books.Stamp()); }
+  void Release(uint64_t handle) { ReleaseAt(handle, registry.Stamp()); }
   void ReleaseAt(uint64_t handle, uint64_t stamp) {
-    Put([&](PhysicalBooks::Gone* gone) {
-      books.Released(handle, stamp, gone);
+    Put([&](PhysicalRegistry::Gone* gone) {
+      registry.Released(handle, stamp, gone);
       return true;
     });
   }
   void Map(uint64_t address, uint64_t handle, uint64_t bytes = kPage) {
-    const uint64_t record = books.HoldHandle(handle);
+    const uint64_t record = registry.HoldHandle(handle);
     ASSERT_NE(record, 0u);
-    Put([&](PhysicalBooks::Gone* gone) { return books.PutMapping(address, bytes, record, gone); });
+    Put([&](PhysicalRegistry::Gone* gone) {
+      return registry.PutMapping(address, bytes, record, gone);
+    });
   }
-  void Unmap(uint64_t address, uint64_t bytes = kPage) { UnmapAt(address, bytes, books.Stamp()); }
+  void Unmap(uint64_t address, uint64_t bytes = kPage) {
+    UnmapAt(address, bytes, registry.Stamp());
+  }
   void UnmapAt(uint64_t address, uint64_t bytes, uint64_t stamp) {
-    books.Unmapped(address, bytes, stamp,
-                   [&](const PhysicalBooks::Gone& gone) { charged -= gone.bytes; });
+    registry.Unmapped(address, bytes, stamp,
+                      [&](const PhysicalRegistry::Gone& gone) { charged -= gone.bytes; });
   }
   void Retain(uint64_t handle, uint64_t address) {
-    const uint64_t record = books.HoldMapped(address);
+    const uint64_t record = registry.HoldMapped(address);
     ASSERT_NE(record, 0u);
-    Put([&](PhysicalBooks::Gone* gone) { return books.PutHandle(handle, record, gone); });
+    Put([&](PhysicalRegistry::Gone* gone) { return registry.PutHandle(handle, record, gone); });
   }
 
-  PhysicalBooks books;
+  PhysicalRegistry registry;
   std::atomic<uint64_t> charged{0};
 
  private:
   template <typename F>
   void Put(F&& f) {
-    PhysicalBooks::Gone gone;
+    PhysicalRegistry::Gone gone;
     EXPECT_TRUE(f(&gone));
     charged -= gone.bytes;
   }
 };
 
-TEST(PhysicalBooks, ReleaseWhileAMappingLivesKeepsTheCharge) {
-  Books b;
+TEST(PhysicalRegistry, ReleaseWhileAMappingLivesKeepsTheCharge) {
+  Registry b;
   b.Create(1);
   b.Map(kBase, 1);
   b.Release(1);
@@ -72,8 +76,8 @@ TEST(PhysicalBooks, ReleaseWhileAMappingLivesKeepsTheCharge) {
   EXPECT_EQ(b.charged, 0u);
 }
 
-TEST(PhysicalBooks, UnmapWhileTheHandleLivesKeepsTheCharge) {
-  Books b;
+TEST(PhysicalRegistry, UnmapWhileTheHandleLivesKeepsTheCharge) {
+  Registry b;
   b.Create(1);
   b.Map(kBase, 1);
   b.Map(kBase + kPage, 1);
@@ -86,9 +90,9 @@ TEST(PhysicalBooks, UnmapWhileTheHandleLivesKeepsTheCharge) {
   EXPECT_EQ(b.charged, 0u);
 }
 
-TEST(PhysicalBooks, ARetainedHandleHolds) {
+TEST(PhysicalRegistry, ARetainedHandleHolds) {
   for (const uint64_t retained : {1, 2}) {  // the same value again, or another
-    Books b;
+    Registry b;
     b.Create(1, 4 * kPage);
     b.Map(kBase, 1, 4 * kPage);
     b.Retain(retained, kBase + 3 * kPage);
@@ -100,8 +104,8 @@ TEST(PhysicalBooks, ARetainedHandleHolds) {
   }
 }
 
-TEST(PhysicalBooks, AHandleValueUsedAgainIsAnotherAllocation) {
-  Books b;
+TEST(PhysicalRegistry, AHandleValueUsedAgainIsAnotherAllocation) {
+  Registry b;
   b.Create(1);
   b.Map(kBase, 1);
   b.Release(1);
@@ -113,8 +117,8 @@ TEST(PhysicalBooks, AHandleValueUsedAgainIsAnotherAllocation) {
   EXPECT_EQ(b.charged, 0u);
 }
 
-TEST(PhysicalBooks, UnmapCoversSeveralAndStepsOverWhatIsUnknown) {
-  Books b;
+TEST(PhysicalRegistry, UnmapCoversSeveralAndStepsOverWhatIsUnknown) {
+  Registry b;
   for (uint64_t i : {0, 1, 3, 4, 5}) {  // at 2 something imported
     b.Create(i);
     b.Map(kBase + i * kPage, i);
@@ -126,74 +130,74 @@ TEST(PhysicalBooks, UnmapCoversSeveralAndStepsOverWhatIsUnknown) {
   EXPECT_EQ(b.charged, 0u);
 }
 
-TEST(PhysicalBooks, UnknownOnesAreUnknown) {
-  Books b;
-  EXPECT_EQ(b.books.HoldHandle(7), 0u);
-  EXPECT_EQ(b.books.HoldMapped(kBase), 0u);
+TEST(PhysicalRegistry, UnknownOnesAreUnknown) {
+  Registry b;
+  EXPECT_EQ(b.registry.HoldHandle(7), 0u);
+  EXPECT_EQ(b.registry.HoldMapped(kBase), 0u);
   b.Create(7);
   b.Map(kBase, 7);
-  EXPECT_EQ(b.books.HoldMapped(kBase + kPage), 0u);
-  EXPECT_EQ(b.books.HoldMapped(kBase - 1), 0u);
+  EXPECT_EQ(b.registry.HoldMapped(kBase + kPage), 0u);
+  EXPECT_EQ(b.registry.HoldMapped(kBase - 1), 0u);
 }
 
 // Sparse arrays and multicast objects: what is bound to them outlives its handle.
-TEST(PhysicalBooks, AKeeperHoldsWhatItWasBoundToUntilItIsGone) {
-  Books b;
+TEST(PhysicalRegistry, AnOwnerHoldsWhatItWasBoundToUntilItIsGone) {
+  Registry b;
   constexpr uint64_t kArray = 0x5000, kOther = 0x6000;
   const uint64_t record = b.Create(1);
   for (int tile = 0; tile < 3; ++tile) {  // three tiles of one array are one keep
-    ASSERT_EQ(b.books.HoldHandle(1), record);
-    ASSERT_TRUE(b.books.PutKept(kArray, record));
+    ASSERT_EQ(b.registry.HoldHandle(1), record);
+    ASSERT_TRUE(b.registry.PutKept(kArray, record));
   }
-  ASSERT_EQ(b.books.HoldHandle(1), record);
-  ASSERT_TRUE(b.books.PutKept(kOther, record));
+  ASSERT_EQ(b.registry.HoldHandle(1), record);
+  ASSERT_TRUE(b.registry.PutKept(kOther, record));
   b.Release(1);
   EXPECT_EQ(b.charged, kPage);
-  const auto gone = [&](const PhysicalBooks::Gone& ended) { b.charged -= ended.bytes; };
-  b.books.KeeperGone(kArray, gone);
+  const auto gone = [&](const PhysicalRegistry::Gone& ended) { b.charged -= ended.bytes; };
+  b.registry.OwnerGone(kArray, gone);
   EXPECT_EQ(b.charged, kPage) << "the other has it still";
-  b.books.KeeperGone(kArray, gone);
+  b.registry.OwnerGone(kArray, gone);
   EXPECT_EQ(b.charged, kPage);
-  b.books.KeeperGone(kOther, gone);
+  b.registry.OwnerGone(kOther, gone);
   EXPECT_EQ(b.charged, 0u);
 }
 
 // What was imported is found by its number, and has no charge of its own.
-TEST(PhysicalBooks, AnImportIsHeldByItsNumber) {
-  Books b;
-  EXPECT_EQ(b.books.HoldNumber(77), 0u);
-  const uint64_t record = b.books.Make(0, 0, 77);
-  PhysicalBooks::Gone gone;
-  ASSERT_TRUE(b.books.PutHandle(5, record, &gone));
-  ASSERT_EQ(b.books.HoldNumber(77), record);
-  ASSERT_TRUE(b.books.PutHandle(5, record, &gone));
-  b.books.Released(5, b.books.Stamp(), &gone);
+TEST(PhysicalRegistry, AnImportIsHeldByItsNumber) {
+  Registry b;
+  EXPECT_EQ(b.registry.HoldNumber(77), 0u);
+  const uint64_t record = b.registry.Make(0, 0, 77);
+  PhysicalRegistry::Gone gone;
+  ASSERT_TRUE(b.registry.PutHandle(5, record, &gone));
+  ASSERT_EQ(b.registry.HoldNumber(77), record);
+  ASSERT_TRUE(b.registry.PutHandle(5, record, &gone));
+  b.registry.Released(5, b.registry.Stamp(), &gone);
   EXPECT_EQ(gone.record, 0u);
-  b.books.Released(5, b.books.Stamp(), &gone);
+  b.registry.Released(5, b.registry.Stamp(), &gone);
   EXPECT_EQ(gone.number, 77u);
   EXPECT_EQ(gone.bytes, 0u);
 }
 
-TEST(PhysicalBooks, AMapThatFailedLeavesTheBooksAsTheyWere) {
-  Books b;
+TEST(PhysicalRegistry, AMapThatFailedLeavesTheBooksAsTheyWere) {
+  Registry b;
   const uint64_t record = b.Create(1);
-  ASSERT_EQ(b.books.HoldHandle(1), record);
-  PhysicalBooks::Gone gone;
-  b.books.Drop(record, 1, &gone);
+  ASSERT_EQ(b.registry.HoldHandle(1), record);
+  PhysicalRegistry::Gone gone;
+  b.registry.Drop(record, 1, &gone);
   EXPECT_EQ(gone.bytes, 0u);
   b.Release(1);
   EXPECT_EQ(b.charged, 0u);
 }
 
 // The driver unmapped for one thread and mapped for another before the first came to the books.
-TEST(PhysicalBooks, AnUnmapThatComesLateLeavesTheNewMapping) {
-  Books b;
+TEST(PhysicalRegistry, AnUnmapThatComesLateLeavesTheNewMapping) {
+  Registry b;
   b.Create(1);
   b.Create(2, 2 * kPage);
   b.Map(kBase, 1);
   b.Map(kBase + kPage, 1);
   b.Release(1);
-  const uint64_t stamp = b.books.Stamp();  // both old ones are unmapped
+  const uint64_t stamp = b.registry.Stamp();  // both old ones are unmapped
   b.Map(kBase, 2, 2 * kPage);
   b.Release(2);
   EXPECT_EQ(b.charged, 3 * kPage);
@@ -203,10 +207,10 @@ TEST(PhysicalBooks, AnUnmapThatComesLateLeavesTheNewMapping) {
   EXPECT_EQ(b.charged, 0u);
 }
 
-TEST(PhysicalBooks, AReleaseThatComesLateLeavesTheNewHandle) {
-  Books b;
+TEST(PhysicalRegistry, AReleaseThatComesLateLeavesTheNewHandle) {
+  Registry b;
   b.Create(1);
-  const uint64_t stamp = b.books.Stamp();
+  const uint64_t stamp = b.registry.Stamp();
   b.Create(1, 3 * kPage);
   EXPECT_EQ(b.charged, 3 * kPage) << "the driver would not give out a handle that lives";
   b.ReleaseAt(1, stamp);
@@ -263,8 +267,8 @@ class ModelDriver {
 };
 
 // Each thread maps at addresses that others unmap; a map that returned may be unmapped by anyone.
-TEST(PhysicalBooks, ThreadsAtTheSameAddressesNeverHoldMoreThanIsChargedAndEndAtZero) {
-  static Books b;
+TEST(PhysicalRegistry, ThreadsAtTheSameAddressesNeverHoldMoreThanIsChargedAndEndAtZero) {
+  static Registry b;
   static ModelDriver driver;
   constexpr uint64_t kAddresses = 4;
   static std::atomic<bool> mapped[kAddresses];
@@ -276,26 +280,26 @@ TEST(PhysicalBooks, ThreadsAtTheSameAddressesNeverHoldMoreThanIsChargedAndEndAtZ
         const uint64_t at = random() % kAddresses, address = kBase + at * kPage;
         if (random() % 2 == 0) {
           b.charged += kPage;
-          const uint64_t record = b.books.Make(0, kPage);
+          const uint64_t record = b.registry.Make(0, kPage);
           const uint64_t handle = driver.Create();
-          PhysicalBooks::Gone gone;
-          b.books.PutHandle(handle, record, &gone);
+          PhysicalRegistry::Gone gone;
+          b.registry.PutHandle(handle, record, &gone);
           b.charged -= gone.bytes;
-          ASSERT_EQ(b.books.HoldHandle(handle), record);
+          ASSERT_EQ(b.registry.HoldHandle(handle), record);
           gone = {};
           const bool ok = driver.Map(address, handle);
           if (ok) {
-            b.books.PutMapping(address, kPage, record, &gone);
+            b.registry.PutMapping(address, kPage, record, &gone);
             mapped[at] = true;
           } else {
-            b.books.Drop(record, 1, &gone);
+            b.registry.Drop(record, 1, &gone);
           }
           b.charged -= gone.bytes;
-          const uint64_t stamp = b.books.Stamp();
+          const uint64_t stamp = b.registry.Stamp();
           driver.Release(handle);
           b.ReleaseAt(handle, stamp);
         } else if (mapped[at].exchange(false)) {
-          const uint64_t stamp = b.books.Stamp();
+          const uint64_t stamp = b.registry.Stamp();
           if (driver.Unmap(address)) b.UnmapAt(address, kPage, stamp);
         }
         driver.Look([](uint64_t held) { ASSERT_GE(b.charged.load(), held); });
@@ -304,7 +308,7 @@ TEST(PhysicalBooks, ThreadsAtTheSameAddressesNeverHoldMoreThanIsChargedAndEndAtZ
   }
   for (std::thread& thread : threads) thread.join();
   for (uint64_t at = 0; at < kAddresses; ++at) {
-    const uint64_t address = kBase + at * kPage, stamp = b.books.Stamp();
+    const uint64_t address = kBase + at * kPage, stamp = b.registry.Stamp();
     if (driver.Unmap(address)) b.UnmapAt(address, kPage, stamp);
   }
   EXPECT_EQ(b.charged, 0u);

@@ -3,7 +3,7 @@
 // NVML's, here as everywhere. Handles are NVML's own.
 
 #include "client/nvml/share.h"
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 
 namespace prorata::client {
 namespace {
@@ -44,21 +44,21 @@ nvmlReturn_t OnlyOwn(nvmlReturn_t result, nvmlDevice_t* device) {
 
 // A list of devices that NVML hands out: the share's among them. `ask(count, devices)` is NVML,
 // with no room for a question how many there are; `exact`: too little room is an error.
-constexpr unsigned int kMostDevices = 128;
+constexpr unsigned int kMaxDevices = 128;
 template <typename Ask>
 nvmlReturn_t OwnDevices(const NvmlShare& share, unsigned int* count, nvmlDevice_t* devices,
                         bool exact, Ask ask) {
   if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  nvmlDevice_t all[kMostDevices] = {};
-  unsigned int found = exact ? kMostDevices : 0;
+  nvmlDevice_t all[kMaxDevices] = {};
+  unsigned int found = exact ? kMaxDevices : 0;
   nvmlReturn_t result = ask(&found, exact ? all : nullptr);
   if (result == NVML_SUCCESS && !exact && found != 0) {
-    found = Min(found, kMostDevices);
+    found = Min(found, kMaxDevices);
     result = ask(&found, all);
   }
   if (result != NVML_SUCCESS) return result;
   unsigned int own = 0;
-  for (unsigned int i = 0; i < Min(found, kMostDevices); ++i) {
+  for (unsigned int i = 0; i < Min(found, kMaxDevices); ++i) {
     if (all[i] != nullptr && IsOwn(share, all[i])) all[own++] = all[i];
   }
   const unsigned int room = *count;

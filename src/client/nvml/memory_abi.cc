@@ -1,7 +1,7 @@
 // NVML's device memory, as the share has it.
 
 #include "client/nvml/share.h"
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/session/member_usage.h"
 #include "client/session/memory_view.h"
 

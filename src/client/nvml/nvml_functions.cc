@@ -7,7 +7,7 @@
 
 #include "client/nvml/nvml_functions.h"
 #include "client/nvml/share.h"
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "driver/find_driver.h"
 
 namespace prorata::client {
@@ -41,7 +41,7 @@ const char* AnswerText() { return "the NVIDIA driver's libnvidia-ml.so.1 was not
 void* Handle() {
   void* handle = g_handle.load(std::memory_order_acquire);
   if (handle != nullptr) return handle;
-  const Holding loading(g_loading);
+  const LockGuard loading(g_loading);
   if (g_tried) return g_handle.load(std::memory_order_acquire);
   g_tried = true;
   driver::StartSearch(&g_search, driver::kNvmlName,
@@ -49,10 +49,10 @@ void* Handle() {
   handle = driver::OpenDriver(&g_search);
   g_handle.store(handle, std::memory_order_release);
   if (handle == nullptr) {
-    Line("cannot find the NVIDIA driver's libnvidia-ml.so.1: ")
+    StderrMessage("cannot find the NVIDIA driver's libnvidia-ml.so.1: ")
         .Text(g_search.tried)
         .Text(WhyNoDriverLoads())
-        .Say();
+        .Print();
   }
   return handle;
 }

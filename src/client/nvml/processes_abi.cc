@@ -6,10 +6,10 @@
 
 #include <cstring>
 
+#include "client/nvml/process_view.h"
 #include "client/nvml/processes.h"
 #include "client/nvml/share.h"
-#include "client/nvml/story.h"
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 
 namespace prorata::client {
 namespace {
@@ -58,18 +58,18 @@ nvmlReturn_t Nobody(const NvmlShare& share, nvmlDevice_t device, unsigned int* c
 
 // A list of something with host pids, by what NVML has: only what is the share's, with pids that
 // the caller knows. `ask(count, entries)` is NVML, `pid_of(entry)` a reference to its pid.
-template <unsigned int kMostAsked, typename Entry, typename Ask, typename PidOf>
+template <unsigned int kMaxAsked, typename Entry, typename Ask, typename PidOf>
 nvmlReturn_t Own(const NvmlShare& share, unsigned int* count, Entry* entries, Ask ask,
                  PidOf pid_of) {
   if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  Entry all[kMostAsked];
-  unsigned int asked = kMostAsked;
+  Entry all[kMaxAsked];
+  unsigned int asked = kMaxAsked;
   const nvmlReturn_t result = ask(&asked, all);
   if (result != NVML_SUCCESS) return result;
   ShareProcess processes[shm::kMaxMembers];
   const uint32_t members = ListAllProcesses(share, processes);
   uint32_t own = 0;
-  for (uint32_t i = 0; i < Min(asked, kMostAsked); ++i) {
+  for (uint32_t i = 0; i < Min(asked, kMaxAsked); ++i) {
     for (uint32_t m = 0; m < members; ++m) {
       if (pid_of(all[i]) != processes[m].host_pid) continue;
       all[own] = all[i];

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/session/member_usage.h"
 #include "client/session/share.h"
 
@@ -14,7 +14,7 @@ namespace prorata::client {
 namespace {
 
 std::atomic<const NvmlShare*> g_nvml_share{nullptr};
-std::atomic<bool> g_looked{false};
+std::atomic<bool> g_polled{false};
 
 // Whether this process is in the pid namespace of the agent, where members have their host's pids.
 // The link reads "pid:[4026531836]", with the inode number that stat would give (whose symbol is
@@ -30,13 +30,13 @@ bool BesideTheAgent(const shm::LimitsFile& limits) {
 }
 
 // Once in a process, but for two threads that look at the same moment.
-void SayWholeGpu(const char* share, const char* why) {
-  Line("NVML shows the whole GPU to this program, not its share: the share ")
+void PrintWholeGpu(const char* share, const char* why) {
+  StderrMessage("NVML shows the whole GPU to this program, not its share: the share ")
       .Text(share)
       .Text(" cannot be used: ")
       .Text(why)
       .Text("; PRORATA_SHARE must name a folder that the prorata agent made")
-      .Say();
+      .Print();
 }
 
 // Adds to the list, or to the entry of the same process: one that became another program has a
@@ -79,14 +79,14 @@ uint32_t List(const NvmlShare& share, uint32_t index, ShareProcess* out) {
 }  // namespace
 
 const NvmlShare* TheShare() {
-  if (g_looked.load(std::memory_order_acquire)) return g_nvml_share.load(std::memory_order_acquire);
+  if (g_polled.load(std::memory_order_acquire)) return g_nvml_share.load(std::memory_order_acquire);
   char folder[sizeof NvmlShare::folder];
   const char* why = "its path is too long";
   const ShareFolder found = FindShareFolder(folder, sizeof folder);
-  if (found == ShareFolder::kTooLong) SayWholeGpu("that PRORATA_SHARE names", why);
+  if (found == ShareFolder::kTooLong) PrintWholeGpu("that PRORATA_SHARE names", why);
   if (found == ShareFolder::kFound) {
     const shm::LimitsFile* limits = MapLimits(folder, &why);
-    if (limits == nullptr) SayWholeGpu(folder, why);
+    if (limits == nullptr) PrintWholeGpu(folder, why);
     auto* made = limits != nullptr ? static_cast<NvmlShare*>(MapPages(sizeof(NvmlShare))) : nullptr;
     if (made != nullptr) {
       // NVML works in the child after a fork, unlike CUDA: it must find the mapping there.
@@ -97,7 +97,7 @@ const NvmlShare* TheShare() {
       g_nvml_share.compare_exchange_strong(none, made);
     }
   }
-  g_looked.store(true, std::memory_order_release);
+  g_polled.store(true, std::memory_order_release);
   return g_nvml_share.load(std::memory_order_acquire);
 }
 

@@ -10,10 +10,10 @@
 #include <cstddef>
 #include <cstring>
 
+#include "client/nvml/process_view.h"
 #include "client/nvml/processes.h"
 #include "client/nvml/share.h"
-#include "client/nvml/story.h"
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 
 namespace prorata::client {
 namespace {
@@ -81,14 +81,14 @@ const void* CopyOf(const void* table) {
 std::atomic<const void*> g_copied{nullptr}, g_copy{nullptr};
 std::atomic<bool> g_said{false};
 
-void SayOnce(const char* version) {
+void PrintOnce(const char* version) {
   if (g_said.exchange(true)) return;
-  Line("a private table of driver ")
+  StderrMessage("a private table of driver ")
       .Text(version)
       .Text(
           " is not known to this version of prorata and passes as it is: what a program shows by "
           "it (nvidia-smi: processes) may be the whole device's and not the share's")
-      .Say();
+      .Print();
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ nvmlReturn_t nvmlInternalGetExportTable(const void** table, const void* id) {
   }
   char version[96] = {};
   if (!Known(*table, id, version, sizeof version)) {
-    SayOnce(version);
+    PrintOnce(version);
     return result;
   }
   const void* copy = CopyOf(*table);

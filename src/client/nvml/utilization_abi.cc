@@ -3,9 +3,9 @@
 
 #include <time.h>
 
+#include "client/nvml/process_view.h"
 #include "client/nvml/share.h"
-#include "client/nvml/story.h"
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 
 namespace prorata::client {
 namespace {

@@ -8,7 +8,7 @@
 // array doubles when it is three quarters full. The callbacks run under the shard's lock: they must
 // not call the driver, nor the table again.
 
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 
 namespace prorata::client {
 
@@ -20,7 +20,7 @@ class Table {
   template <typename F>
   bool Update(uint64_t key, F&& f) {
     Shard& shard = ShardOf(key);
-    const Holding holding(shard.lock);
+    const LockGuard holding(shard.lock);
     if ((shard.count + 1) * 4 > shard.capacity * 3 && !Grow(shard)) return false;
     const size_t at = Probe(shard, key);
     const bool made = shard.slots[at].key == 0;
@@ -36,7 +36,7 @@ class Table {
   template <typename F>
   bool Find(uint64_t key, F&& f) {
     Shard& shard = ShardOf(key);
-    const Holding holding(shard.lock);
+    const LockGuard holding(shard.lock);
     if (shard.capacity == 0) return false;
     const size_t at = Probe(shard, key);
     if (shard.slots[at].key == 0) return false;
@@ -56,7 +56,7 @@ class Table {
   template <typename F>
   void ForEach(F&& f) {
     for (Shard& shard : shards_) {
-      const Holding holding(shard.lock);
+      const LockGuard holding(shard.lock);
       for (size_t at = 0; at < shard.capacity;) {
         Slot& slot = shard.slots[at];
         if (slot.key != 0 && !f(slot.key, slot.value)) {

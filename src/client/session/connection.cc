@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "client/session/agent_socket.h"
+#include "client/session/heartbeat_watch.h"
 #include "client/session/requests.h"
 #include "client/session/share.h"
-#include "client/session/silence.h"
 
 namespace prorata::client {
 namespace {
@@ -54,7 +54,7 @@ bool Receive(int fd) {
 // Waits for the answer to a join.
 JoinResult AwaitWelcome(int fd, int64_t deadline_ns, int64_t busy_until_ns, wire::Welcome* welcome,
                         wire::Refused* refused, int64_t (*meanwhile)()) {
-  constexpr int64_t kLookEveryNs = 100'000'000;  // at the heart
+  constexpr int64_t kPollEveryNs = 100'000'000;  // at the heart
   for (;;) {
     FrameHeader header;
     const uint8_t* body;
@@ -69,11 +69,11 @@ JoinResult AwaitWelcome(int fd, int64_t deadline_ns, int64_t busy_until_ns, wire
         return JoinResult::kRefused;
       }
     }
-    const bool beats = AgentSilentNs() < kHeartStoodStillNs;
+    const bool beats = HeartbeatLostNs() < kHeartStoodStillNs;
     const int64_t left_ns = Max(deadline_ns, beats ? busy_until_ns : 0) - NowNs();
     if (state == FrameReader::State::kBad || left_ns <= 0) return JoinResult::kNoAgent;
-    const int64_t look_ns = meanwhile != nullptr ? meanwhile() : kLookEveryNs;
-    AwaitReadable(fd, Min(left_ns, Min(look_ns, kLookEveryNs)));
+    const int64_t poll_ns = meanwhile != nullptr ? meanwhile() : kPollEveryNs;
+    AwaitReadable(fd, Min(left_ns, Min(poll_ns, kPollEveryNs)));
     if (!Receive(fd)) return JoinResult::kNoAgent;
   }
 }
@@ -117,7 +117,7 @@ JoinResult JoinAgent(int64_t deadline_ns, wire::Refused* refused, int64_t busy_u
 }
 
 bool SendBytes(const void* bytes, size_t size) {
-  const Holding sending(g_sending);
+  const LockGuard sending(g_sending);
   const int fd = g_share.socket.load(std::memory_order_acquire);
   if (fd < 0) return false;
   const auto* at = static_cast<const char*>(bytes);
@@ -149,7 +149,7 @@ bool ReadAgent() {
   }
   if (alive && state != FrameReader::State::kBad) return true;
   {
-    const Holding sending(g_sending);
+    const LockGuard sending(g_sending);
     g_share.socket.store(-1);
   }
   close(fd);

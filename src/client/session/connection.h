@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "wire/frame.h"
 #include "wire/messages.h"
 

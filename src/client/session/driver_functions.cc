@@ -9,7 +9,7 @@
 
 #include <atomic>
 
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/session/driver_functions.h"
 #include "client/session/duties.h"
 #include "driver/find_driver.h"
@@ -49,11 +49,11 @@ uint32_t Load() {
       g_handle_state.store(state, std::memory_order_release);
       FutexWakeAll(&g_handle_state);
       if (g_handle == nullptr) {
-        Line("cannot find the NVIDIA driver's libcuda.so.1: ")
+        StderrMessage("cannot find the NVIDIA driver's libcuda.so.1: ")
             .Text(g_search.tried)
             .Text("; install the driver, or set PRORATA_DRIVER_DIR to its folder")
             .Text(WhyNoDriverLoads())
-            .Say();
+            .Print();
       }
       return state;
     }

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/session/driver_functions.h"
 #include "generated/cuda_abi.h"
 

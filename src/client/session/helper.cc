@@ -9,7 +9,7 @@
 
 #include <atomic>
 
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/session/duties.h"
 
 namespace prorata::client {
@@ -69,7 +69,8 @@ bool EnsureHelper() {
   if (state == kRunning) return true;
   if (state == kNone && g_state.compare_exchange_strong(state, kStarting)) {
     const bool started = StartThread();
-    if (!started) Line("cannot start the helper thread: memory beyond the grant is refused").Say();
+    if (!started)
+      StderrMessage("cannot start the helper thread: memory beyond the grant is refused").Print();
     g_state.store(started ? kRunning : kImpossible, std::memory_order_release);
     FutexWakeAll(&g_state);
     return started;

@@ -54,7 +54,7 @@ Place CurrentPlace() {
 uint32_t CurrentDevice() { return CurrentPlace().device; }
 
 CUcontext OwnerOf(CUcontext context) {
-  const Holding holding(g_contexts.lock);
+  const LockGuard holding(g_contexts.lock);
   const KnownContext* const known = g_contexts.Find(context);
   if (known == nullptr || known->green == nullptr) return context;
   const CUcontext primary = g_contexts.primary[known->device];
@@ -64,7 +64,7 @@ CUcontext OwnerOf(CUcontext context) {
 uint32_t DeviceOfCurrent(CUcontext current) {
   if (current == nullptr) return kNoDevice;
   {
-    const Holding holding(g_contexts.lock);
+    const LockGuard holding(g_contexts.lock);
     const KnownContext* const known = g_contexts.Find(current);
     if (known != nullptr) return known->device;
   }
@@ -74,7 +74,7 @@ uint32_t DeviceOfCurrent(CUcontext current) {
 }
 
 uint32_t DevicesWithContexts() {
-  const Holding holding(g_contexts.lock);
+  const LockGuard holding(g_contexts.lock);
   uint32_t devices = 0;
   for (uint32_t i = 0; i < shm::kMaxDevices; ++i)
     devices |= (g_contexts.charged[i] != 0 ? 1U : 0U) << i;

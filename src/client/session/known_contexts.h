@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/session/driver_functions.h"
 #include "shm/limits_file.h"
 

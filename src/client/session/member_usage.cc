@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/session/agent_socket.h"
 #include "wire/frame.h"
 #include "wire/messages.h"
@@ -29,7 +29,7 @@ static_assert(sizeof(UsageFile) <= kSlotBytes);
 // come to us; when that stands still it may be gone.
 constexpr int64_t kStoodStillNs = 200'000'000;
 constexpr int64_t kWaitNs = 2'000'000'000;
-constexpr int64_t kLookEveryNs = 20'000'000;
+constexpr int64_t kPollEveryNs = 20'000'000;
 constexpr int64_t kAgainAfterNs = 1'000'000'000;
 
 std::atomic<char*> g_window{nullptr};          // kMaxMembers times kSlotBytes of addresses
@@ -112,7 +112,7 @@ bool ReceiveShown(int socket, Patience& patience, Frame<UsageShown>* frame, int*
       continue;
     }
     if (patience.Over()) return false;
-    AwaitReadable(socket, kLookEveryNs);
+    AwaitReadable(socket, kPollEveryNs);
   }
   return frame->header.type == static_cast<uint16_t>(MessageType::kUsageShown) &&
          frame->header.body_bytes == sizeof(UsageShown);

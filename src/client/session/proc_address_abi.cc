@@ -10,7 +10,7 @@
 //      left to the program, ungoverned, and counted
 //   D. a name that the spec does not know is a newer driver's: as C
 //
-// A runtime looks its functions up before cuInit: what is counted until then is told when the
+// A runtime looks its functions up before cuInit: what is counted until then is reported when the
 // process has joined its share.
 
 #include <atomic>
@@ -67,7 +67,7 @@ void Substitute(const char* symbol, void** pfn, int version, cuuint64_t flags, A
 
 }  // namespace
 
-void TellEarlyLookups() {
+void ReportEarlyLookups() {
   g_share.usage->devices[0].ungoverned_functions.fetch_add(g_before_joining.exchange(0));
 }
 

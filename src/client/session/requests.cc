@@ -5,9 +5,9 @@
 
 #include "client/session/connection.h"
 #include "client/session/duties.h"
+#include "client/session/heartbeat_watch.h"
 #include "client/session/helper.h"
 #include "client/session/share.h"
-#include "client/session/silence.h"
 
 namespace prorata::client {
 namespace {
@@ -17,8 +17,8 @@ using wire::MessageType;
 // How long a member waits for an agent that does not answer before it takes what it has for all it
 // can get. Long enough for an agent to be restarted under load.
 constexpr int64_t kGiveUpAfterNs = 10'000'000'000;
-constexpr int64_t kLookAgainNs = 20'000'000;
-constexpr int64_t kBriefSilenceNs = 300'000'000;
+constexpr int64_t kPollAgainNs = 20'000'000;
+constexpr int64_t kBriefLossNs = 300'000'000;
 constexpr int64_t kDeadAgentNs = 1'000'000'000;
 constexpr uint32_t kEntries = 256;  // the agent lets 64 requests of a member wait for memory
 
@@ -66,7 +66,7 @@ bool Await(Entry* entry, GiveUp&& give_up) {
       if (entry->state.compare_exchange_strong(state, kLost)) return false;
       continue;
     }
-    FutexWait(&entry->state, state, kLookAgainNs);
+    FutexWait(&entry->state, state, kPollAgainNs);
   }
 }
 
@@ -84,7 +84,7 @@ bool AskUntil(MessageType type, GiveUp&& give_up, Make&& make, Take&& take) {
       answered = Await(entry, give_up);
       if (answered) take(*entry);
     } else {
-      FutexWait(&g_connections, connections, kLookAgainNs);
+      FutexWait(&g_connections, connections, kPollAgainNs);
     }
     entry->id.store(0);
     entry->state.store(kFree, std::memory_order_release);
@@ -99,7 +99,7 @@ bool Ask(MessageType type, int64_t patience_ns, Make&& make, Take&& take) {
   return AskUntil(type, [deadline_ns] { return NowNs() >= deadline_ns; }, make, take);
 }
 
-std::atomic<bool> g_told_agent_gone;
+std::atomic<bool> g_reported_agent_gone;
 
 // False: nobody waits for it (any more).
 template <typename Message>
@@ -185,7 +185,7 @@ bool AskGrant(uint32_t device, uint64_t needed_bytes, uint32_t wait_ms, wire::Gr
   auto give_up = [&] {
     const bool late = wait_ms != wire::kWaitForever &&
                       waited_ms() > int64_t{wait_ms} + kGiveUpAfterNs / 1'000'000;
-    return late || AgentSilentNs() > kGiveUpAfterNs;
+    return late || HeartbeatLostNs() > kGiveUpAfterNs;
   };
   const bool answered = AskUntil(
       MessageType::kGrantRequest, give_up,
@@ -198,9 +198,10 @@ bool AskGrant(uint32_t device, uint64_t needed_bytes, uint32_t wait_ms, wire::Gr
       },
       take);
   if (answered) {
-    g_told_agent_gone.store(false);
-  } else if (!g_told_agent_gone.exchange(true)) {
-    Line("no agent answers, so an allocation that waited for a full device is refused").Say();
+    g_reported_agent_gone.store(false);
+  } else if (!g_reported_agent_gone.exchange(true)) {
+    StderrMessage("no agent answers, so an allocation that waited for a full device is refused")
+        .Print();
   }
   return answered;
 }
@@ -208,7 +209,7 @@ bool AskGrant(uint32_t device, uint64_t needed_bytes, uint32_t wait_ms, wire::Gr
 bool AskSettled(uint32_t device, uint32_t what, uint64_t reserved_bytes,
                 wire::ContextSettled* reply) {
   // An agent whose heart beats is only busy; a dead one must not hold the context up for long.
-  const bool beats = AgentSilentNs() < kBriefSilenceNs;
+  const bool beats = HeartbeatLostNs() < kBriefLossNs;
   return Ask(
       MessageType::kContextMade, beats ? kGiveUpAfterNs : kDeadAgentNs,
       [&](uint64_t id) { return wire::ContextMade{id, device, what, reserved_bytes}; },

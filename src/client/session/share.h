@@ -19,7 +19,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 #include "client/session/driver_functions.h"
 #include "shm/limits_file.h"
 #include "shm/usage_file.h"
@@ -80,7 +80,7 @@ inline uint32_t IndexOf(CUdevice ordinal) {
 uint32_t CurrentDevice();
 
 // Counts for the share, which was joined just now, what was looked up before (proc_address_abi.cc).
-void TellEarlyLookups();
+void ReportEarlyLookups();
 
 // The folder of this process's share: /run/prorata/share, where a container has it, else
 // PRORATA_SHARE. kNone: neither is there. kTooLong: PRORATA_SHARE names one that cannot be used; to

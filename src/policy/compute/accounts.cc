@@ -323,7 +323,7 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
   state.charged_ns = asked->charged_ns;
   state.waits = Waits(*asked) || asked->wants_again;
   state.co_running = co_running_ && asked->phase == Phase::kRunning;
-  state.gang = asked->gang != GangTurn::kNone;
+  state.gang = asked->gang != GangSlice::kNone;
   // Beside one that stalls the device slices: a share needs work there for each slice of its own.
   const bool beside_stalled = std::any_of(shares_.begin(), shares_.end(), [&](const Share& other) {
     return &other != asked && other.phase == Phase::kStalled && Held(other, true) > 0;

@@ -22,7 +22,7 @@ constexpr double kGapsBelow = 0.75;
 // it did in its own slice then tells nothing any more. Smaller, sets end because of their own load.
 constexpr double kNoGapsAbove = 0.95;
 // Of what its entitlement alone would give it.
-constexpr double kLeastProgress = 0.97;
+constexpr double kMinProgress = 0.97;
 // After a set in which one made too little progress. Shorter, more time goes into trials.
 constexpr int64_t kPauseNs = 1'000'000'000;
 
@@ -44,7 +44,7 @@ bool TimeSharing::MayCoRun() const {
     if (!IsActive(share)) continue;
     ++active;
     const bool gaps = share.occupied_part >= 0 && share.occupied_part < kGapsBelow;
-    if (!gaps || Limited(share) || share.gang != GangTurn::kNone) return false;
+    if (!gaps || Limited(share) || share.gang != GangSlice::kNone) return false;
     if (IsBelowAnother(share) || share.phase == Phase::kStalled) return false;
   }
   return active > 1;
@@ -57,7 +57,7 @@ bool TimeSharing::ProgressIsShort(const Share& share, double passed_ns) const {
     if (&other != &share && IsActive(other)) among.push_back(&other);
   }
   const auto made = static_cast<double>(share.work.busy_total_ns - share.busy_at_check_ns);
-  return made < kLeastProgress * EntitledAmong(among).front() * share.busy_part * passed_ns;
+  return made < kMinProgress * EntitledAmong(among).front() * share.busy_part * passed_ns;
 }
 
 bool TimeSharing::HasNoGapsNow(const Share& share, double passed_ns) const {

@@ -44,7 +44,7 @@ std::vector<double> Entitlements(std::span<const ComputeTerms> wanting) {
   double raised = 0;
   double taken_from = 0;
   for (size_t i = 0; i < wanting.size(); ++i) {
-    const double least = std::min(kLeastEntitled, wanting[i].limit.value());
+    const double least = std::min(kMinEntitled, wanting[i].limit.value());
     if (entitled[i] < least) {
       raised += least - entitled[i];
     } else {
@@ -55,7 +55,7 @@ std::vector<double> Entitlements(std::span<const ComputeTerms> wanting) {
   for (const double e : entitled) sum += e;
   const double over = std::max(0.0, sum + raised - 1);
   for (size_t i = 0; i < wanting.size(); ++i) {
-    const double least = std::min(kLeastEntitled, wanting[i].limit.value());
+    const double least = std::min(kMinEntitled, wanting[i].limit.value());
     if (entitled[i] < least) {
       entitled[i] = least;
     } else if (taken_from > 0) {

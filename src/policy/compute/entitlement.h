@@ -21,7 +21,7 @@ struct ComputeTerms {
 
 // A share that wants the device is entitled to at least this much of it, even where the requests of
 // others fill it: a promise to them is kept within half a point, and nobody hangs for ever.
-inline constexpr double kLeastEntitled = 0.005;
+inline constexpr double kMinEntitled = 0.005;
 
 // The fraction of the device's time that each of these shares is entitled to while exactly they
 // want it: its request (scaled down if the requests add up to more than the device), and its

@@ -39,7 +39,7 @@ TEST(Entitlements, RequestsAboveTheDeviceAreScaled) {
 }
 
 TEST(Entitlements, NobodyIsEntitledToNothing) {
-  ExpectEntitled({Terms(1), Terms(0)}, {1 - kLeastEntitled, kLeastEntitled});
+  ExpectEntitled({Terms(1), Terms(0)}, {1 - kMinEntitled, kMinEntitled});
 }
 
 TEST(Entitlements, NeverAboveTheDeviceOrALimit) {

@@ -55,9 +55,9 @@ bool Gangs::IsGang(Key key) const {
   });
 }
 
-void Gangs::Tell(const Share& share, Turn turn, Decisions& out) const {
+void Gangs::Notify(const Share& share, Slice turn, Decisions& out) const {
   for (const OnDevice& on : share.devices) {
-    out.orders.push_back({Order::What::kTurn, share.key, on.device, turn});
+    out.orders.push_back({Order::What::kSlice, share.key, on.device, turn});
   }
 }
 
@@ -75,12 +75,12 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
       wants = wants || on.seen.wanting;
     }
     if (share.phase != Phase::kAway || !wants) share.waits_since_ns = kNever;
-    if (share.phase == Phase::kPlain) LookForStalls(share, now_ns, out);
+    if (share.phase == Phase::kPlain) PollForStalls(share, now_ns, out);
   }
   for (Share& share : shares_) {
     const bool gang = share.requested || now_ns < share.gang_until_ns;
     if (gang && share.phase == Phase::kPlain) {
-      // Open or not, its next turn is the first one as a gang.
+      // Open or not, its next slice is the first one as a gang.
       CallBack(share, out);
       share.catches_up = kCatchUps;  // what it has out was not launched as a gang's
       continue;
@@ -88,7 +88,7 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
     if (!gang && share.phase != Phase::kPlain) {
       share.phase = Phase::kPlain;
       share.stalls.clear();
-      Tell(share, Turn::kNone, out);
+      Notify(share, Slice::kNone, out);
     }
     switch (share.phase) {
       case Phase::kPlain:
@@ -99,8 +99,8 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
       case Phase::kOn:
         WhileOn(share, now_ns, out);
         break;
-      case Phase::kCalledBack:
-        WhileCalledBack(share, now_ns, out);
+      case Phase::kRevoked:
+        WhileRevoked(share, now_ns, out);
         break;
       case Phase::kCatchingUp:
         if (now_ns < share.closes_ns) {
@@ -114,7 +114,7 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
 }
 
 // A kernel that waits for its peer has begun, and its backlog does not become less.
-void Gangs::LookForStalls(Share& share, int64_t now_ns, Decisions& out) {
+void Gangs::PollForStalls(Share& share, int64_t now_ns, Decisions& out) {
   for (OnDevice& on : share.devices) {
     const bool waits_elsewhere =
         std::any_of(share.devices.begin(), share.devices.end(), [&on](const OnDevice& other) {
@@ -177,8 +177,8 @@ void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
   share.began_ns = now_ns;
   share.catches_up = 0;
   share.waits_since_ns = kNever;
-  for (OnDevice& on : share.devices) on.opened = on.had_turn = false;
-  Tell(share, Turn::kOn, out);
+  for (OnDevice& on : share.devices) on.opened = on.had_slice = false;
+  Notify(share, Slice::kOn, out);
 }
 
 void Gangs::WhileOn(Share& share, int64_t now_ns, Decisions& out) {
@@ -186,20 +186,20 @@ void Gangs::WhileOn(Share& share, int64_t now_ns, Decisions& out) {
   for (OnDevice& on : share.devices) {
     any = any || on.seen.open || on.seen.wanting;
     if (on.seen.open) {
-      on.opened = on.had_turn = true;
+      on.opened = on.had_slice = true;
     } else if (on.opened || on.seen.draining) {
-      // Draining, and never seen open: it was let in and called back at one instant.
+      // Draining, and never seen open: it was let in and revoked at one instant.
       const bool left = on.seen.idle && !on.seen.wanting && !on.seen.draining;
       if (left) on.opened = false;
       over = over || !left;
     } else {
-      gathers = gathers || (!on.had_turn && on.seen.limited && on.seen.wanting && on.seen.may &&
+      gathers = gathers || (!on.had_slice && on.seen.limited && on.seen.wanting && on.seen.may &&
                             !on.seen.stalled);
     }
   }
   if (!over && any) return;
   // A limit may be reached where it was let in first, before it is let in where others must drain:
-  // there it would never have its turn.
+  // there it would never have its slice.
   if (over && gathers && now_ns - share.began_ns < kPatienceNs) {
     out.next_ns = std::min(out.next_ns, share.began_ns + kPatienceNs);
     return;
@@ -208,13 +208,13 @@ void Gangs::WhileOn(Share& share, int64_t now_ns, Decisions& out) {
 }
 
 void Gangs::CallBack(Share& share, Decisions& out) const {
-  share.phase = Phase::kCalledBack;
+  share.phase = Phase::kRevoked;
   share.uneven_since_ns = kNever;
   for (OnDevice& on : share.devices) on.backlog_ns = kNever;
-  Tell(share, Turn::kAway, out);
+  Notify(share, Slice::kAway, out);
 }
 
-void Gangs::WhileCalledBack(Share& share, int64_t now_ns, Decisions& out) {
+void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
   bool some_drained = false, all = true;
   int64_t moved_ns = std::numeric_limits<int64_t>::min();
   for (OnDevice& on : share.devices) {
@@ -227,7 +227,7 @@ void Gangs::WhileCalledBack(Share& share, int64_t now_ns, Decisions& out) {
   }
   if (all) {
     for (const OnDevice& on : share.devices) {
-      out.orders.push_back({Order::What::kEndDrain, share.key, on.device, Turn::kAway});
+      out.orders.push_back({Order::What::kEndDrain, share.key, on.device, Slice::kAway});
     }
     share.phase = Phase::kAway;
     return;
@@ -243,7 +243,7 @@ void Gangs::WhileCalledBack(Share& share, int64_t now_ns, Decisions& out) {
   share.phase = Phase::kCatchingUp;
   share.closes_ns = now_ns + kCatchUpNs;
   out.next_ns = std::min(out.next_ns, share.closes_ns);
-  Tell(share, Turn::kCatchUp, out);
+  Notify(share, Slice::kCatchUp, out);
 }
 
 }  // namespace prorata::policy

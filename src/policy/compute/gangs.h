@@ -4,11 +4,11 @@
 // their devices at the same time, or what runs on one of them waits for the rest and holds the
 // device up.
 //
-// How. Each device has its own LeasePolicy, which never opens a gang by itself (GangTurn::kAway),
+// How. Each device has its own LeasePolicy, which never opens a gang by itself (GangSlice::kAway),
 // but says when it would. A gang's turn begins when each device on which it wants to run would open
 // it: it is put first on all of them (kOn), so that all call back their holders at the same time.
-// What one device decides ends it on all: its turn is over, or its limit is reached. A gang that is
-// idle on one device leaves that one to others for so long.
+// What one device decides ends it on all: its slice is over, or its limit is reached. A gang that
+// is idle on one device leaves that one to others for so long.
 //
 //   - A called-back gang holds its devices until it has drained on all of them, those too where it
 //     is idle. If it has drained on some, and on the others nothing goes on, kernels there wait for
@@ -21,7 +21,8 @@
 //   - A share that did not ask for it is a gang for a while once it was seen to stall: passed over
 //     on one device while it waited for its lease on another, several times in a second.
 //
-// Pure, as the policies: what is seen comes in, what the devices' policies are to be told goes out.
+// Pure, as the policies: what is seen comes in, what the devices' policies are to be reported goes
+// out.
 
 #include <cstdint>
 #include <functional>
@@ -35,16 +36,16 @@ namespace prorata::policy {
 class Gangs {
  public:
   using Key = LeasePolicy::Key;
-  using Turn = LeasePolicy::GangTurn;
+  using Slice = LeasePolicy::GangSlice;
   using Seen = LeasePolicy::GangSeen;
   using See = std::function<Seen(Key share, size_t device)>;
   static constexpr int64_t kNever = LeasePolicy::kNever;
 
   struct Order {
-    enum class What : uint8_t { kTurn, kEndDrain } what = What::kTurn;
+    enum class What : uint8_t { kSlice, kEndDrain } what = What::kSlice;
     Key share = 0;
     size_t device = 0;
-    Turn turn = Turn::kNone;
+    Slice turn = Slice::kNone;
   };
   struct Decisions {
     std::vector<Order> orders;
@@ -55,7 +56,7 @@ class Gangs {
   void Add(Key share, std::vector<size_t> devices, bool requested);
   void SetRequested(Key share, bool requested);
   void Remove(Key share);
-  // The devices' policies have forgotten all that they were told: as if none were a gang.
+  // The devices' policies have forgotten all that they were reported: as if none were a gang.
   void ResetAfterOutage();
   bool empty() const { return shares_.empty(); }
   bool IsGang(Key share) const;
@@ -64,14 +65,14 @@ class Gangs {
   Decisions Decide(int64_t now_ns, const See& see);
 
  private:
-  enum class Phase : uint8_t { kPlain, kAway, kOn, kCalledBack, kCatchingUp };
+  enum class Phase : uint8_t { kPlain, kAway, kOn, kRevoked, kCatchingUp };
   struct OnDevice {
     size_t device = 0;
     Seen seen;
-    bool opened = false;    // in this turn, and it has not left it since
-    bool had_turn = false;  // was opened in this turn
+    bool opened = false;     // in this slice, and it has not left it since
+    bool had_slice = false;  // was opened in this slice
     bool stalled = false;
-    // Stalled or called back: what was last seen, and when it was last seen to become less.
+    // Stalled or revoked: what was last seen, and when it was last seen to become less.
     int64_t backlog_ns = kNever;
     int64_t moved_ns = 0;
   };
@@ -81,19 +82,19 @@ class Gangs {
     Phase phase = Phase::kPlain;
     std::vector<OnDevice> devices;
     int64_t waits_since_ns = kNever;
-    int64_t began_ns = 0;              // its turn
+    int64_t began_ns = 0;              // its slice
     int64_t closes_ns = 0;             // kCatchingUp
-    int64_t uneven_since_ns = kNever;  // called back, and drained on some device only
+    int64_t uneven_since_ns = kNever;  // revoked, and drained on some device only
     int catches_up = 0;
     std::vector<int64_t> stalls;
     int64_t gang_until_ns = 0;  // seen to stall
   };
 
-  static void LookForStalls(Share& share, int64_t now_ns, Decisions& out);
-  void Tell(const Share& share, Turn turn, Decisions& out) const;
+  static void PollForStalls(Share& share, int64_t now_ns, Decisions& out);
+  void Notify(const Share& share, Slice turn, Decisions& out) const;
   void CallBack(Share& share, Decisions& out) const;
   void WhileOn(Share& share, int64_t now_ns, Decisions& out);
-  void WhileCalledBack(Share& share, int64_t now_ns, Decisions& out);
+  void WhileRevoked(Share& share, int64_t now_ns, Decisions& out);
   void MayBegin(Share& share, int64_t now_ns, Decisions& out);
   bool AnotherBegins(const Share& share, int64_t now_ns) const;
 

@@ -92,7 +92,7 @@ class LeasePolicy {
 
   // --- Gangs (gangs.h): shares that run on several devices at the same time. A policy that does
   // not know them treats such a share as any other.
-  enum class GangTurn : uint8_t {
+  enum class GangSlice : uint8_t {
     kNone,     // no gang
     kAway,     // not granted a lease; its drain is kept open until EndGangDrain
     kOn,       // dispatched before all others whenever it is runnable
@@ -111,7 +111,7 @@ class LeasePolicy {
     bool limited = false;  // has a limit, or the device a ceiling
     int64_t backlog_ns = 0;
   };
-  virtual void SetGang(Key, GangTurn, int64_t) {}
+  virtual void SetGang(Key, GangSlice, int64_t) {}
   virtual void EndGangDrain(Key, int64_t) {}
   virtual GangSeen SeeGang(Key, int64_t) { return {}; }
 };

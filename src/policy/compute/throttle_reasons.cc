@@ -8,18 +8,18 @@ std::vector<ThrottleReason> ThrottleReasons(const ThrottleFigures& figures) {
     reasons.push_back(ThrottleReason::kNoProgram);
   } else {
     const bool endless = figures.persistent_kernels > 0;
-    if (endless || figures.undrained >= kLeastUndrained)
+    if (endless || figures.undrained >= kMinUndrained)
       reasons.push_back(ThrottleReason::kNonPreemptible);
     if (figures.memory_waits > 0) reasons.push_back(ThrottleReason::kWaitsForMemory);
-    const bool limited = figures.at_limit >= kLeastHeldBack;
-    const bool waits = figures.waiting >= kLeastHeldBack;
+    const bool limited = figures.at_limit >= kMinHeldBack;
+    const bool waits = figures.waiting >= kMinHeldBack;
     const bool limit_first =
         figures.at_limit >= figures.waiting || figures.busy >= kLimitReached * figures.limit;
     if (limited && limit_first) reasons.push_back(ThrottleReason::kAtLimit);
-    if (waits) reasons.push_back(ThrottleReason::kWaitsForTurn);
+    if (waits) reasons.push_back(ThrottleReason::kWaitsForOthers);
     if (limited && !limit_first) reasons.push_back(ThrottleReason::kAtLimit);
     // A kernel of seconds counts as used when it ends; until then it is the backlog that shows it.
-    if (reasons.empty() && figures.busy < kMostIdleBusy && figures.backlog_ns <= 0) {
+    if (reasons.empty() && figures.busy < kMaxIdleBusy && figures.backlog_ns <= 0) {
       reasons.push_back(ThrottleReason::kIdle);
     }
   }

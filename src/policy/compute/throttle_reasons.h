@@ -19,7 +19,7 @@ struct ThrottleFigures {
   double limit = 1;       // the most that may be
   double waiting = 0;     // held back, for others had the device
   double at_limit = 0;    // held back, for its own limit on GPU time was used up
-  double undrained = 0;   // passed over: called back, and what it launched did not end
+  double undrained = 0;   // passed over: revoked, and what it launched did not end
   uint32_t persistent_kernels = 0;
   int64_t backlog_ns = 0;  // launched and not done, now
   uint32_t memory_waits = 0;
@@ -29,11 +29,11 @@ struct ThrottleFigures {
 // Who used so much of its limit would not have got more without the others.
 inline constexpr double kLimitReached = 0.9;
 // What is shorter is no reason for anything.
-inline constexpr double kLeastHeldBack = 0.05;
+inline constexpr double kMinHeldBack = 0.05;
 // Passed over for less than this is a kernel that was long, not one that never ends.
-inline constexpr double kLeastUndrained = 0.5;
+inline constexpr double kMinUndrained = 0.5;
 // Less work than this, and nothing that holds it back: the program does not ask for more.
-inline constexpr double kMostIdleBusy = 0.5;
+inline constexpr double kMaxIdleBusy = 0.5;
 
 // All that apply, what weighs most first; empty: nothing slows it.
 std::vector<ThrottleReason> ThrottleReasons(const ThrottleFigures& figures);

@@ -17,7 +17,7 @@ ThrottleFigures Running(double busy) {
 
 TEST(ThrottleReasonsTest, NothingSlowsWhoHasTheDevice) {
   EXPECT_EQ(ThrottleReasons(Running(0.97)), Reasons{});
-  EXPECT_EQ(ThrottleReasons(Running(kMostIdleBusy)), Reasons{});
+  EXPECT_EQ(ThrottleReasons(Running(kMaxIdleBusy)), Reasons{});
 }
 
 TEST(ThrottleReasonsTest, WhoAsksForLittleIsIdle) {
@@ -31,16 +31,16 @@ TEST(ThrottleReasonsTest, AKernelOfSecondsIsNotIdleness) {
   EXPECT_EQ(ThrottleReasons(figures), Reasons{});
 }
 
-// Two busy neighbours: it mostly waits for its turn, and would be at its limit at once without
+// Two busy neighbours: it mostly waits for other shares, and would be at its limit at once without
 // them.
 TEST(ThrottleReasonsTest, WhoReachedItsLimitIsSlowByIt) {
   ThrottleFigures figures = Running(0.19);
   figures.limit = 0.2;
   figures.at_limit = 0.3;
   figures.waiting = 0.5;
-  EXPECT_EQ(ThrottleReasons(figures), (Reasons{kAtLimit, kWaitsForTurn}));
+  EXPECT_EQ(ThrottleReasons(figures), (Reasons{kAtLimit, kWaitsForOthers}));
   figures.busy = 0.17;
-  EXPECT_EQ(ThrottleReasons(figures), (Reasons{kWaitsForTurn, kAtLimit}));
+  EXPECT_EQ(ThrottleReasons(figures), (Reasons{kWaitsForOthers, kAtLimit}));
 }
 
 TEST(ThrottleReasonsTest, MemoryThatIsWaitedForComesBeforeTurns) {
@@ -48,7 +48,7 @@ TEST(ThrottleReasonsTest, MemoryThatIsWaitedForComesBeforeTurns) {
   figures.memory_waits = 2;
   EXPECT_EQ(ThrottleReasons(figures), Reasons{kWaitsForMemory});
   figures.waiting = 0.5;
-  EXPECT_EQ(ThrottleReasons(figures), (Reasons{kWaitsForMemory, kWaitsForTurn}));
+  EXPECT_EQ(ThrottleReasons(figures), (Reasons{kWaitsForMemory, kWaitsForOthers}));
 }
 
 TEST(ThrottleReasonsTest, WhatDoesNotEndWhenCalledBackComesFirst) {

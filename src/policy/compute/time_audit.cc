@@ -12,7 +12,7 @@ namespace {
 // The device's figures are of a slightly other time than the charges: a share may run now what it
 // was charged for at most so long ago. Larger, a share that is charged too much and too little by
 // turns is corrected later; smaller, it is charged twice.
-constexpr double kMostSpareNs = 200e6;
+constexpr double kMaxSpareNs = 200e6;
 // They are whole percentages of about a second: less than this is noise.
 constexpr double kNoiseNs = 10e6;
 
@@ -49,7 +49,7 @@ std::vector<TimeSharing::Correction> TimeSharing::Audit(const std::vector<Ran>& 
       share->spare_charge_ns = 0;
     } else if (share->spare_charge_ns > 0) {
       by_ns = share->spare_charge_ns * taken_back_ns / spare_ns;
-      share->spare_charge_ns = std::min(share->spare_charge_ns - by_ns, kMostSpareNs);
+      share->spare_charge_ns = std::min(share->spare_charge_ns - by_ns, kMaxSpareNs);
       share->limit_tokens_ns = std::min(share->limit_tokens_ns + by_ns, SliceNs());
     }
     share->charged_ns -= by_ns;

@@ -36,7 +36,7 @@ constexpr int64_t kStarvedNs = 2'000'000'000;
 // for may be its own next launch. As long as debts are kept, so that no kernel that ends is free.
 constexpr int64_t kStalledTooLongNs = 10'000'000'000;
 // No deadline is nearer than this; and a step for what is seen by looking again.
-constexpr int64_t kLeastStepNs = 30'000;
+constexpr int64_t kMinStepNs = 30'000;
 
 }  // namespace
 
@@ -113,7 +113,7 @@ void TimeSharing::Drained(Key key, int64_t since_ns, int64_t now_ns) {
     Refund(*share, since_ns);
   }
   SeeGaps(*share, drain_ns);
-  if (share->gang == GangTurn::kNone || share->phase == Phase::kStalled) return EndDrain(*share);
+  if (share->gang == GangSlice::kNone || share->phase == Phase::kStalled) return EndDrain(*share);
   share->gang_drained = true;
 }
 
@@ -139,8 +139,8 @@ bool TimeSharing::IsFree() const {
     if (first == nullptr) first = &share;
     // Whoever is above them may come at any moment, and waits for what all of them have submitted.
     if (IsBelowAnother(share)) return false;
-    const bool plain =
-        share.terms.request == Fraction::Zero() && !Limited(share) && share.gang == GangTurn::kNone;
+    const bool plain = share.terms.request == Fraction::Zero() && !Limited(share) &&
+                       share.gang == GangSlice::kNone;
     if (!plain || share.terms.priority != first->terms.priority ||
         share.terms.weight != first->terms.weight) {
       return false;
@@ -210,7 +210,7 @@ int64_t TimeSharing::RemainingNs() const {
   int64_t remaining_ns = 0;
   for (const Share& share : shares_) {
     if (share.phase != Phase::kDraining) continue;
-    if (share.gang != GangTurn::kNone) return kNever;  // until it has drained on all its devices
+    if (share.gang != GangSlice::kNone) return kNever;  // until it has drained on all its devices
     if (share.idle_hint || share.work.blocked) continue;
     const int64_t until_ns =
         share.work.end_ns == kNever ? share.work.backlog_ns : share.work.end_ns - now_ns_;
@@ -226,9 +226,9 @@ TimeSharing::Share* TimeSharing::Best(bool gangs_too) {
   Share* on = nullptr;
   for (Share& share : shares_) {
     if (!Eligible(share)) continue;
-    if (share.gang == GangTurn::kCatchUp) return &share;
-    if (share.gang == GangTurn::kAway && !gangs_too) continue;
-    if (share.gang == GangTurn::kOn && on == nullptr) on = &share;
+    if (share.gang == GangSlice::kCatchUp) return &share;
+    if (share.gang == GangSlice::kAway && !gangs_too) continue;
+    if (share.gang == GangSlice::kOn && on == nullptr) on = &share;
     if (best == nullptr) {
       best = &share;
       continue;
@@ -254,8 +254,8 @@ bool TimeSharing::DoesNothing(const Share& running) const {
 }
 
 bool TimeSharing::MustYield(const Share& running, const Share& next) const {
-  if (running.gang == GangTurn::kCatchUp) return false;
-  if (DoesNothing(running) || next.gang == GangTurn::kOn) return true;
+  if (running.gang == GangSlice::kCatchUp) return false;
+  if (DoesNothing(running) || next.gang == GangSlice::kOn) return true;
   const int64_t rank = RankOf(running), next_rank = RankOf(next);
   const bool slice_over = now_ns_ - running.granted_ns >= options_.slice_ns;
   if (next_rank != rank) return next_rank > rank || (running.boosted && slice_over);
@@ -309,7 +309,7 @@ void TimeSharing::StallLateDrains() {
       if (late) EndDrain(share);  // the rest of its gang has not, on its devices
       continue;
     }
-    if (!late && !(share.work.blocked && share.gang == GangTurn::kNone)) continue;
+    if (!late && !(share.work.blocked && share.gang == GangSlice::kNone)) continue;
     if (share.idle_hint) {
       ChargeLate(share, static_cast<double>(now_ns_ - share.revoked_ns));
       share.idle_hint = false;
@@ -323,11 +323,11 @@ void TimeSharing::StallLateDrains() {
 }
 
 // Nothing is promised to anybody: all hold their leases.
-void TimeSharing::HoldTogether() {
+void TimeSharing::CoRun() {
   for (Share& share : shares_) {
     if (share.phase == Phase::kRunning) continue;
-    const bool plain =
-        share.terms.request == Fraction::Zero() && !Limited(share) && share.gang == GangTurn::kNone;
+    const bool plain = share.terms.request == Fraction::Zero() && !Limited(share) &&
+                       share.gang == GangSlice::kNone;
     if (!plain && !Waits(share)) continue;
     const bool idle = share.phase == Phase::kIdle;
     const int64_t active_ns = share.active_ns;
@@ -372,7 +372,7 @@ void TimeSharing::Schedule() {
 void TimeSharing::GrantToWhoIsAlone() {
   if (shares_.size() != 1) return;
   Share& share = shares_.front();
-  if (share.phase != Phase::kIdle || share.gang == GangTurn::kAway || Limited(share)) return;
+  if (share.phase != Phase::kIdle || share.gang == GangSlice::kAway || Limited(share)) return;
   const int64_t active_ns = share.active_ns;
   Grant(share);
   share.idle_hint = true;
@@ -386,7 +386,7 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
   free_ = IsFree();
   if (free_) {
     EndCoRun();
-    HoldTogether();
+    CoRun();
   } else {
     Schedule();
     if (!Running()) Schedule();  // what was revoked may have been in the way
@@ -440,7 +440,7 @@ int64_t TimeSharing::NextYield(const Share& running, const Share& next) const {
   // The one that runs pays all of the time, and both earn what they are entitled to.
   const double pays = 1 - EntitledAmong({&running, &next}).front() + 0.01;
   const auto crossed_ns = static_cast<int64_t>((running.lag_ns - next.lag_ns) / pays);
-  return std::max(over_ns, now_ns_ + std::min(crossed_ns / 2 + kLeastStepNs, options_.slice_ns));
+  return std::max(over_ns, now_ns_ + std::min(crossed_ns / 2 + kMinStepNs, options_.slice_ns));
 }
 
 int64_t TimeSharing::NextDeadline() {
@@ -453,9 +453,9 @@ int64_t TimeSharing::NextDeadline() {
     if (share.phase == Phase::kRunning && !free_) {
       if (best != nullptr && !co_running_) by(NextYield(share, *best));
       if (plain != nullptr && !co_running_) by(NextYield(share, *plain));
-      if (share.work.blocked) by(std::max(share.granted_ns + kWakeUpNs, now_ns_ + kLeastStepNs));
+      if (share.work.blocked) by(std::max(share.granted_ns + kWakeUpNs, now_ns_ + kMinStepNs));
       const int64_t left_ns = MayRunNs(share);
-      if (!share.idle_hint && left_ns != kNever) by(now_ns_ + std::max(kLeastStepNs, left_ns));
+      if (!share.idle_hint && left_ns != kNever) by(now_ns_ + std::max(kMinStepNs, left_ns));
     }
     if (Waits(share) && !Eligible(share)) {
       by(now_ns_ + 1 + std::max(TokensAfterNs(share), PauseLeftNs(share)));
@@ -469,7 +469,7 @@ int64_t TimeSharing::NextDeadline() {
     if (idle && IsActive(share) && !free_) by(share.active_ns + kLingerNs);
   }
   if (best != nullptr && !free_ && RemainingNs() != kNever && RemainingNs() > 0) {
-    by(now_ns_ + std::max(kLeastStepNs, RemainingNs() - kHandoverNs));
+    by(now_ns_ + std::max(kMinStepNs, RemainingNs() - kHandoverNs));
   }
   if (co_running_) by(co_run_checked_ns_ + kCoRunCheckNs);
   return next_ns == kNever ? kNever : std::max(next_ns, now_ns_ + 1);
@@ -482,7 +482,7 @@ const char* TimeSharing::CheckInvariants() const {
   for (const Share& share : shares_) {
     running += share.phase == Phase::kRunning;
     held = held || share.phase == Phase::kRunning || share.phase == Phase::kDraining;
-    eligible = eligible || (Eligible(share) && share.gang == GangTurn::kNone);
+    eligible = eligible || (Eligible(share) && share.gang == GangSlice::kNone);
     const bool drains = share.phase == Phase::kDraining;
     if (drains != (share.deadline_ns != kNever)) return "a deadline that follows from no state";
     if (share.issued_open != (share.phase == Phase::kRunning)) return "a lease that is not issued";

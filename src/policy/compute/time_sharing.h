@@ -66,7 +66,7 @@ class TimeSharing final : public LeasePolicy {
   Decisions Decide(int64_t now_ns) override;
   ShareState State(Key share) const override;
   const char* CheckInvariants() const override;
-  void SetGang(Key share, GangTurn turn, int64_t now_ns) override;
+  void SetGang(Key share, GangSlice turn, int64_t now_ns) override;
   void EndGangDrain(Key share, int64_t now_ns) override;
   GangSeen SeeGang(Key share, int64_t now_ns) override;
 
@@ -85,7 +85,7 @@ class TimeSharing final : public LeasePolicy {
     Key key = 0;
     ComputeTerms terms;
     Phase phase = Phase::kIdle;
-    GangTurn gang = GangTurn::kNone;
+    GangSlice gang = GangSlice::kNone;
     bool idle_hint = true;      // RUNNING, DRAINING: its members said that they are idle
     bool wants_again = false;   // DRAINING, STALLED: a launch waits for the next lease
     bool claims = false;        // RUNNABLE: woke without debt, and has a request
@@ -147,7 +147,7 @@ class TimeSharing final : public LeasePolicy {
   void Revoke(Share& share);
   void EndDrain(Share& share);
   void StallLateDrains();
-  void HoldTogether();
+  void CoRun();
   void GrantToWhoIsAlone();
   void Schedule();
   void MarkContended(Decisions& decisions);

@@ -62,7 +62,7 @@ uint64_t ExcessWatch::FarAbove(uint64_t limit_bytes) {
 ExcessWatch::Verdict ExcessWatch::Look(uint64_t held_bytes, uint64_t limit_bytes) {
   const uint64_t far = FarAbove(limit_bytes);
   above_ = held_bytes > far ? above_ + 1 : 0;
-  if (!on_ && above_ >= kLooks) {
+  if (!on_ && above_ >= kPolls) {
     on_ = true;
     return Verdict::kBegan;
   }
@@ -75,7 +75,7 @@ ExcessWatch::Verdict ExcessWatch::Look(uint64_t held_bytes, uint64_t limit_bytes
 }
 
 ExcessWatch::Verdict ClaimWatch::Look(uint64_t claimed_bytes, uint64_t limit_bytes) {
-  constexpr uint32_t kLast = (uint32_t{1} << kLooks) - 1;
+  constexpr uint32_t kLast = (uint32_t{1} << kPolls) - 1;
   const bool far = claimed_bytes > ExcessWatch::FarAbove(limit_bytes);
   found_ = (found_ << 1 | static_cast<uint32_t>(far)) & kLast;
   if (!on_ && std::popcount(found_) >= static_cast<int>(kFound)) {
@@ -90,13 +90,13 @@ ExcessWatch::Verdict ClaimWatch::Look(uint64_t claimed_bytes, uint64_t limit_byt
 }
 
 bool Standstill::Look(uint64_t bytes, int64_t now_ns) {
-  if (looks_ == 0 || bytes < least_bytes_) {
+  if (polls_ == 0 || bytes < least_bytes_) {
     least_bytes_ = bytes;
     since_ns_ = now_ns;
-    looks_ = 0;
+    polls_ = 0;
   }
-  ++looks_;
-  return looks_ >= kLooks && now_ns - since_ns_ >= kNs;
+  ++polls_;
+  return polls_ >= kPolls && now_ns - since_ns_ >= kNs;
 }
 
 }  // namespace prorata::policy

@@ -68,7 +68,7 @@ class DeviceBaseline {
 class ExcessWatch {
  public:
   enum class Verdict : uint8_t { kNothing, kBegan, kEnded };
-  static constexpr uint32_t kLooks = 3;
+  static constexpr uint32_t kPolls = 3;
 
   // Far above a limit: by an eighth of it and at least 64 MiB.
   static uint64_t FarAbove(uint64_t limit_bytes);
@@ -89,7 +89,7 @@ class ExcessWatch {
 class ClaimWatch {
  public:
   static constexpr uint32_t kFound = 3;
-  static constexpr uint32_t kLooks = 20;  // the last ones
+  static constexpr uint32_t kPolls = 20;  // the last ones
 
   ExcessWatch::Verdict Look(uint64_t claimed_bytes, uint64_t limit_bytes);
 
@@ -103,7 +103,7 @@ class ClaimWatch {
 class Standstill {
  public:
   static constexpr int64_t kNs = 3 * kNsPerS;
-  static constexpr uint32_t kLooks = 30;
+  static constexpr uint32_t kPolls = 30;
 
   // True: it stands still. `now_ns` never goes back.
   bool Look(uint64_t bytes, int64_t now_ns);
@@ -111,7 +111,7 @@ class Standstill {
  private:
   uint64_t least_bytes_ = 0;
   int64_t since_ns_ = 0;  // of the first look that saw the least
-  uint32_t looks_ = 0;    // since then, and that one; 0: none yet
+  uint32_t polls_ = 0;    // since then, and that one; 0: none yet
 };
 
 }  // namespace prorata::policy

@@ -117,7 +117,7 @@ TEST(Standstill, IsTimeAndLooksWithoutALesserFigure) {
 TEST(Standstill, ALookAfterALongSleepIsOneLook) {
   Standstill left;
   EXPECT_FALSE(left.Look(5, 0));
-  for (uint32_t i = 2; i < Standstill::kLooks; ++i) {
+  for (uint32_t i = 2; i < Standstill::kPolls; ++i) {
     EXPECT_FALSE(left.Look(5, Standstill::kNs + i));
   }
   EXPECT_TRUE(left.Look(5, 2 * Standstill::kNs));

@@ -46,7 +46,7 @@ TEST(OutsideWatchTest, NoMoreThanItsMost) {
   watch.Look(many);
   EXPECT_EQ(watch.Look(many).size(), OutsideWatch::kMaxReported);
   EXPECT_TRUE(watch.Look(many).empty());
-  // Where one of them ends another is told of.
+  // Where one of them ends another is notified of.
   many.erase(many.begin());
   EXPECT_EQ(watch.Look(many).size(), 1u);
 }

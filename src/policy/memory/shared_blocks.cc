@@ -18,7 +18,7 @@ bool SharedBlocks::Note(uint64_t share, uint32_t slot, uint64_t number, Block bl
   auto at = blocks_.find({share, number});
   if (at == blocks_.end()) {
     uint32_t& made = made_[{share, slot}];
-    if (made == kMostBlocks) return false;
+    if (made == kMaxBlocks) return false;
     ++made;
     at = blocks_.emplace(Key{share, number}, State{}).first;
     at->second.block = block;
@@ -33,7 +33,7 @@ bool SharedBlocks::Note(uint64_t share, uint32_t slot, uint64_t number, Block bl
     state.holders.push_back(slot);
   }
   if (name == kNoName || names_.contains(name)) return true;
-  if (state.names.size() == kMostNames) return false;
+  if (state.names.size() == kMaxNames) return false;
   names_.emplace(name, at->first);
   state.names.push_back(name);
   return true;

@@ -34,8 +34,8 @@ class SharedBlocks {
  public:
   using Name = std::pair<uint64_t, uint64_t>;
   static constexpr Name kNoName = {0, 0};
-  static constexpr uint32_t kMostBlocks = 4096;  // that one member made
-  static constexpr size_t kMostNames = 64;       // of one block
+  static constexpr uint32_t kMaxBlocks = 4096;  // that one member made
+  static constexpr size_t kMaxNames = 64;       // of one block
 
   struct Action {
     enum class Kind : uint8_t {

@@ -109,14 +109,14 @@ TEST(SharedBlocks, APayerThatDiedWithTheAgentIsFollowed) {
 
 TEST(SharedBlocks, AMemberCanOnlyMakeSoMany) {
   SharedBlocks blocks;
-  for (uint64_t i = 1; i <= SharedBlocks::kMostBlocks; ++i) {
+  for (uint64_t i = 1; i <= SharedBlocks::kMaxBlocks; ++i) {
     ASSERT_TRUE(blocks.Note(kShare, 0, i, kBlock, {i, 0}, true));
   }
   EXPECT_FALSE(blocks.Note(kShare, 0, 99999, kBlock, {99999, 0}, true));
   EXPECT_TRUE(blocks.Note(kShare, 1, 99999, kBlock, {99999, 0}, true));
   blocks.LetGo(kShare, 0, 1, 1, true);
   EXPECT_TRUE(blocks.Note(kShare, 0, 99998, kBlock, {99998, 0}, true)) << "one ended";
-  for (uint64_t i = 2; i <= SharedBlocks::kMostNames; ++i) {
+  for (uint64_t i = 2; i <= SharedBlocks::kMaxNames; ++i) {
     ASSERT_TRUE(blocks.Note(kShare, 0, 2, kBlock, {200000 + i, 0}, true));
   }
   EXPECT_FALSE(blocks.Note(kShare, 0, 2, kBlock, {300000, 0}, true));

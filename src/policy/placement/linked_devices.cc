@@ -7,7 +7,7 @@ namespace prorata::policy {
 namespace {
 
 // A walk over all sets of 20 devices visits no more.
-constexpr uint32_t kMostSteps = 1u << 20;
+constexpr uint32_t kMaxSteps = 1u << 20;
 
 // Looks, among devices in the order in which they are preferred, for the set whose links are all
 // at least `least` and together the best; of equal ones the first.
@@ -49,7 +49,7 @@ class Search {
       return;
     }
     for (size_t at = from; at + (count_ - chosen_.size()) <= order_.size(); ++at) {
-      if (++steps_ > kMostSteps) return;
+      if (++steps_ > kMaxSteps) return;
       const size_t device = order_[at];
       uint64_t with = sum;
       bool linked = true;

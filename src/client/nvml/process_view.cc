@@ -1,4 +1,4 @@
-#include "client/nvml/story.h"
+#include "client/nvml/process_view.h"
 
 #include <cstring>
 
@@ -8,13 +8,13 @@ bool KnownTable(const void* identity, uint64_t bytes, const char* driver_version
   // nvidia-smi 535 on the drivers of its branch; the simulated driver, which nobody else's version
   // is.
   constexpr const char* kSeen[] = {"535.", "580.00.00"};
-  constexpr uint64_t kMostBytes = uint64_t{64} << 10;
+  constexpr uint64_t kMaxBytes = uint64_t{64} << 10;
   bool seen = false;
   for (const char* branch : kSeen) {
     seen |= std::strncmp(driver_version, branch, std::strlen(branch)) == 0;
   }
   return seen && std::memcmp(identity, kSmiTable, sizeof kSmiTable) == 0 &&
-         bytes % sizeof(void*) == 0 && bytes > kTableMps * sizeof(void*) && bytes <= kMostBytes;
+         bytes % sizeof(void*) == 0 && bytes > kTableMps * sizeof(void*) && bytes <= kMaxBytes;
 }
 
 unsigned int PercentBusy(const shm::Utilization& utilization) {

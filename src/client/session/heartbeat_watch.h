@@ -9,7 +9,7 @@
 
 namespace prorata::client {
 
-class Silence {
+class HeartbeatWatch {
  public:
   // Answers for how many nanoseconds the counter has certainly not moved.
   int64_t Observe(uint64_t heartbeat, int64_t now_ns) {
@@ -20,8 +20,8 @@ class Silence {
       seen_.store(true, std::memory_order_release);
       return 0;
     }
-    const int64_t silent_ns = now_ns - since_ns_.load(std::memory_order_relaxed);
-    return silent_ns > 0 ? silent_ns : 0;
+    const int64_t heartbeat_lost_ns = now_ns - since_ns_.load(std::memory_order_relaxed);
+    return heartbeat_lost_ns > 0 ? heartbeat_lost_ns : 0;
   }
 
  private:
@@ -31,6 +31,6 @@ class Silence {
 };
 
 // For how long the agent of this process's share has certainly been silent. Thread-safe.
-int64_t AgentSilentNs();
+int64_t HeartbeatLostNs();
 
 }  // namespace prorata::client

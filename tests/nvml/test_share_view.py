@@ -74,12 +74,12 @@ class Case(harness.MachineTestCase):
         self.assertIn("event", harness.read_line(load))
         return load
 
-    def assert_one_story(self, *readers, used=None):
+    def assert_one_view(self, *readers, used=None):
         """All ways and all readers say the same; answers what is used."""
         stories = [reader.ask("story()") for reader in readers]
         total, left, taken = stories[0]["nvml"]
-        for story in stories:
-            self.assertEqual(story, {"nvml": [total, left, taken], "v2": [total, left, taken, 0],
+        for view in stories:
+            self.assertEqual(view, {"nvml": [total, left, taken], "v2": [total, left, taken, 0],
                                      "sum": taken, "cuda": [total, left], "cuda_total": total})
         self.assertEqual(left + taken, total)
         if used is not None:
@@ -92,13 +92,13 @@ class Memory(Case):
         reader = self.share("a")
         self.assertEqual(reader.ask("memory()"), [2 * GIB, 2 * GIB, 0])
         reader.ask("join()")
-        context = self.assert_one_story(reader)
+        context = self.assert_one_view(reader)
         self.assertGreater(context, 0)
         for step in range(1, 6):
             self.assertEqual(reader.ask(f"alloc({100 * MIB})"), 0)
-            self.assert_one_story(reader, used=context + step * 100 * MIB)
+            self.assert_one_view(reader, used=context + step * 100 * MIB)
         reader.ask("free()")
-        self.assert_one_story(reader, used=context + 400 * MIB)
+        self.assert_one_view(reader, used=context + 400 * MIB)
 
     def test_every_process_of_a_share_sees_a_change_at_once(self):
         first = self.share("a")
@@ -107,11 +107,11 @@ class Memory(Case):
         first.ask("join()")
         second.ask("join()")
         readers = (first, second, monitor)
-        contexts = self.assert_one_story(*readers)
+        contexts = self.assert_one_view(*readers)
         for member, size in ((first, 300), (second, 500), (first, 10)):
             member.ask(f"alloc({size * MIB})")
-            self.assert_one_story(*readers)
-        self.assert_one_story(*readers, used=contexts + 810 * MIB)
+            self.assert_one_view(*readers)
+        self.assert_one_view(*readers, used=contexts + 810 * MIB)
         self.assertEqual(self.machine.share("a")["used_bytes"], contexts + 810 * MIB)
 
     def test_others_on_the_device_are_not_seen(self):
@@ -121,7 +121,7 @@ class Memory(Case):
             each.ask("join()")
         other.ask(f"alloc({700 * MIB})")
         reader.ask(f"alloc({100 * MIB})")
-        self.assert_one_story(reader)
+        self.assert_one_view(reader)
         self.assertEqual(list(reader.by_pid("processes()")), [reader.pid])
         self.assertEqual(reader.ask(f"name({other.pid})"), {"error": NOT_FOUND})
 
@@ -131,12 +131,12 @@ class Memory(Case):
         first.ask("join()")
         second.ask("join()")
         second.ask(f"alloc({600 * MIB})")
-        self.assert_one_story(first)
+        self.assert_one_view(first)
         second.process.kill()
         second.process.wait()
         harness.wait_until(lambda: list(first.by_pid("processes()")) == [first.pid],
                            what="the end of the dead process")
-        self.assert_one_story(first)
+        self.assert_one_view(first)
         self.assertLess(first.ask("memory()")[2], 600 * MIB)
 
     def test_a_limit_below_use(self):
@@ -151,7 +151,7 @@ class Memory(Case):
         self.assertEqual(reader.ask("cuda_memory()"), [512 * MIB, 0])
         self.assertGreater(sum(reader.by_pid("processes()").values()), GIB)
         reader.ask("free()")
-        self.assert_one_story(reader)
+        self.assert_one_view(reader)
 
     def test_without_an_agent(self):
         first = self.share("a")
@@ -159,15 +159,15 @@ class Memory(Case):
         first.ask("join()")
         second.ask("join()")
         second.ask(f"alloc({100 * MIB})")
-        self.assert_one_story(first, second)
+        self.assert_one_view(first, second)
         self.machine.kill_agent()
         second.ask("free()")
-        self.assert_one_story(first, second)
+        self.assert_one_view(first, second)
         self.machine.start_agent()
         second.ask(f"alloc({200 * MIB})")
         harness.wait_until(lambda: first.ask("story()") == second.ask("story()"),
                            what="one story after the agent came back")
-        self.assert_one_story(first, second)
+        self.assert_one_view(first, second)
 
     def test_in_a_forked_child(self):
         member = self.share("a")
@@ -234,7 +234,7 @@ class Hammer(Case):
             raise errors[0]
         harness.wait_until(lambda: list(member.by_pid("processes()")) == [member.pid],
                            what="the end of all others")
-        self.assert_one_story(member, monitor)
+        self.assert_one_view(member, monitor)
 
 
 class Processes(Case):

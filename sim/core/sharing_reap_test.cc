@@ -46,7 +46,7 @@ struct Remains {
   for (;;) pause();
 }
 
-TEST(SharingBurialTest, ABurierKilledAtEveryStepLeavesTheLivingWhatTheyHold) {
+TEST(SharingReapTest, ABurierKilledAtEveryStepLeavesTheLivingWhatTheyHold) {
   const StateFolder folder;
   Party survivor(folder.path());
   Machine& machine = *survivor.machine;
@@ -92,7 +92,7 @@ TEST(SharingBurialTest, ABurierKilledAtEveryStepLeavesTheLivingWhatTheyHold) {
   EXPECT_GT(steps, 50);
 }
 
-TEST(SharingBurialTest, AnEventThatOthersOpenedIsThereWhileItsMakersContextIsTakenApart) {
+TEST(SharingReapTest, AnEventThatOthersOpenedIsThereWhileItsMakersContextIsTakenApart) {
   struct Shared {
     std::atomic<bool> named;
     std::atomic<bool> opened;

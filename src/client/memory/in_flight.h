@@ -14,7 +14,7 @@
 
 namespace prorata::client {
 
-class Moves {
+class InFlight {
  public:
   // A word and whose it is. Number 0 is everybody's who found no other.
   struct alignas(128) Stripe {  // two lines: processors fetch them in pairs
@@ -70,20 +70,22 @@ class Moves {
   Stripe stripes_[64];
 };
 
-extern Moves g_moves;
-extern __thread Moves::Stripe* t_moves __attribute__((tls_model("initial-exec")));
-Moves::Stripe* ClaimMoves();  // for this thread, for good
+extern InFlight g_in_flight;
+extern __thread InFlight::Stripe* t_in_flight __attribute__((tls_model("initial-exec")));
+InFlight::Stripe* ClaimInFlight();  // for this thread, for good
 
 // For the time of a call that moves memory, from before it charges until it has given back.
-class Moving {
+class InFlightEpoch {
  public:
-  Moving() : stripe_(t_moves != nullptr ? t_moves : ClaimMoves()) { g_moves.Begin(stripe_); }
-  ~Moving() { g_moves.End(stripe_); }
-  Moving(const Moving&) = delete;
-  Moving& operator=(const Moving&) = delete;
+  InFlightEpoch() : stripe_(t_in_flight != nullptr ? t_in_flight : ClaimInFlight()) {
+    g_in_flight.Begin(stripe_);
+  }
+  ~InFlightEpoch() { g_in_flight.End(stripe_); }
+  InFlightEpoch(const InFlightEpoch&) = delete;
+  InFlightEpoch& operator=(const InFlightEpoch&) = delete;
 
  private:
-  Moves::Stripe* stripe_;
+  InFlight::Stripe* stripe_;
 };
 
 }  // namespace prorata::client

@@ -14,7 +14,7 @@ CONTAINERS = int(os.environ.get("PRORATA_STORM_CONTAINERS", "50"))
 AT_ONCE = 4
 
 
-class Storm(podman.PodmanTestCase):
+class Chaos(podman.PodmanTestCase):
     def start_container(self, name, share):
         process = self.podman.start(
             *self.podman.run_arguments(name, share, "--rm"), "gpuload", "--allocate", "64MiB",

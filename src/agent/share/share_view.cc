@@ -9,14 +9,14 @@ namespace prorata::agent {
 namespace {
 
 constexpr uint64_t kOne = 1'000'000;
-constexpr uint64_t kMostLateNs = 10'000'000'000;
+constexpr uint64_t kMaxLateNs = 10'000'000'000;
 
 // A member's device time grows when its work ends, by seconds at once if a kernel ran for seconds.
 // What is shown follows it no faster than time itself, so that such a program shows as busy and not
 // as a peak between idle times; it is late by as much. Answers the step.
 uint64_t Follow(uint64_t device_time_ns, uint64_t elapsed_ns, uint64_t* shown_ns) {
   if (device_time_ns < *shown_ns) *shown_ns = device_time_ns;
-  if (device_time_ns - *shown_ns > kMostLateNs) *shown_ns = device_time_ns - kMostLateNs;
+  if (device_time_ns - *shown_ns > kMaxLateNs) *shown_ns = device_time_ns - kMaxLateNs;
   const uint64_t step = std::min(device_time_ns - *shown_ns, elapsed_ns);
   *shown_ns += step;
   return step;

@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "sim/core/rampage.h"
+#include "sim/core/chaos.h"
 #include "sim/core/sharing_support.h"
 
 // Eight processes do everything at random on one machine and are killed, one after the other, at a
@@ -40,22 +40,22 @@ struct Lifetime {
   steady_clock::time_point killed_at;  // at a random moment; max: at a step of its own
 };
 
-class KillStorm : public ::testing::Test {
+class ChaosTest : public ::testing::Test {
  protected:
-  KillStorm() {
+  ChaosTest() {
     sigemptyset(&child_ended_);
     sigaddset(&child_ended_, SIGCHLD);
     sigprocmask(SIG_BLOCK, &child_ended_, nullptr);
     int sockets[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_DGRAM, 0, sockets), 0);
-    market_->sending = sockets[0];
-    market_->receiving = sockets[1];
+    exchange_->sending = sockets[0];
+    exchange_->receiving = sockets[1];
   }
-  ~KillStorm() override {
+  ~ChaosTest() override {
     for (const auto& [pid, life] : members_) kill(pid, SIGKILL);
     for (const auto& [pid, life] : members_) Join(pid);
-    close(market_->sending);
-    close(market_->receiving);
+    close(exchange_->sending);
+    close(exchange_->receiving);
   }
 
   void Start() {
@@ -64,7 +64,7 @@ class KillStorm : public ::testing::Test {
     const std::chrono::microseconds life(random_() % 30'000);
     const pid_t pid = Spawn([&] {
       sigprocmask(SIG_UNBLOCK, &child_ended_, nullptr);
-      Rampage(config_, folder_.path(), seed, step, market_.operator->()).Run();
+      Chaos(config_, folder_.path(), seed, step, exchange_.operator->()).Run();
     });
     const auto now = steady_clock::now();
     members_[pid] = {.began = now,
@@ -114,14 +114,14 @@ class KillStorm : public ::testing::Test {
     kills_ += static_cast<int64_t>(members_.size());
     members_.clear();
     char what = 0;
-    for (int fd = 0; (fd = ReceiveDescriptor(market_->receiving, &what)) >= 0;) close(fd);
+    for (int fd = 0; (fd = ReceiveDescriptor(exchange_->receiving, &what)) >= 0;) close(fd);
     ASSERT_EQ(WrongAfterKill(*observer_), "") << "after kill " << kills_;
   }
 
   const int64_t seed_ = FromEnvironment("PRORATA_STORM_SEED", std::random_device{}());
   std::minstd_rand random_{static_cast<unsigned>(seed_)};
   sigset_t child_ended_;
-  Board<Market> market_;
+  Board<Exchange> exchange_;
   StateFolder folder_;
   MachineConfig config_ = TwoDevices();
   std::unique_ptr<Machine> observer_ = AttachOrFail(config_, folder_.path());
@@ -129,7 +129,7 @@ class KillStorm : public ::testing::Test {
   int64_t kills_ = 0;
 };
 
-TEST_F(KillStorm, LosesNothing) {
+TEST_F(ChaosTest, LosesNothing) {
   const int64_t seconds = FromEnvironment("PRORATA_STORM_SECONDS", 0);
   const int64_t kills = FromEnvironment("PRORATA_STORM_KILLS", seconds != 0 ? INT64_MAX : kKills);
   const auto began = steady_clock::now();
@@ -165,11 +165,11 @@ TEST_F(KillStorm, LosesNothing) {
               static_cast<long long>(kills_),
               static_cast<unsigned long long>(g_census.Total() - before),
               static_cast<long long>(seconds_gone()), static_cast<long long>(looks));
-  std::printf("imported %u, received %u, opened %u, moved %u\n", market_->imported.load(),
-              market_->received.load(), market_->opened.load(), market_->moved.load());
+  std::printf("imported %u, received %u, opened %u, moved %u\n", exchange_->imported.load(),
+              exchange_->received.load(), exchange_->opened.load(), exchange_->moved.load());
   if (kills_ < 2000) return;
   for (const auto* done :
-       {&market_->imported, &market_->received, &market_->opened, &market_->moved}) {
+       {&exchange_->imported, &exchange_->received, &exchange_->opened, &exchange_->moved}) {
     EXPECT_GT(done->load(), 100u);
   }
   for (const Step step : {Step::kBeforeLogged, Step::kLogged, Step::kCounted, Step::kBeforeCommit,

@@ -32,7 +32,7 @@ constexpr auto kWanted = static_cast<uint16_t>(MessageType::kUsageWanted);
 constexpr auto kShown = static_cast<uint16_t>(MessageType::kUsageShown);
 constexpr auto kRefused = static_cast<uint16_t>(MessageType::kRefused);
 
-class StoryTest : public ::testing::Test {
+class ViewTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_EQ(agent_.Start(), "ready");
@@ -72,7 +72,7 @@ class StoryTest : public ::testing::Test {
   std::unique_ptr<TestMember> member_;
 };
 
-TEST_F(StoryTest, WhoeverAsksSeesWhatAMemberUsesAndCannotChangeIt) {
+TEST_F(ViewTest, WhoeverAsksSeesWhatAMemberUsesAndCannotChangeIt) {
   EXPECT_EQ(row(0).host_pid, static_cast<uint32_t>(::getpid()));
   EXPECT_EQ(member_->limits().header.members_end, 1u);
   const UniqueFd socket = ConnectTo(share_ + "/socket");
@@ -95,7 +95,7 @@ TEST_F(StoryTest, WhoeverAsksSeesWhatAMemberUsesAndCannotChangeIt) {
   ::munmap(seen, sizeof(UsageFile));
 }
 
-TEST_F(StoryTest, BadQuestionsAreRefused) {
+TEST_F(ViewTest, BadQuestionsAreRefused) {
   auto answer = [&](const UsageWanted& wanted, int fd) -> uint16_t {
     const UniqueFd socket = ConnectTo(share_ + "/socket");
     SendFrame(socket.get(), kWanted, &wanted, sizeof wanted, fd);
@@ -108,7 +108,7 @@ TEST_F(StoryTest, BadQuestionsAreRefused) {
   EXPECT_TRUE(member_->Charge(1));
 }
 
-TEST_F(StoryTest, TheDeadCountByWhatTheyUsedUntilItIsGone) {
+TEST_F(ViewTest, TheDeadCountByWhatTheyUsedUntilItIsGone) {
   constexpr uint64_t kHeld = 5 * kMiB;
   int ready[2], over[2];
   ASSERT_EQ(::pipe(ready), 0);
@@ -144,7 +144,7 @@ TEST_F(StoryTest, TheDeadCountByWhatTheyUsedUntilItIsGone) {
   for (const int fd : {ready[0], ready[1], over[0], over[1]}) ::close(fd);
 }
 
-TEST_F(StoryTest, UtilizationIsDeviceTimeOverTime) {
+TEST_F(ViewTest, UtilizationIsDeviceTimeOverTime) {
   const shm::Utilization& utilization = member_->limits().utilization[0];
   EXPECT_TRUE(Eventually([&] { return utilization.samples > 2; }));
   EXPECT_EQ(row(0).busy_ppm[0], 0u);
@@ -163,7 +163,7 @@ TEST_F(StoryTest, UtilizationIsDeviceTimeOverTime) {
   EXPECT_TRUE(Eventually([&] { return row(0).busy_ppm[0] == 0; }, 30'000)) << "and then it is over";
 }
 
-TEST_F(StoryTest, ANewAgentGivesMembersNewSerials) {
+TEST_F(ViewTest, ANewAgentGivesMembersNewSerials) {
   const uint64_t before = row(0).usage_serial;
   agent_.Kill();
   ASSERT_EQ(agent_.Start(), "ready");

@@ -1,5 +1,5 @@
-// A silent agent, stopped or killed under contention: programs go on, limits hold, and it has them
-// back soon.
+// A unavailable agent, stopped or killed under contention: programs go on, limits hold, and it has
+// them back soon.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kBeginsNs = 1'000 * kMs, kEndsNs = 3'000 * kMs, kDoneNs = 5'000 * kMs;
-constexpr int64_t kLookNs = 5 * kMs;
+constexpr int64_t kPollNs = 5 * kMs;
 
 void AddProgram(Scenario* scenario, const std::string& name, int count, double kernel_ms,
                 policy::ComputeTerms terms) {
@@ -54,7 +54,7 @@ class Watched {
     const int64_t begin_ns = world_.now_ns();
     const std::map<std::string, int64_t> before = Busy();
     while (world_.now_ns() < end_ns) {
-      world_.RunUntil(std::min(end_ns, world_.now_ns() + kLookNs));
+      world_.RunUntil(std::min(end_ns, world_.now_ns() + kPollNs));
       Look();
     }
     std::map<std::string, double> parts;
@@ -104,8 +104,8 @@ void ExpectLimits(const std::map<std::string, double>& parts, const char* when) 
 }
 
 // `silence` begins one that lasts until kEndsNs.
-template <typename Silence>
-void CheckSilence(uint64_t seed, Silence&& silence) {
+template <typename HeartbeatWatch>
+void CheckAgentUnavailable(uint64_t seed, HeartbeatWatch&& silence) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   Watched watched(Contended(), seed);
   const auto before = watched.RunUntil(kBeginsNs);
@@ -129,23 +129,23 @@ void CheckSilence(uint64_t seed, Silence&& silence) {
   EXPECT_EQ(watched.world().failure(), "");
 }
 
-TEST(SilentAgent, StoppedUnderContention) {
+TEST(AgentUnavailable, StoppedUnderContention) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
-    CheckSilence(seed, [](World& world) { world.agent()->Stop(kEndsNs); });
+    CheckAgentUnavailable(seed, [](World& world) { world.agent()->Stop(kEndsNs); });
   }
 }
 
-TEST(SilentAgent, KilledUnderContention) {
+TEST(AgentUnavailable, KilledUnderContention) {
   Unmet("with 3 of 60 seeds a share waits for up to 145 ms when the agent is killed", [] {
     for (uint64_t seed = 1; seed <= 60; ++seed) {
-      CheckSilence(seed, [](World& world) { world.agent()->Kill(kEndsNs); });
+      CheckAgentUnavailable(seed, [](World& world) { world.agent()->Kill(kEndsNs); });
     }
   });
 }
 
 // Service in the first tenth of a second after it is back: nobody pays for what it did by the rules
 // of the silence.
-TEST(SilentAgent, ServiceIsNormalAHundredMillisecondsAfterItsReturn) {
+TEST(AgentUnavailable, ServiceIsNormalAHundredMillisecondsAfterItsReturn) {
   for (const bool kill : {false, true}) {
     for (uint64_t seed = 1; seed <= 10; ++seed) {
       SCOPED_TRACE((kill ? "killed, seed " : "stopped, seed ") + std::to_string(seed));

@@ -1,4 +1,4 @@
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 
 #include <gtest/gtest.h>
 #include <time.h>

@@ -9,7 +9,7 @@
 // What other threads have reserved and not yet taken makes the figure too small, and it is none
 // when they charge at the same moment. What was expected stays charged then: it is given back only
 // by a figure taken while this thread alone was moving memory (moves.h). What is missing is counted
-// by the next such call, with what was taken unseen meanwhile: code that is loaded lazily, at its
+// by the next such call, with what was taken implicit meanwhile: code that is loaded lazily, at its
 // first launch, which must not wait for an answer.
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace prorata::client {
 
-struct UnseenCall {
+struct ImplicitCall {
   CUresult (*call)(void*);
   void (*undo)(void*);
   uint64_t (*key)(void*);  // what the charge is remembered by, after the call (allocations.h)
@@ -27,8 +27,8 @@ struct UnseenCall {
 };
 // `certain_bytes` of those expected are what the call takes for certain: they stay charged whatever
 // is measured.
-CUresult TakeUnseen(const Place& place, uint64_t expected_bytes, uint64_t certain_bytes,
-                    const UnseenCall& unseen);
+CUresult TakeImplicit(const Place& place, uint64_t expected_bytes, uint64_t certain_bytes,
+                      const ImplicitCall& implicit);
 
 // Heaps that the next code loaded into a context makes larger.
 void ExpectHeap(uint32_t device, uint64_t bytes);

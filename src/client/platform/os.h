@@ -58,12 +58,12 @@ class Lock {
   std::atomic<uint32_t> word_{0};  // 0 free, 1 held
 };
 
-class Holding {
+class LockGuard {
  public:
-  explicit Holding(Lock& lock) : lock_(lock) { lock_.Acquire(); }
-  ~Holding() { lock_.Release(); }
-  Holding(const Holding&) = delete;
-  Holding& operator=(const Holding&) = delete;
+  explicit LockGuard(Lock& lock) : lock_(lock) { lock_.Acquire(); }
+  ~LockGuard() { lock_.Release(); }
+  LockGuard(const LockGuard&) = delete;
+  LockGuard& operator=(const LockGuard&) = delete;
 
  private:
   Lock& lock_;
@@ -74,13 +74,13 @@ class Holding {
 const char* WhyNoDriverLoads();
 
 // One line on stderr, built in place: Line("cannot map ").Text(path).Errno(e).Say(). Cut when long.
-class Line {
+class StderrMessage {
  public:
-  explicit Line(const char* start) { Text(start); }
-  Line& Text(const char* text);
-  Line& Number(uint64_t value);
-  Line& Errno(int error_number);
-  void Say();  // "prorata: ...\n"
+  explicit StderrMessage(const char* start) { Text(start); }
+  StderrMessage& Text(const char* text);
+  StderrMessage& Number(uint64_t value);
+  StderrMessage& Errno(int error_number);
+  void Print();  // "prorata: ...\n"
 
  private:
   char text_[1400];

@@ -1,4 +1,4 @@
-#include "client/platform/guest.h"
+#include "client/platform/os.h"
 
 #include <linux/futex.h>
 #include <poll.h>
@@ -91,7 +91,7 @@ void Lock::AcquireSlowly() {
   }
 }
 
-Line& Line::Text(const char* text) {
+StderrMessage& StderrMessage::Text(const char* text) {
   const size_t room = sizeof text_ - 1 - bytes_;
   const size_t bytes = Min(std::strlen(text), room);
   std::memcpy(text_ + bytes_, text, bytes);
@@ -100,7 +100,7 @@ Line& Line::Text(const char* text) {
   return *this;
 }
 
-Line& Line::Number(uint64_t value) {
+StderrMessage& StderrMessage::Number(uint64_t value) {
   char digits[24];
   size_t at = sizeof digits - 1;
   digits[at] = 0;
@@ -111,9 +111,11 @@ Line& Line::Number(uint64_t value) {
   return Text(digits + at);
 }
 
-Line& Line::Errno(int error_number) { return Text(": ").Text(strerror(error_number)); }
+StderrMessage& StderrMessage::Errno(int error_number) {
+  return Text(": ").Text(strerror(error_number));
+}
 
-void Line::Say() {
+void StderrMessage::Print() {
   char line[sizeof text_ + 16];
   constexpr char kPrefix[] = "prorata: ";
   std::memcpy(line, kPrefix, sizeof kPrefix - 1);

@@ -1,4 +1,4 @@
-#include "client/nvml/story.h"
+#include "client/nvml/process_view.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "sim/core/rampage.h"
+#include "sim/core/chaos.h"
 
 #include <unistd.h>
 
@@ -11,9 +11,9 @@ int StatusOf(const char* file, int line, const char* condition) {
   return 1;
 }
 
-Rampage::Rampage(const MachineConfig& config, const std::string& folder, unsigned seed, bool step,
-                 Market* market)
-    : random_(seed), market_(*market) {
+Chaos::Chaos(const MachineConfig& config, const std::string& folder, unsigned seed, bool step,
+             Exchange* exchange)
+    : random_(seed), exchange_(*exchange) {
   auto machine = Machine::Attach(config, folder);
   MUST(machine);
   machine_ = std::move(*machine);
@@ -26,7 +26,7 @@ Rampage::Rampage(const MachineConfig& config, const std::string& folder, unsigne
   if (random_() % 4 == 0) executor_ = std::thread([this] { Execute(); });
 }
 
-void Rampage::Run() {
+void Chaos::Run() {
   for (;;) {
     device_ = static_cast<int>(random_() % 2);
     const auto context = machine_->CreateContext(process_, device_);
@@ -46,7 +46,7 @@ void Rampage::Run() {
   }
 }
 
-void Rampage::LiveInAContext() {
+void Chaos::LiveInAContext() {
   streams_ = {New(StreamKind::kLegacy), New(StreamKind::kBlocking), New(StreamKind::kNonBlocking)};
   const auto event = machine_->CreateEvent(context_);
   MUST(event);
@@ -65,13 +65,13 @@ void Rampage::LiveInAContext() {
   opened_.clear();
 }
 
-Handle Rampage::New(StreamKind kind) {
+Handle Chaos::New(StreamKind kind) {
   const auto stream = machine_->CreateStream(context_, kind, -static_cast<int>(random_() % 3));
   MUST(stream);
   return *stream;
 }
 
-void Rampage::Act() {
+void Chaos::Act() {
   switch (random_() % 14) {
     case 0:
     case 1:
@@ -117,7 +117,7 @@ void Rampage::Act() {
   }
 }
 
-void Rampage::Alloc() {
+void Chaos::Alloc() {
   auto extents = machine_->AllocSlabs(context_, (random_() % 20 + 1) * kMiB);
   if (!extents) return;
   for (const Extent& extent : *extents) {
@@ -129,7 +129,7 @@ void Rampage::Alloc() {
   held_.push_back(std::move(*extents));
 }
 
-void Rampage::Submit() {
+void Chaos::Submit() {
   const uint64_t token = random_() % 2;
   const Work work[] = {Work::Kernel(random_() % 100'000, random_() % 1'000'000 + 1, token),
                        Work::Record(event_),
@@ -144,7 +144,7 @@ void Rampage::Submit() {
   MUST(sequence || sequence.error() == Code::kFull || sequence.error() == Code::kOutOfResources);
 }
 
-void Rampage::RunActions() {
+void Chaos::RunActions() {
   while (const auto action = machine_->NextAction(process_, 0)) {
     if (random_() % 4 == 0) machine_->DeferAction(*action);
     MUST(machine_->CompleteAction(*action) == Code::kOk);
@@ -152,7 +152,7 @@ void Rampage::RunActions() {
 }
 
 // Its answers may be refused: the other thread destroys what it works for.
-void Rampage::Execute() {
+void Chaos::Execute() {
   while (const auto action = machine_->NextAction(process_)) machine_->CompleteAction(*action);
   MUST(false);
 }

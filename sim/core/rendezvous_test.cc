@@ -7,9 +7,9 @@
 namespace prorata::simgpu {
 namespace {
 
-class MeetingTest : public ::testing::Test {
+class RendezvousTest : public ::testing::Test {
  protected:
-  MeetingTest() {
+  RendezvousTest() {
     MachineConfig config = DefaultMachineConfig();
     config.devices.assign(2, DeviceConfig{});
     for (DeviceConfig& device : config.devices) {
@@ -40,7 +40,7 @@ class MeetingTest : public ::testing::Test {
   std::unique_ptr<Machine> machine_;
 };
 
-TEST_F(MeetingTest, TheFirstHoldsItsDeviceUntilTheLastHasRun) {
+TEST_F(RendezvousTest, TheFirstHoldsItsDeviceUntilTheLastHasRun) {
   const Handle first = Context(1, 0);
   const Handle second = Context(2, 1);
   const Handle on_first = Stream(first), on_second = Stream(second);
@@ -60,7 +60,7 @@ TEST_F(MeetingTest, TheFirstHoldsItsDeviceUntilTheLastHasRun) {
   EXPECT_EQ(*machine_->ContextBusyNs(second), kNsPerMs);
 }
 
-TEST_F(MeetingTest, WhoHasNotTheDeviceEndsWhenItHas) {
+TEST_F(RendezvousTest, WhoHasNotTheDeviceEndsWhenItHas) {
   const Handle first = Context(1, 0);
   const Handle beside = Context(2, 0);
   const Handle second = Context(3, 1);
@@ -76,7 +76,7 @@ TEST_F(MeetingTest, WhoHasNotTheDeviceEndsWhenItHas) {
   EXPECT_EQ(machine_->QueryStream(on_first), Code::kOk);
 }
 
-TEST_F(MeetingTest, TheDeathOfOneLeavesTheOtherWaiting) {
+TEST_F(RendezvousTest, TheDeathOfOneLeavesTheOtherWaiting) {
   const Handle first = Context(1, 0);
   const Handle process = *machine_->RegisterProcess(2);
   const Handle on_first = Stream(first);

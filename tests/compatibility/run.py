@@ -2,7 +2,7 @@
 """The zoo: NVIDIA's own libraries, PyTorch and other clients on the simulated GPU, each in a process and on a machine
 of its own, once alone on the simulated driver and once on a share under `prorata run`.
 
-    tests/zoo/run.py --build BUILD --tier light|all [--only TEXT]
+    tests/compatibility/run.py --build BUILD --tier light|all [--only TEXT]
 
 Writes what was found into docs/reports/compatibility.md, keeps there the rows of what was not run, and says when that
 changes the page. What cannot be had is skipped by name. The last line counts.
@@ -25,9 +25,9 @@ SHARE_BYTES = 6 << 30
 class Exercise:
     name: str  # the row's name in the page
     environment: str
-    part: str  # of tests/zoo/wheels.toml
+    part: str  # of tests/compatibility/wheels.toml
     wheel: str  # whose version and size the row tells
-    program: str  # tests/zoo/exercise_PROGRAM.py
+    program: str  # tests/compatibility/exercise_PROGRAM.py
     arguments: tuple = ()
     kernels: bool = False  # wants the path of the image made of kernels.cu
     timeout_s: int = 600
@@ -80,7 +80,7 @@ INTRO = """# Compatibility suite
 
 What NVIDIA's own libraries, and frameworks above them, do on the simulated GPU: alone, and on a share.
 Written by `make test-zoo`, and for the rows marked *light* by `make test-zoo ZOO=light`, which CI runs; do
-not edit. Each exercise is one program of [tests/zoo](../../tests/zoo) on a simulated machine of its own.
+not edit. Each exercise is one program of [tests/compatibility](../../tests/compatibility) on a simulated machine of its own.
 Kernels take time and compute nothing; memory, streams, events, graphs and properties are checked.
 
 - *alone*: on the simulated driver, without prorata.

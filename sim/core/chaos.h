@@ -13,9 +13,9 @@
 
 namespace prorata::simgpu {
 
-// Where members of a storm leave what they share, in memory that all of them see. A name is read
+// Where members of a chaos leave what they share, in memory that all of them see. A name is read
 // while others change it: a torn one must be refused.
-struct Market {
+struct Exchange {
   struct Offer {
     std::atomic<uint64_t> handle;
     std::atomic<uint64_t> cookie;
@@ -36,19 +36,19 @@ struct Market {
 // A descriptor that lies between the sockets and a byte that says what it is; -1 when none does.
 int ReceiveDescriptor(int socket, char* what);
 
-// One member of a storm: makes, uses, shares and destroys everything at random until it is killed.
-class Rampage {
+// One member of a chaos: makes, uses, shares and destroys everything at random until it is killed.
+class Chaos {
  public:
   // With `step` it kills itself at a random step; else it goes on until somebody does.
-  Rampage(const MachineConfig& config, const std::string& folder, unsigned seed, bool step,
-          Market* market);
+  Chaos(const MachineConfig& config, const std::string& folder, unsigned seed, bool step,
+        Exchange* exchange);
 
   [[noreturn]] void Run();
 
  private:
   Handle New(StreamKind kind);
   Handle AnyStream() { return streams_[random_() % streams_.size()]; }
-  Market::Offer& AnyStall(std::array<Market::Offer, Market::kStalls>& offers) {
+  Exchange::Offer& AnyStall(std::array<Exchange::Offer, Exchange::kStalls>& offers) {
     return offers[random_() % offers.size()];
   }
 
@@ -59,7 +59,7 @@ class Rampage {
   void RunActions();
   void Execute();
 
-  // rampage_sharing.cc
+  // chaos_sharing.cc
   void ActWithOthers();
   void Move();
   void Share();
@@ -71,7 +71,7 @@ class Rampage {
   void Hold(const SharedMemory& memory, std::vector<Handle>* shares);
 
   std::minstd_rand random_;
-  Market& market_;
+  Exchange& exchange_;
   std::unique_ptr<Machine> machine_;
   Handle process_ = 0;
   std::vector<Handle> process_shares_;  // go with the process

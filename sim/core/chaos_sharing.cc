@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "sim/core/rampage.h"
+#include "sim/core/chaos.h"
 
-// What a member of a storm does with the others: memory, descriptors and events.
+// What a member of a chaos does with the others: memory, descriptors and events.
 
 namespace prorata::simgpu {
 
@@ -47,7 +47,7 @@ int ReceiveDescriptor(int socket, char* what) {
   return fd;
 }
 
-void Rampage::ActWithOthers() {
+void Chaos::ActWithOthers() {
   switch (random_() % 8) {
     case 0:
       return Move();
@@ -67,7 +67,7 @@ void Rampage::ActWithOthers() {
 }
 
 // Memory outlives its context, as that of pools does.
-void Rampage::Move() {
+void Chaos::Move() {
   if (held_.empty()) return;
   const auto heir = machine_->CreateContext(process_, device_);
   if (!heir) return;  // full
@@ -83,10 +83,10 @@ void Rampage::Move() {
     MUST(machine_->FreeSlabs(*heir, extents) == Code::kOk);
   }
   MUST(machine_->DestroyContext(*heir) == Code::kOk);
-  ++market_.moved;
+  ++exchange_.moved;
 }
 
-void Rampage::Share() {
+void Chaos::Share() {
   if (held_.empty()) return;
   const auto made = machine_->ShareSlabs(context_, held_.back());
   MUST(made);
@@ -94,7 +94,7 @@ void Rampage::Share() {
   shares_.push_back(made->share);
   const auto name = machine_->ExportAddress(made->share, 0, made->length_bytes);
   MUST(name);
-  Market::Offer& stall = AnyStall(market_.memory);
+  Exchange::Offer& stall = AnyStall(exchange_.memory);
   stall.handle = name->handle;
   stall.cookie = name->cookie;
   if (random_() % 8 == 0) {
@@ -103,7 +103,7 @@ void Rampage::Share() {
 }
 
 // Whoever holds it sees what its maker wrote, whatever became of the maker.
-void Rampage::Hold(const SharedMemory& memory, std::vector<Handle>* shares) {
+void Chaos::Hold(const SharedMemory& memory, std::vector<Handle>* shares) {
   const Extent& extent = memory.extents.back();
   const off_t last = static_cast<off_t>(extent.offset_bytes + extent.length_bytes - 1);
   char byte = 0;
@@ -115,18 +115,18 @@ void Rampage::Hold(const SharedMemory& memory, std::vector<Handle>* shares) {
   }
 }
 
-void Rampage::Import() {
-  const Market::Offer& stall = AnyStall(market_.memory);
+void Chaos::Import() {
+  const Exchange::Offer& stall = AnyStall(exchange_.memory);
   const ShareName name = {stall.handle, stall.cookie};
   const bool with_context = random_() % 4 != 0;
   const auto got = machine_->Import(name, process_, with_context ? context_ : Handle{0});
   MUST(got || got.error() == Code::kInvalidValue || got.error() == Code::kOwn);
   if (!got) return;
   Hold(*got, with_context ? &shares_ : &process_shares_);
-  ++market_.imported;
+  ++exchange_.imported;
 }
 
-void Rampage::Drop() {
+void Chaos::Drop() {
   std::vector<Handle>& shares = shares_.empty() ? process_shares_ : shares_;
   if (shares.empty()) return;
   const size_t which = random_() % shares.size();
@@ -134,11 +134,11 @@ void Rampage::Drop() {
   shares.erase(shares.begin() + static_cast<ptrdiff_t>(which));
 }
 
-void Rampage::Send() {
+void Chaos::Send() {
   if (random_() % 4 == 0) {
     const auto pool = machine_->ExportPool(process_, device_);
     MUST(pool);
-    SendDescriptor(market_.sending, 'p', pool->fd);
+    SendDescriptor(exchange_.sending, 'p', pool->fd);
     close(pool->fd);
     pools_.push_back(pool->name);
     if (pools_.size() > kMost) {
@@ -151,21 +151,21 @@ void Rampage::Send() {
   if (shares.empty()) return;
   const auto fd = machine_->ExportDescriptor(shares[random_() % shares.size()]);
   MUST(fd);
-  SendDescriptor(market_.sending, 'm', *fd);
+  SendDescriptor(exchange_.sending, 'm', *fd);
   close(*fd);
 }
 
 // What is in the buffer holds its memory, whoever died meanwhile.
-void Rampage::Receive() {
+void Chaos::Receive() {
   char what = 0;
-  const int fd = ReceiveDescriptor(market_.receiving, &what);
+  const int fd = ReceiveDescriptor(exchange_.receiving, &what);
   if (fd < 0) return;
   if (what == 'm') {
     const auto got = machine_->ImportDescriptor(fd, process_);
     MUST(got);
     close(fd);
     Hold(*got, &process_shares_);
-    ++market_.received;
+    ++exchange_.received;
     return;
   }
   const auto pool = machine_->ImportPool(fd, process_);
@@ -173,8 +173,8 @@ void Rampage::Receive() {
   close(fd);
 }
 
-void Rampage::ActOnEvents() {
-  Market::Offer& stall = AnyStall(market_.events);
+void Chaos::ActOnEvents() {
+  Exchange::Offer& stall = AnyStall(exchange_.events);
   switch (random_() % 4) {
     case 0: {
       const auto name = machine_->ExportEvent(event_);
@@ -189,7 +189,7 @@ void Rampage::ActOnEvents() {
       MUST(share || share.error() == Code::kInvalidValue || share.error() == Code::kOwn);
       if (!share) break;
       opened_.emplace_back(name.handle, *share);
-      ++market_.opened;
+      ++exchange_.opened;
       break;
     }
     case 2: {

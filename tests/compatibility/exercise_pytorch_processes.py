@@ -86,7 +86,7 @@ def main():
         expect(answer != "out of memory", "memory that was freed cannot be had")
         ask(pipe, "free")
     with step("both fill it at once, are refused, and go on"):
-        pipe.send("seed")  # never above the share: tests/zoo/run.py asks the device
+        pipe.send("seed")  # never above the share: tests/compatibility/run.py asks the device
         mine = fill("another")
         expect(pipe.poll(300), "the other did not come to an end within 300 s")
         others = pipe.recv()
