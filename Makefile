@@ -5,14 +5,14 @@ JOBS  ?= $(shell nproc)
 CMAKE_STAMP := $(BUILD)/build.ninja
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build everything demo test test-unit test-zoo scenarios simulate bench placement gpu-check generate format lint layers check soak stress \
+.PHONY: help setup build everything demo test test-unit test-compatibility scenarios simulate bench placement gpu-check generate format lint layers check soak stress \
         asan-ubsan tsan fuzz hooks clean
 
 help:
 	@echo 'make demo        install what is missing, build, share one GPU between three programs'
 	@echo 'make test        install what is missing, build, run all tests'
 	@echo 'make test-unit   those of one source file each, in a minute: no processes, no engines'
-	@echo 'make test-zoo    NVIDIA libraries, PyTorch, JAX and more on the simulated GPU: fetches 7 GB (ZOO=light: 1.4 GB)'
+	@echo 'make test-compatibility    NVIDIA libraries, PyTorch, JAX and more on the simulated GPU: fetches 7 GB (TIER=light: 1.4 GB)'
 	@echo 'make scenarios   scenario files in many processes and on the virtual clock: do they agree?'
 	@echo 'make build       programs in build/bin, client library in build/lib, simulated driver in build/sim'
 	@echo 'make everything  the same with tests and benchmarks, for make gpu-check and those who change prorata'
@@ -45,11 +45,11 @@ everything: setup $(CMAKE_STAMP)
 	@git describe --always --dirty --abbrev=40 >$(BUILD)/commit 2>/dev/null || rm -f $(BUILD)/commit
 
 # Not part of `make test`: what it fetches is big. Says how big before it does.
-test-zoo: everything
+test-compatibility: everything
 	@scripts/setup.sh cuda-venv $(BUILD)
-	@scripts/setup.sh zoo $(BUILD) $(or $(ZOO),all)
-	@tests/compatibility/run.py --build $(BUILD) --tier $(or $(ZOO),all)
-	@PRORATA_TEST_ZOO=$(or $(ZOO),all) scripts/run_tests.py --build $(BUILD) -- tests/containers/test_pytorch.py
+	@scripts/setup.sh compatibility $(BUILD) $(or $(TIER),all)
+	@tests/compatibility/run.py --build $(BUILD) --tier $(or $(TIER),all)
+	@PRORATA_TEST_COMPATIBILITY=$(or $(TIER),all) scripts/run_tests.py --build $(BUILD) -- tests/containers/test_pytorch.py
 
 # In full length; `make test` runs shortened ones. Ends with 77 where the machine was too noisy.
 scenarios: everything

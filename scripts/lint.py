@@ -6,7 +6,8 @@
 --layers  a room includes only rooms above it; policy objects use no clock, file, socket or thread
 --code    generated/ is what codegen/ makes of spec/
 --scripts ruff over Python, shellcheck over shell scripts
---house   file and function length, leftover marks, dead files
+--size    file and function length, leftover marks, dead files
+--words   no word that the glossary replaced
 --docs    links lead somewhere, every page is reachable, references name what the code has
 --all     all of them
 """
@@ -80,6 +81,17 @@ NAMED_IN_DOCS = (
     ("design/trust.md", "src/**/usage_file.h", r"std::atomic<\w+> (\w+);"),
     ("design/trust.md", "src/wire/messages.h", r"k(\w+) = \d+, +// (?:member|anybody) -> agent"))
 TIDY_SOURCES_MAX = 16  # read as one
+# The left column of the glossary: words that were replaced by the field's (docs/design/glossary.md), as
+# names in the code, as messages and in documents. Ordinary English stays where it means what it says.
+BANNED_WORDS = re.compile(
+    r"\bcompany\b|\blocal rule\b|LocalBucket|BeginAnew|Silence\b|SilentNs|silent_(?:ms|ns|seconds)|SilentAgent|"
+    r"\bsilent agent\b|\b[cC]alled back\b|CalledBack|called_back|\b[pP]assed over\b|PassedOver|passed_over|TakesPart|"
+    r"\b(?:hungry|lifted|successor)\b|kPromised|Story|_story\b|\bstory\b|\b[uU]nseen\b|Unseen|\bguest\.h\b|\.Say\(|"
+    r"\bLine\(\).Say|class Holding\b|\bbooks\b|Books\b|\bkeeper\b(?!\")|Keeper|PeerBox|\b[dD]oomed\b|Doomed|"
+    r"[sS]lowness|WhySlow|why_slow|[cC]annot_be_held|CannotBeHeld|\bcannot be held\b|\b[mM]eetings?\b|Meeting|"
+    r"\b[bB]urial|Burial|\b[cC]orpse|\b[rR]ampage|KillStorm|MarketStall|\b[rR]ooms\b|\b[zZ]oo\b|zoo_|ZOO|kMost[A-Z0-9]|kLeast[A-Z0-9]|"
+    r"WhileBusy|kSeldom|\bTouch(?:All)?\(|\bTell[A-Z]?\w*\(|\bComplain\(|(?<=[a-z])Told\b|GangTurn|kWaitsForTurn")
+WORDS_PAGE = "docs/design/glossary.md"
 MARKS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 
@@ -241,6 +253,22 @@ def check_layers(build):
                        for name in sorted(set(undefined)) if POLICY_BANNED.match(name)]
 
 
+def check_words():
+    problems = []
+    names = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
+                           capture_output=True, text=True, check=True).stdout.split("\n")
+    for name in filter(lambda name: name and (ROOT / name).is_file(), names):
+        if name.endswith((".svg", ".csv", ".json", ".gz", ".bin")) or name in ("scripts/lint.py", WORDS_PAGE):
+            continue
+        try:
+            lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            continue
+        problems += [f"{name}:{number}: '{match.group(0)}' is a word of before: {WORDS_PAGE} has the field's"
+                     for number, line in enumerate(lines, 1) if (match := BANNED_WORDS.search(line))]
+    return problems
+
+
 def check_generated():
     done = subprocess.run([sys.executable, "codegen/generate.py", "--check"], cwd=ROOT,
                           capture_output=True, text=True, check=False)
@@ -273,7 +301,7 @@ def long_python_functions(path, text):
                 yield f"{path}:{node.lineno}: a function of {length} lines; {FUNCTION_LINES_MAX} is the most"
 
 
-def check_house():
+def check_size():
     problems = []
     listed = "\n".join((ROOT / path).read_text() for path in map(pathlib.Path, subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*CMakeLists.txt", "cmake/*"], cwd=ROOT, capture_output=True, text=True,
@@ -358,12 +386,12 @@ def check_docs(root=ROOT):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("format", "tidy", "layers", "code", "scripts", "house", "docs", "all", "fix"):
+    for name in ("format", "tidy", "layers", "code", "scripts", "size", "docs", "words", "all", "fix"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--each", action="store_true", help="clang-tidy over each source by itself: six times as long")
     parser.add_argument("--build", default="build")
     args = parser.parse_args()
-    steps = [("format", lambda: check_format(args.fix)), ("house", check_house), ("docs", check_docs),
+    steps = [("format", lambda: check_format(args.fix)), ("size", check_size), ("docs", check_docs), ("words", check_words),
              ("layers", lambda: check_layers(args.build)), ("code", check_generated), ("scripts", lambda: check_scripts(args.build)),
              ("tidy", lambda: check_tidy(args.build, args.each))]
     failed = 0

@@ -11,7 +11,7 @@
 #   scripts/setup.sh nvidia-smi BUILD    the program alone, from Debian's non-free, into BUILD/nvidia-smi
 #   scripts/setup.sh containers          podman, containerd and runc, for tests (needs root)
 #   scripts/setup.sh userlands BUILD     the C libraries of Debian 11 and 13 (30 MB with their lists), for tests
-#   scripts/setup.sh zoo BUILD light     NVIDIA's libraries from PyPI into BUILD/zoo; `all` for PyTorch and more too
+#   scripts/setup.sh compatibility BUILD light     NVIDIA's libraries from PyPI into BUILD/compatibility; `all` for PyTorch and more too
 set -euo pipefail
 
 build_packages=(
@@ -156,7 +156,7 @@ case "${1:-}" in
     userland "$folder/debian11" bullseye libc6 libc-bin busybox-static
     userland "$folder/debian13" trixie libc6 libc-bin
     ;;
-  zoo) python3 "$(dirname "$0")/zoo_wheels.py" "$2" "$3" ;;
+  compatibility) python3 "$(dirname "$0")/compatibility_wheels.py" "$2" "$3" ;;
   *)
     sed -n '2,15s/^# \{0,1\}//p' "$0"
     exit 2

@@ -3,7 +3,7 @@
 and all together without prorata.
 
     bench/scenarios/torch_run.py --build build                             # on a GPU, with PyTorch installed
-    bench/scenarios/torch_run.py --build build --simulated --small --seconds 3 --python build/zoo/cuda13/bin/python
+    bench/scenarios/torch_run.py --build build --simulated --small --seconds 3 --python build/compatibility/cuda13/bin/python
 
 NEVER RUN ON A GPU so far. --simulated tries the programs on the simulated GPU, where kernels compute nothing and
 take what a cost model says: its figures mean nothing. Ends with 0, 1 if a program failed, 77 without a GPU or

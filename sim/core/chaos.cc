@@ -7,7 +7,7 @@
 namespace prorata::simgpu {
 
 int StatusOf(const char* file, int line, const char* condition) {
-  std::fprintf(stderr, "storm: %s, line %d: not so: %s\n", file, line, condition);
+  std::fprintf(stderr, "chaos: %s, line %d: not so: %s\n", file, line, condition);
   return 1;
 }
 

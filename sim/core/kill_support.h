@@ -169,7 +169,7 @@ inline std::string WrongAfterKill(Machine& observer) {
     if (info.st_blocks != 0) return "bytes of the dead are left in free memory";
   }
   broken = observer.CheckInvariants();
-  return broken.empty() ? "" : "torn by the burial: " + broken;
+  return broken.empty() ? "" : "torn by the reaping: " + broken;
 }
 
 }  // namespace prorata::simgpu

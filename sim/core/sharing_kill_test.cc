@@ -122,7 +122,7 @@ TEST_P(SharingKillTest, AnImporterKilledAtEveryStepLeavesTheExporterWhatItHas) {
     EXPECT_EQ((*survivor.machine->Usage(0)).processes.size(), 1u) << Text(at);
     EXPECT_EQ(survivor.machine->QueryEvent(event), Code::kOk) << Text(at);
     EXPECT_EQ(TouchedBlocks(*survivor.machine), touched) << "bytes are lost or left, " << Text(at);
-    EXPECT_EQ(survivor.machine->CheckInvariants(), "") << "after the burial, " << Text(at);
+    EXPECT_EQ(survivor.machine->CheckInvariants(), "") << "after the reaping, " << Text(at);
     return status;
   });
   std::printf("%s: %d steps\n", GetParam().name, steps);

@@ -88,7 +88,7 @@ TEST(SharingReapTest, ABurierKilledAtEveryStepLeavesTheLivingWhatTheyHold) {
     EXPECT_EQ(machine.CheckInvariants(), "") << "after all, " << Text(at);
     return status;
   });
-  std::printf("burial of what was shared: %d steps\n", steps);
+  std::printf("reaping of what was shared: %d steps\n", steps);
   EXPECT_GT(steps, 50);
 }
 

@@ -94,7 +94,7 @@ void Compare(ShareSpec::Gang gang, double bar) {
   }
 }
 
-// Nothing is done about it: what is passed over is waited for by nobody.
+// Nothing is done about it: what is stalled is waited for by nobody.
 TEST(Gangs, LeasesOfEachDeviceAloneNeverStick) { Compare(ShareSpec::Gang::kNever, 0); }
 
 TEST(Gangs, SharesThatStallBecomeOne) {

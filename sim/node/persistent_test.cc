@@ -1,5 +1,6 @@
 // A kernel that never ends, as good as: what others have beside it, who is notified of, and what is
-// left of it when it ends. Issue 5: persistent kernels are recognised, for they cannot be held.
+// left of it when it ends. Issue 5: persistent kernels are recognised, for they cannot be
+// preempted.
 
 #include <gtest/gtest.h>
 

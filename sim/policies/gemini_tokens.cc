@@ -88,8 +88,8 @@ void GeminiTokens::SetTerms(Key key, const ComputeTerms& terms, int64_t) {
 
 void GeminiTokens::Wanted(Key key, int64_t) {
   Client* client = Find(key);
-  if (client == nullptr || client->open || client->wanting) return;
-  client->wanting = true;
+  if (client == nullptr || client->open || client->runnable) return;
+  client->runnable = true;
   asking_.push_back(key);
 }
 
@@ -247,7 +247,7 @@ void GeminiTokens::GiveToken() {
   token_until_ns_ = now_ns_ + static_cast<int64_t>(client.quota_ns);
   client.token_end_ns = token_until_ns_;
   client.open = true;
-  client.wanting = client.between_bursts = false;
+  client.runnable = client.between_bursts = false;
   holder_ = client.key;
   grants_.push_back({client.key, now_ns_, token_until_ns_});
 }
@@ -278,9 +278,9 @@ GeminiTokens::ShareState GeminiTokens::State(Key key) const {
   if (const Client* client = Find(key)) {
     state.phase = client->open       ? Phase::kRunning
                   : client->draining ? Phase::kDraining
-                  : client->wanting  ? Phase::kRunnable
+                  : client->runnable ? Phase::kRunnable
                                      : Phase::kIdle;
-    state.waits = client->wanting;
+    state.waits = client->runnable;
     state.charged_ns = static_cast<double>(client->charged_total_ns);
     state.entitled = client->request;
   }

@@ -103,7 +103,7 @@ class GeminiTokens final : public LeasePolicy {
     double limit = 1;
     bool open = false;
     bool draining = false;
-    bool wanting = false;
+    bool runnable = false;
     bool issued_open = false;
     double quota_ns = 0;
     double burst_ns = 0;  // of its last request for a token

@@ -27,7 +27,7 @@ void RoundRobin::Observe(Key key, const Work& work) {
 }
 
 void RoundRobin::Wanted(Key key, int64_t) {
-  if (Share* share = Find(key); share != nullptr && !share->open) share->wanting = true;
+  if (Share* share = Find(key); share != nullptr && !share->open) share->runnable = true;
 }
 
 void RoundRobin::Idle(Key key, int64_t) {
@@ -67,9 +67,9 @@ void RoundRobin::OpenTheNext(int64_t now_ns) {
   for (size_t i = 0; i < shares_.size(); ++i) {
     const size_t at = (next_ + i) % shares_.size();
     Share& share = shares_[at];
-    if (!share.wanting) continue;
+    if (!share.runnable) continue;
     share.open = true;
-    share.wanting = share.idle = false;
+    share.runnable = share.idle = false;
     share.opened_ns = now_ns;
     next_ = (at + 1) % shares_.size();
     return;
@@ -78,7 +78,7 @@ void RoundRobin::OpenTheNext(int64_t now_ns) {
 
 bool RoundRobin::AnybodyElseWants(const Share& share) const {
   return std::any_of(shares_.begin(), shares_.end(),
-                     [&](const Share& other) { return &other != &share && other.wanting; });
+                     [&](const Share& other) { return &other != &share && other.runnable; });
 }
 
 RoundRobin::ShareState RoundRobin::State(Key key) const {
@@ -86,9 +86,9 @@ RoundRobin::ShareState RoundRobin::State(Key key) const {
   if (const Share* share = Find(key)) {
     state.phase = share->open       ? Phase::kRunning
                   : share->draining ? Phase::kDraining
-                  : share->wanting  ? Phase::kRunnable
+                  : share->runnable ? Phase::kRunnable
                                     : Phase::kIdle;
-    state.waits = share->wanting;
+    state.waits = share->runnable;
     state.charged_ns = static_cast<double>(share->busy_total_ns);
     state.entitled = 1.0 / static_cast<double>(shares_.size());
   }

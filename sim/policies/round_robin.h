@@ -29,7 +29,7 @@ class RoundRobin final : public LeasePolicy {
     Key key = 0;
     bool open = false;
     bool draining = false;
-    bool wanting = false;
+    bool runnable = false;
     bool idle = false;  // reported, and nothing was seen of it since
     bool issued_open = false;
     bool issued_contended = false;

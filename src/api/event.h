@@ -112,7 +112,7 @@ std::string NameOf(EventKind kind);
 std::optional<EventKind> EventKindOf(std::string_view name);
 
 nlohmann::json ToJson(const Event& event);
-// "agent_reply" if it is not an event as above. Fields that are not known are passed over.
+// "agent_reply" if it is not an event as above. Fields that are not known are skipped.
 Result<Event> EventFromJson(const nlohmann::json& json);
 
 // The event in words, without its time and share: "process 812 (python) was refused 2 GiB on GPU 0:

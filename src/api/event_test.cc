@@ -38,7 +38,7 @@ TEST(Event, SaysWhatWasAskedAndWhatThereIs) {
             "GiB used)");
 }
 
-TEST(Event, APersistentKernelIsToldWithWhatToDo) {
+TEST(Event, APersistentKernelIsReportedWithWhatToDo) {
   Event event = Refusal();
   event.kind = EventKind::kPersistentKernel;
   event.running_ms = 12'345;

@@ -144,7 +144,7 @@ std::string NameOf(TraceState state);
 std::string NameOf(TraceMode mode);
 
 nlohmann::json ToJson(const TraceReply& reply);
-// "agent_reply" if it is not a reply as above. Fields that are not known are passed over.
+// "agent_reply" if it is not a reply as above. Fields that are not known are skipped.
 Result<TraceReply> TraceFromJson(const nlohmann::json& json);
 
 }  // namespace prorata::api

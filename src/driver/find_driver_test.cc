@@ -75,7 +75,7 @@ TEST(LoaderCache, AnyCutOrFlippedByteIsSurvived) {
   EXPECT_TRUE(Scan(cache.substr(0, cache.size() - 1), "libcuda.so.1").empty());
 }
 
-TEST(FindDriver, ItsOwnFileIsPassedOver) {
+TEST(FindDriver, ItsOwnFileIsSkipped) {
   Search search;
   StartSearch(&search, "libc.so.6", {});
   search.driver_dir = nullptr;
@@ -95,7 +95,7 @@ TEST(FindDriver, TheNamedFolderIsTheOnlyOne) {
   EXPECT_NE(std::strstr(search.tried, "/nonexistent"), nullptr);
 }
 
-TEST(FindDriver, AFileThatDoesNotLoadIsNamedAndPassedOver) {
+TEST(FindDriver, AFileThatDoesNotLoadIsNamedAndSkipped) {
   std::string folder = testing::TempDir() + "prorata_find_XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   std::ofstream(folder + "/libc.so.6") << "not an ELF file";

@@ -81,7 +81,7 @@ class Contention(harness.MachineTestCase):
     @pytest.mark.unsanitized
     def test_short_kernels_beside_a_limit(self):
         """Seen: a batch that was not fenced yet when its lease closed was never said to be drained,
-        since its thread already waited for the next lease; the share was passed over for ever."""
+        since its thread already waited for the next lease; the share was stalled for ever."""
         self.machine.start_agent()
         seconds = 3
         load = ["--seconds", str(seconds), "--kernel-us", "300"]
@@ -96,7 +96,7 @@ class Contention(harness.MachineTestCase):
                 out, err = process.communicate(timeout=harness.DEADLINE_S)
                 self.assertEqual(process.returncode, 0, err)
                 used[name] = json.loads(out.splitlines()[-1])["device_time_ns"] / 1e9 / seconds
-        # Entitled: 0.6 and 0.4. A share that is passed over gets 0.1.
+        # Entitled: 0.6 and 0.4. A share that is stalled gets 0.1.
         watch.judge(self, 0.2 < used["serve"] <= 0.4 + 0.03 and used["train"] > 0.3, f"{used}")
 
 

@@ -69,7 +69,7 @@ class LostShare(harness.MachineTestCase):
             self.assertNotIn(0, results)
             self.said(err, folder, "PRORATA_SHARE")
 
-    def test_a_name_that_is_too_long_is_not_passed_over(self):
+    def test_a_name_that_is_too_long_is_not_skipped(self):
         results, err = self.run_python(CUDA, PRORATA_SHARE="/" + "x" * 600)
         self.assertNotIn(0, results)
         self.said(err, "PRORATA_SHARE", "too long")

@@ -4,7 +4,7 @@ is computed: every call must go through, and memory be what the format says.
 import bitsandbytes
 import torch
 from bitsandbytes import functional
-from zoo import MIB, TOTAL_BYTES, expect, expect_equal, finish, step
+from exercise import MIB, TOTAL_BYTES, expect, expect_equal, finish, step
 
 
 def taken(make):

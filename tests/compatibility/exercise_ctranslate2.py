@@ -15,7 +15,7 @@ if len(sys.argv) > 1:
 
 # pylint: disable=wrong-import-position
 import numpy
-from zoo import MIB, PACKAGES, expect, expect_equal, finish, step
+from exercise import MIB, PACKAGES, expect, expect_equal, finish, step
 
 # It opens cuBLAS by its name when it needs it, and the loader does not look into wheels.
 for LIBRARY in ("cublas/lib/libcublasLt.so.12", "cublas/lib/libcublas.so.12"):

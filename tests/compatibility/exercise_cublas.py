@@ -1,5 +1,5 @@
 """cuBLAS 11, 12 or 13: a handle on a stream, products of several kinds, one within a graph."""
-from zoo import *  # pylint: disable=wildcard-import,unused-wildcard-import
+from exercise import *  # pylint: disable=wildcard-import,unused-wildcard-import
 
 N = 256
 # cudaDataType and cublasComputeType_t

@@ -1,5 +1,5 @@
 """cuBLASLt 11, 12 or 13: a matmul with the heuristic's choice, alone and within a graph."""
-from zoo import *  # pylint: disable=wildcard-import,unused-wildcard-import
+from exercise import *  # pylint: disable=wildcard-import,unused-wildcard-import
 
 N = 512
 R_32F, R_16F = 0, 2

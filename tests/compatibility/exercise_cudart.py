@@ -2,7 +2,7 @@
 import sys
 import threading
 
-from zoo import *  # pylint: disable=wildcard-import,unused-wildcard-import
+from exercise import *  # pylint: disable=wildcard-import,unused-wildcard-import
 
 FloatArray = ctypes.c_float * 1024
 BYTES = ctypes.sizeof(FloatArray)
@@ -164,9 +164,9 @@ def registered_kernel(image):
     host_side = ctypes.create_string_buffer(16)
     rt.raw.__cudaRegisterFatBinary.restype = c_void_p
     handle = c_void_p(rt.raw.__cudaRegisterFatBinary(byref(wrapper)))
-    rt.raw.__cudaRegisterFunction(handle, host_side, b"zoo_scale", b"zoo_scale", -1, None, None, None,
+    rt.raw.__cudaRegisterFunction(handle, host_side, b"exercise_scale", b"exercise_scale", -1, None, None, None,
                                   None, None)
-    rt.raw.__cudaRegisterVar(handle, byref(host_side, 8), b"zoo_counter", b"zoo_counter", 0,
+    rt.raw.__cudaRegisterVar(handle, byref(host_side, 8), b"exercise_counter", b"exercise_counter", 0,
                              c_size_t(4), 0, 0)
     if hasattr(rt.raw, "__cudaRegisterFatBinaryEnd"):
         rt.raw.__cudaRegisterFatBinaryEnd(handle)

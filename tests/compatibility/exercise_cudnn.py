@@ -1,5 +1,5 @@
 """cuDNN 8.9 (CUDA 11) or 9 (CUDA 12, 13): a convolution by every algorithm, its gradients, and layers."""
-from zoo import *  # pylint: disable=wildcard-import,unused-wildcard-import
+from exercise import *  # pylint: disable=wildcard-import,unused-wildcard-import
 
 FLOAT, NCHW, CROSS_CORRELATION = 0, 0, 1
 RELU, POOLING_MAX, SPATIAL = 1, 0, 1

@@ -1,5 +1,5 @@
 """cuFFT of CUDA 11, 12 or 13: plans of several shapes, executed on a stream and within a graph."""
-from zoo import *  # pylint: disable=wildcard-import,unused-wildcard-import
+from exercise import *  # pylint: disable=wildcard-import,unused-wildcard-import
 
 C2C, R2C, C2R, Z2Z = 0x29, 0x2A, 0x2C, 0x69
 FORWARD, INVERSE = -1, 1

@@ -3,7 +3,7 @@ it, streams, events, graphs. Nothing is computed, so only bytes that were copied
 """
 import cupy
 import numpy
-from zoo import GIB, MIB, TOTAL_BYTES, expect, expect_equal, finish, step
+from exercise import GIB, MIB, TOTAL_BYTES, expect, expect_equal, finish, step
 
 runtime = cupy.cuda.runtime
 
@@ -120,10 +120,10 @@ def kernels():
     data = cupy.ones((64, 1024), dtype=cupy.float32)
     cupy.sqrt(data * 2 + data)
     data.sum(axis=0)
-    cupy.ElementwiseKernel("T x, T y", "T z", "z = x * y + 1", "zoo_elementwise")(data, data)
-    cupy.ReductionKernel("T x", "T y", "x * x", "a + b", "y = a", "0", "zoo_reduction")(data)
-    raw = cupy.RawKernel(r'extern "C" __global__ void zoo(float* x, int n) { if (n > 0) x[threadIdx.x] = n; }',
-                         "zoo")
+    cupy.ElementwiseKernel("T x, T y", "T z", "z = x * y + 1", "exercise_elementwise")(data, data)
+    cupy.ReductionKernel("T x", "T y", "x * x", "a + b", "y = a", "0", "exercise_reduction")(data)
+    raw = cupy.RawKernel(r'extern "C" __global__ void exercise(float* x, int n) { if (n > 0) x[threadIdx.x] = n; }',
+                         "compatibility")
     raw((4,), (128,), (data, numpy.int32(4)))
     expect(raw.num_regs > 0, "a kernel without registers")
     module = cupy.RawModule(code="template<typename T> __global__ void two(T* x) { x[threadIdx.x] *= 2; }",
@@ -172,7 +172,7 @@ def streams():
 def graph():
     source = cupy.zeros(1 << 16, dtype=cupy.int64)
     result = cupy.empty_like(source)
-    square = cupy.ElementwiseKernel("int64 x", "int64 y", "y = x * x", "zoo_square")
+    square = cupy.ElementwiseKernel("int64 x", "int64 y", "y = x * x", "exercise_square")
     other = cupy.empty_like(source)
     square(source, other)  # compiled before the capture
     side = cupy.cuda.Stream(non_blocking=True)

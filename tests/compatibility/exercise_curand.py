@@ -1,5 +1,5 @@
 """cuRAND of CUDA 11, 12 or 13: every generator, several distributions; the host's generator computes."""
-from zoo import *  # pylint: disable=wildcard-import,unused-wildcard-import
+from exercise import *  # pylint: disable=wildcard-import,unused-wildcard-import
 
 GENERATORS = {"XORWOW": 101, "MRG32K3A": 121, "MTGP32": 141, "MT19937": 142, "PHILOX4_32_10": 161}
 QUASI = {"SOBOL32": 201, "SCRAMBLED_SOBOL32": 202, "SOBOL64": 203}

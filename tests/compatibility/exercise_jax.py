@@ -18,7 +18,7 @@ import jax
 import numpy
 from jax import numpy as jnp
 from jax._src import hardware_utils
-from zoo import MIB, TOTAL_BYTES, expect, expect_equal, finish, step
+from exercise import MIB, TOTAL_BYTES, expect, expect_equal, finish, step
 
 # JAX looks for a device node, /dev/nvidia0, before it asks a driver; the simulated GPU has none.
 # pylint: disable-next=protected-access

@@ -10,7 +10,7 @@ from numba import cuda
 from numba.cuda.cudadrv.driver import CudaAPIError
 from numba.cuda.core.errors import NumbaPerformanceWarning
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
-from zoo import GIB, MIB, TOTAL_BYTES, expect, expect_equal, finish, step
+from exercise import GIB, MIB, TOTAL_BYTES, expect, expect_equal, finish, step
 
 # pylint: disable=no-value-for-parameter
 warnings.simplefilter("ignore", NumbaPerformanceWarning)  # of small grids

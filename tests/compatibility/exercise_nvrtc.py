@@ -1,5 +1,5 @@
 """NVRTC 11, 12 or 13: CUDA C++ compiled to PTX and to a cubin, loaded by the driver, launched."""
-from zoo import *  # pylint: disable=wildcard-import,unused-wildcard-import
+from exercise import *  # pylint: disable=wildcard-import,unused-wildcard-import
 
 SOURCE = b"""
 __device__ int counter;
@@ -25,7 +25,7 @@ def cu(function, *arguments):
 
 def program(source, *expressions):
     out = c_void_p()
-    nvrtc.call("nvrtcCreateProgram", byref(out), source, b"zoo.cu", 0, None, None)
+    nvrtc.call("nvrtcCreateProgram", byref(out), source, b"exercise.cu", 0, None, None)
     for expression in expressions:
         nvrtc.call("nvrtcAddNameExpression", out, expression)
     return out

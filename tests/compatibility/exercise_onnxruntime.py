@@ -6,7 +6,7 @@ import onnx
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from onnx import TensorProto, helper, numpy_helper
-from zoo import GIB, MIB, expect, expect_equal, finish, step
+from exercise import GIB, MIB, expect, expect_equal, finish, step
 
 onnxruntime.preload_dlls(directory="")  # CUDA and cuDNN of the wheels
 PROVIDER = "CUDAExecutionProvider"
@@ -14,7 +14,7 @@ PROVIDER = "CUDAExecutionProvider"
 
 def model(nodes, inputs, outputs, weights=None):
     graph = helper.make_graph(
-        nodes, "zoo",
+        nodes, "compatibility",
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
         [numpy_helper.from_array(value, name) for name, value in (weights or {}).items()])

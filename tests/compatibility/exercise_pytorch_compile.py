@@ -3,7 +3,7 @@ import os
 import tempfile
 import warnings
 
-FOLDER = tempfile.mkdtemp(prefix="prorata-zoo-")
+FOLDER = tempfile.mkdtemp(prefix="prorata-compatibility-")
 os.environ |= {"TRITON_CACHE_DIR": FOLDER, "TORCHINDUCTOR_CACHE_DIR": FOLDER,
                "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 warnings.filterwarnings("ignore")
@@ -12,7 +12,7 @@ warnings.filterwarnings("ignore")
 import shutil
 
 import torch
-from zoo import expect_equal, finish, step
+from exercise import expect_equal, finish, step
 
 
 def main():

@@ -9,7 +9,7 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 # pylint: disable=wrong-import-position
 import torch
-from zoo import GIB, MIB, TOTAL_BYTES, expect, expect_equal, finish, step
+from exercise import GIB, MIB, TOTAL_BYTES, expect, expect_equal, finish, step
 from torch import multiprocessing
 
 

@@ -7,7 +7,7 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 # pylint: disable=wrong-import-position
 import torch
-from zoo import TOTAL_BYTES, expect, expect_equal, finish, step
+from exercise import TOTAL_BYTES, expect, expect_equal, finish, step
 from torch import nn
 from torch.nn import functional
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The zoo: NVIDIA's own libraries, PyTorch and other clients on the simulated GPU, each in a process and on a machine
+"""The compatibility suite: NVIDIA's own libraries, PyTorch and other clients on the simulated GPU, each in a process and on a machine
 of its own, once alone on the simulated driver and once on a share under `prorata run`.
 
     tests/compatibility/run.py --build BUILD --tier light|all [--only TEXT]
@@ -79,7 +79,7 @@ EXERCISES = [*cuda_exercises(11, "-cu11", "nvidia-cudnn-cu11"),
 INTRO = """# Compatibility suite
 
 What NVIDIA's own libraries, and frameworks above them, do on the simulated GPU: alone, and on a share.
-Written by `make test-zoo`, and for the rows marked *light* by `make test-zoo ZOO=light`, which CI runs; do
+Written by `make test-compatibility`, and for the rows marked *light* by `make test-compatibility TIER=light`, which CI runs; do
 not edit. Each exercise is one program of [tests/compatibility](../../tests/compatibility) on a simulated machine of its own.
 Kernels take time and compute nothing; memory, streams, events, graphs and properties are checked.
 
@@ -102,9 +102,9 @@ def build_kernels(build):
     nvcc = sorted(pathlib.Path(os.path.realpath(build / "venv-cuda13")).glob("**/bin/nvcc"))
     if not nvcc:
         return None
-    out = build / "zoo" / "kernels.fatbin"
+    out = build / "compatibility" / "kernels.fatbin"
     out.parent.mkdir(exist_ok=True)
-    subprocess.run([nvcc[0], "-fatbin", "-arch=sm_90", "-o", out, ROOT / "tests" / "zoo" / "kernels.cu"],
+    subprocess.run([nvcc[0], "-fatbin", "-arch=sm_90", "-o", out, ROOT / "tests" / "compatibility" / "kernels.cu"],
                    check=True)
     return out
 
@@ -114,12 +114,12 @@ def run_once(harness, exercise, python, arguments, on_a_share):
     machine = harness.Machine()
     try:
         # A home of its own: compiled kernels are kept there, and nothing is to be found compiled.
-        environment = {"ZOO_CUDA_MAJOR": exercise.environment.removeprefix("cuda"),
+        environment = {"COMPATIBILITY_CUDA_MAJOR": exercise.environment.removeprefix("cuda"),
                        "HOME": str(machine.folder)}
-        command = [python, ROOT / "tests" / "zoo" / f"exercise_{exercise.program}.py", *arguments]
+        command = [python, ROOT / "tests" / "compatibility" / f"exercise_{exercise.program}.py", *arguments]
         if on_a_share:
             machine.start_agent()
-            environment["ZOO_TOTAL_BYTES"] = str(SHARE_BYTES)
+            environment["COMPATIBILITY_TOTAL_BYTES"] = str(SHARE_BYTES)
             command = machine.command(["--memory", f"{SHARE_BYTES >> 30}GiB"], command)
         else:
             environment |= machine.bare_environment()
@@ -127,27 +127,27 @@ def run_once(harness, exercise, python, arguments, on_a_share):
         if status != 0:
             raise AssertionError(f"exit status {status}\n{out[-2000:]}{err[-6000:]}")
         if on_a_share and (over := machine.peak_bytes() - SHARE_BYTES) > 0:
-            raise AssertionError(f"zoo: FAILED at the limit: {over} bytes of the device above it")
+            raise AssertionError(f"compatibility: FAILED at the limit: {over} bytes of the device above it")
         return json.loads(out.splitlines()[-1])
     finally:
         machine.close()
 
 
 def last_step(text):
-    failed = [line for line in text.splitlines() if line.startswith("zoo: FAILED at ")]
-    steps = [line for line in text.splitlines() if line.startswith("zoo: ")]
-    line = (failed or steps or ["zoo: before its first step"])[-1].removeprefix("zoo: ")
+    failed = [line for line in text.splitlines() if line.startswith("compatibility: FAILED at ")]
+    steps = [line for line in text.splitlines() if line.startswith("compatibility: ")]
+    line = (failed or steps or ["compatibility: before its first step"])[-1].removeprefix("compatibility: ")
     return line.replace("|", "/")[:200]
 
 
 def run_exercise(harness, exercise, build, kernels):
     """(row of the page, how many passed, [(name, output)] of those that failed)."""
     # pylint: disable-next=import-outside-toplevel
-    import zoo_wheels
-    folder = build / "zoo" / exercise.environment
-    found = zoo_wheels.wheels("all")[exercise.environment]
+    import compatibility_wheels
+    folder = build / "compatibility" / exercise.environment
+    found = compatibility_wheels.wheels("all")[exercise.environment]
     stamp = folder / f".{exercise.part}"
-    if not stamp.exists() or stamp.read_text() != zoo_wheels.stamp_of(found[exercise.part]):
+    if not stamp.exists() or stamp.read_text() != compatibility_wheels.stamp_of(found[exercise.part]):
         raise Skipped(f"the wheels of [{exercise.environment}.{exercise.part}] are not in {folder}")
     if exercise.kernels and kernels is None:
         raise Skipped(f"no nvcc in {build}/venv-cuda13 (scripts/setup.sh cuda-venv)")
@@ -158,11 +158,11 @@ def run_exercise(harness, exercise, build, kernels):
             report = run_once(harness, exercise, folder / "bin" / "python", arguments,
                               way == "on a share")
             results[way] = "passed"
-            print(f"zoo: passed  {exercise.name}, {way}: version {report['version']}", flush=True)
+            print(f"compatibility: passed  {exercise.name}, {way}: version {report['version']}", flush=True)
         except AssertionError as error:
             results[way] = "FAILED: " + last_step(str(error))
             failed.append((f"{exercise.name}, {way}", str(error)))
-            print(f"zoo: FAILED  {exercise.name}, {way}:\n{error}", flush=True)
+            print(f"compatibility: FAILED  {exercise.name}, {way}:\n{error}", flush=True)
     version, size, _ = next(part[exercise.wheel] for part in found.values() if exercise.wheel in part)
     light = ", *light*" if exercise.part == "light" else ""
     row = (f"| {exercise.name}{light} | {report['version'] if report else '?'} | "
@@ -205,8 +205,8 @@ def main():
             skipped += 1
             print(f"SKIPPED {exercise.name}: {reason}", flush=True)
     if write_page(rows):
-        print("zoo: docs/reports/compatibility.md has changed: look at the difference (git diff docs/reports/compatibility.md), commit it")
-    test_report.finish("zoo", passed, failed, skipped)
+        print("compatibility: docs/reports/compatibility.md has changed: look at the difference (git diff docs/reports/compatibility.md), commit it")
+    test_report.finish("compatibility", passed, failed, skipped)
     return 1 if failed or not passed else 0
 
 

@@ -124,7 +124,7 @@ RULE_TEST(PrimaryContextTest, ResettingDoesNotRelease,
   Release();
 }
 
-RULE_TEST(PrimaryContextTest, FlagsAreSetAndTold,
+RULE_TEST(PrimaryContextTest, FlagsAreSetAndReported,
           "cuDevicePrimaryCtxSetFlags sets the flags that cuDevicePrimaryCtxGetState tells",
           "CUDA Driver API 13.0, Primary Context Management, cuDevicePrimaryCtxSetFlags") {
   CUDA_OK(cuDevicePrimaryCtxSetFlags_v2, 0, CU_CTX_SCHED_BLOCKING_SYNC);

@@ -207,7 +207,7 @@ RULE_TEST(GraphTest, ASuccessfulInstantiationSaysSo,
   EXPECT_EQ(Run(exec), 5u);
 }
 
-RULE_TEST(GraphTest, InstantiationFlagsAreTold,
+RULE_TEST(GraphTest, InstantiationFlagsAreReported,
           "cuGraphExecGetFlags gives the flags of the instantiation; unknown ones are refused",
           "CUDA Driver API 13.0, Graph Management, cuGraphExecGetFlags and cuGraphInstantiate") {
   AddStep(1, 1);

@@ -193,7 +193,7 @@ RULE_TEST(HostFunctionTest, ACallbackHoldsUpTheWorkBehindIt,
   EXPECT_EQ(call_.seen, 1u);
 }
 
-RULE_TEST(HostFunctionTest, ACallbackIsToldItsStreamAndThatAllIsWell,
+RULE_TEST(HostFunctionTest, ACallbackIsReportedItsStreamAndThatAllIsWell,
           "a callback is passed its stream and CUDA_SUCCESS when no error came before",
           STREAM_API("cuStreamAddCallback")) {
   CUDA_OK(cuStreamAddCallback, stream_, OnCallback, &call_, 0);

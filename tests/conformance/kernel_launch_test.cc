@@ -250,7 +250,7 @@ RULE_TEST(LaunchTest, LaunchesBeyondTheQueueWait,
   EXPECT_EQ(ReadWord(word_), 5001u);
 }
 
-RULE_TEST(LaunchTest, KernelsAreToldWhenTheyRan,
+RULE_TEST(LaunchTest, KernelsAreReportedWhenTheyRan,
           "a host kernel's times are the model's, one launch behind the other",
           "sim/host_kernel.h, ProrataHostLaunch") {
   SIMULATED_ONLY("the kernel is a host function");

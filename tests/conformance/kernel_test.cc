@@ -197,7 +197,7 @@ RULE_TEST(FunctionTest, TheSuggestionKeepsItsLimit,
   EXPECT_LE(block, 96);
 }
 
-RULE_TEST(FunctionTest, SharedMemoryLeftOverIsTold,
+RULE_TEST(FunctionTest, SharedMemoryLeftOverIsReported,
           "with the shared memory that cuOccupancyAvailableDynamicSMemPerBlock gives, as many "
           "blocks fit as were asked about",
           "CUDA Driver API 13.0, Occupancy, cuOccupancyAvailableDynamicSMemPerBlock") {

@@ -74,7 +74,7 @@ RULE_TEST(StreamPropertiesTest, PrioritiesBelowTheRangeAreClamped,
   EXPECT_EQ(priority, least);
 }
 
-RULE_TEST(StreamPropertiesTest, ThePriorityAskedForIsTheOneTold,
+RULE_TEST(StreamPropertiesTest, ThePriorityAskedForIsTheOneReported,
           "cuStreamGetPriority returns the priority with which the stream was created",
           STREAM_API("cuStreamGetPriority")) {
   CUstream stream;
@@ -184,7 +184,7 @@ RULE_TEST(StreamPropertiesTest, HandlesOfNoStreamAreRefused,
   CUDA_IS(CUDA_ERROR_INVALID_HANDLE, cuStreamSynchronize, reinterpret_cast<CUstream>(0x1000));
 }
 
-RULE_TEST(StreamPropertiesTest, AnAttributeThatWasSetIsTold,
+RULE_TEST(StreamPropertiesTest, AnAttributeThatWasSetIsReported,
           "cuStreamGetAttribute returns what cuStreamSetAttribute set",
           STREAM_API("cuStreamSetAttribute, cuStreamGetAttribute")) {
   const CUstream stream = NewStream();

@@ -148,7 +148,7 @@ RULE_TEST(VirtualMemoryTest, AMappingIsClosedAtFirst,
   CUDA_OK(cuMemcpyHtoD_v2, range_, &value, 8);
 }
 
-RULE_TEST(VirtualMemoryTest, AccessIsToldBack,
+RULE_TEST(VirtualMemoryTest, AccessIsReportedBack,
           "cuMemGetAccess gives the access that was set, and none before",
           "CUDA Driver API 13.0, Virtual Memory Management, cuMemGetAccess") {
   ASSERT_EQ(Map(range_, 1, Create(1)), CUDA_SUCCESS);

@@ -1,6 +1,6 @@
 """PyTorch from PyPI in a container on a share: it sees the share's size, is refused beyond it, and goes on.
 
-Runs with `make test-zoo`, which fetches PyTorch (PRORATA_TEST_ZOO=all); else it is skipped. The environment of
+Runs with `make test-compatibility`, which fetches PyTorch (PRORATA_TEST_COMPATIBILITY=all); else it is skipped. The environment of
 the wheels is mounted into the container, with the Python that it was made with."""
 import json
 import os
@@ -12,8 +12,8 @@ import harness
 import podman
 from harness import GIB
 
-ENVIRONMENT = harness.BUILD / "zoo" / "cuda13"
-ZOO = harness.ROOT / "tests" / "zoo"
+ENVIRONMENT = harness.BUILD / "compatibility" / "cuda13"
+SUITE = harness.ROOT / "tests" / "compatibility"
 SHARE = 6 * GIB
 
 
@@ -28,17 +28,17 @@ def python_facts():
 
 class PyTorch(podman.PodmanTestCase):
     def setUp(self):
-        if os.environ.get("PRORATA_TEST_ZOO") != "all":
-            self.skipTest("NEEDS PYTORCH: run by `make test-zoo`, or with PRORATA_TEST_ZOO=all once that has "
+        if os.environ.get("PRORATA_TEST_COMPATIBILITY") != "all":
+            self.skipTest("NEEDS PYTORCH: run by `make test-compatibility`, or with PRORATA_TEST_COMPATIBILITY=all once that has "
                           "fetched it")
         if not (ENVIRONMENT / ".torch").exists():
-            self.skipTest(f"NEEDS PYTORCH: it is not in {ENVIRONMENT}; `scripts/setup.sh zoo BUILD all` fetches it")
+            self.skipTest(f"NEEDS PYTORCH: it is not in {ENVIRONMENT}; `scripts/setup.sh compatibility BUILD all` fetches it")
         prefix, library, modules = python_facts()
         interpreter = (ENVIRONMENT / "bin" / "python").resolve()
         # For what these are linked to; they themselves are mounted.
         self.PROGRAMS = [(interpreter, "usr/bin/python-linked", 0o755)]  # pylint: disable=invalid-name
         self.PROGRAMS += [(module, f"usr/lib/{module.name}", 0o644) for module in modules.glob("*.so")]
-        folders = [ENVIRONMENT, ZOO, library if prefix == pathlib.Path("/usr") else prefix]
+        folders = [ENVIRONMENT, SUITE, library if prefix == pathlib.Path("/usr") else prefix]
         self.options = [f"--volume={folder}:{folder}:ro" for folder in folders]
         if prefix == pathlib.Path("/usr"):
             self.options.append(f"--volume={interpreter}:{interpreter}:ro")
@@ -46,9 +46,9 @@ class PyTorch(podman.PodmanTestCase):
 
     def exercise(self, *arguments):
         share = self.create("torch", "--memory", str(SHARE))
-        options = [*self.options, "--env", f"ZOO_TOTAL_BYTES={SHARE}", "--env", "ZOO_CUDA_MAJOR=13",
+        options = [*self.options, "--env", f"COMPATIBILITY_TOTAL_BYTES={SHARE}", "--env", "COMPATIBILITY_CUDA_MAJOR=13",
                    "--env", "HOME=/tmp"]
-        program = [ENVIRONMENT / "bin" / "python", "-B", ZOO / "exercise_pytorch.py", *arguments]
+        program = [ENVIRONMENT / "bin" / "python", "-B", SUITE / "exercise_pytorch.py", *arguments]
         status, out, err = self.podman.run(self.named("torch"), share, program, options)
         self.assertEqual(status, 0, out + err)
         report = json.loads(out.splitlines()[-1])

@@ -76,9 +76,9 @@ class Case(harness.MachineTestCase):
 
     def assert_one_view(self, *readers, used=None):
         """All ways and all readers say the same; answers what is used."""
-        stories = [reader.ask("story()") for reader in readers]
-        total, left, taken = stories[0]["nvml"]
-        for view in stories:
+        views = [reader.ask("view()") for reader in readers]
+        total, left, taken = views[0]["nvml"]
+        for view in views:
             self.assertEqual(view, {"nvml": [total, left, taken], "v2": [total, left, taken, 0],
                                      "sum": taken, "cuda": [total, left], "cuda_total": total})
         self.assertEqual(left + taken, total)
@@ -165,8 +165,8 @@ class Memory(Case):
         self.assert_one_view(first, second)
         self.machine.start_agent()
         second.ask(f"alloc({200 * MIB})")
-        harness.wait_until(lambda: first.ask("story()") == second.ask("story()"),
-                           what="one story after the agent came back")
+        harness.wait_until(lambda: first.ask("view()") == second.ask("view()"),
+                           what="one view after the agent came back")
         self.assert_one_view(first, second)
 
     def test_in_a_forked_child(self):

@@ -108,12 +108,12 @@ namespace {
 struct Extents {
   size_t width, height, depth;
 };
-constexpr Extents kMost1D = {131072, 0, 0};
-constexpr Extents kMost2D = {131072, 65536, 0};
-constexpr Extents kMost3D = {16384, 16384, 16384};
-constexpr Extents kMost3DAlternate = {8192, 8192, 32768};
-constexpr Extents kMost1DLayered = {32768, 0, 2048};
-constexpr Extents kMost2DLayered = {32768, 32768, 2048};
+constexpr Extents kMax1D = {131072, 0, 0};
+constexpr Extents kMax2D = {131072, 65536, 0};
+constexpr Extents kMax3D = {16384, 16384, 16384};
+constexpr Extents kMax3DAlternate = {8192, 8192, 32768};
+constexpr Extents kMax1DLayered = {32768, 0, 2048};
+constexpr Extents kMax2DLayered = {32768, 32768, 2048};
 constexpr Extents kMaxCube = {32768, 32768, 6};
 constexpr Extents kMaxCubeLayered = {32768, 32768, 2046};
 
@@ -129,10 +129,10 @@ bool ExtentsAreValid(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
            Fits(shape, layered ? kMaxCubeLayered : kMaxCube);
   }
   if (layered) {
-    return shape.Depth > 0 && Fits(shape, shape.Height ? kMost2DLayered : kMost1DLayered);
+    return shape.Depth > 0 && Fits(shape, shape.Height ? kMax2DLayered : kMax1DLayered);
   }
-  if (shape.Depth > 0) return Fits(shape, kMost3D) || Fits(shape, kMost3DAlternate);
-  return Fits(shape, shape.Height > 0 ? kMost2D : kMost1D);
+  if (shape.Depth > 0) return Fits(shape, kMax3D) || Fits(shape, kMax3DAlternate);
+  return Fits(shape, shape.Height > 0 ? kMax2D : kMax1D);
 }
 
 // The shape of an array, or of a level of a mipmapped one; no memory yet.

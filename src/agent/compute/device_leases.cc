@@ -27,7 +27,7 @@ DeviceLeases::Outcome DeviceLeases::Add(Key key, ShareTime& share,
   on.time = &share;
   on.terms = terms;
   trace_.Begin(on.traced, key, now_ns);
-  policy_->Add(key, terms, share.Look(now_ns), now_ns);
+  policy_->Add(key, terms, share.Poll(now_ns), now_ns);
   BoundBacklogs();
   const uint32_t sequence = share.WriteLease(false, false);
   Outcome outcome = Reschedule(now_ns);
@@ -80,7 +80,7 @@ DeviceLeases::Outcome DeviceLeases::ResetAfterOutage(int64_t now_ns) {
     policy_->Remove(key, now_ns);
   }
   for (auto& [key, on] : shares_) {
-    policy_->Add(key, on.terms, on.time->Look(now_ns), now_ns);
+    policy_->Add(key, on.terms, on.time->Poll(now_ns), now_ns);
     closed.push_back({key, on.time->WriteLease(false, false)});
   }
   Outcome outcome = Reschedule(now_ns);
@@ -128,7 +128,7 @@ DeviceLeases::Outcome DeviceLeases::Reschedule(int64_t now_ns) {
 
 void DeviceLeases::ShowWhatIsSeen(int64_t now_ns) {
   for (auto& [key, on] : shares_) {
-    const LeasePolicy::Work work = on.time->Look(now_ns);
+    const LeasePolicy::Work work = on.time->Poll(now_ns);
     on.blocked = work.blocked;
     policy_->Observe(key, work);
   }

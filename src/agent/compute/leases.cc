@@ -115,7 +115,7 @@ void Leases::Describe(Share& share, uint32_t index, api::ShareDevice& out) {
   out.stalled = state.phase == policy::LeasePolicy::Phase::kStalled;
   out.device_time_ns = leases.ChargedNs(share.id());
   out.busy_time_ns = share.time(index).BusyNs();
-  out.backlog_ns = static_cast<uint64_t>(share.time(index).Look(clock_.NowNs()).backlog_ns);
+  out.backlog_ns = static_cast<uint64_t>(share.time(index).Poll(clock_.NowNs()).backlog_ns);
   const auto recent = leases.Lately(share.id(), clock_.NowNs());
   if (!recent) return;
   out.achieved = recent->gpu_time;

@@ -122,7 +122,7 @@ TEST_F(ProcessTimesTest, AClockThatJumpsAheadIsNoDeviceTime) {
   EXPECT_TRUE(Take({{kOne, At(1250), 100}}, 250));
 }
 
-TEST_F(ProcessTimesTest, AfterALongSilenceCountingBeginsAnew) {
+TEST_F(ProcessTimesTest, AfterALongOutageCountingStartsAgain) {
   EXPECT_FALSE(Take({{kOne, At(11'000), 100}}, 10'000));
   EXPECT_TRUE(Take({{kOne, At(11'250), 100}}, 250));
 }

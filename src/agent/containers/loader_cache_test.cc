@@ -112,7 +112,7 @@ TEST_F(LoaderCacheTest, NamesAreSortedAsTheLoaderComparesThem) {
 
 // What ldconfig wrote until glibc 2.31, for older loaders: another format before the one that is
 // read.
-TEST_F(LoaderCacheTest, TheFormatOfBeforeIsPassedOver) {
+TEST_F(LoaderCacheTest, TheFormatOfBeforeIsSkipped) {
   const std::string path = ::testing::TempDir() + "loader_cache_old_" + std::to_string(::getpid());
   // -X: no links are made; only this file is written.
   ASSERT_EQ(std::system(("/sbin/ldconfig -X -c compat -C " + path).c_str()), 0);

@@ -438,7 +438,7 @@ bool MemoryRequests::Serve() {
   return !served.empty();
 }
 
-void MemoryRequests::Look() {
+void MemoryRequests::Poll() {
   if (pending_.empty()) return;
   for (size_t device = 0; device < devices_.count(); ++device) {
     const bool awaited = std::ranges::any_of(pending_, [&](const Pending& pending) {

@@ -66,10 +66,10 @@ class MemoryRequests {
 
   // At once or not at all.
   wire::GrantResult Grant(Share& share, Member& member, uint32_t device, uint64_t needed_bytes);
-  // Answers now, or after some Look, or never: its connection is gone. True: it waits.
+  // Answers now, or after some Poll, or never: its connection is gone. True: it waits.
   bool Ask(Share& share, Request request);
   // Serves, refuses and forgets who waits. Called every ten milliseconds or so while anybody does.
-  void Look();
+  void Poll();
   bool anybody_waits() const { return !pending_.empty(); }
   // To be called now and then, so that Grant has samples of what other programs take.
   void Sample();

@@ -246,7 +246,7 @@ void Node::JudgeClaim(Share& share, Member& member, uint32_t index) {
   const uint64_t limit = share.config().devices[index].memory_bytes;
   const uint64_t granted = share.ledger(index).grant_bytes(member.slot);
   const uint64_t claimed = member.usage->device(index).used_bytes;
-  if (member.devices[index].claims.Look(claimed, std::max(limit, granted)) != Verdict::kBegan)
+  if (member.devices[index].claims.Poll(claimed, std::max(limit, granted)) != Verdict::kBegan)
     return;
   auto event = EventOf(EventKind::kFalseUsage, share, &member, index);
   event.used_bytes = claimed;
@@ -268,7 +268,7 @@ void Node::JudgeShare(Share& share, uint32_t index) {
                       on.audit.overhead_bytes() > worst->devices[index].audit.overhead_bytes();
     if (more && !member->departed) worst = member;
   }
-  const Verdict verdict = share.audit(index).bypass.Look(held, honest);
+  const Verdict verdict = share.audit(index).bypass.Poll(held, honest);
   if (verdict == Verdict::kNothing) return;
   const bool began = verdict == Verdict::kBegan;
   auto event = EventOf(began ? EventKind::kBypassSuspected : EventKind::kBypassOver, share,

@@ -137,7 +137,7 @@ class Node {
   Status SetElasticCeilings(const SavedState& saved);
   std::map<std::string, uint32_t> ElasticCeilings() const;  // as saved
   Status AdoptShare(SavedShare saved);
-  Status Begin(Share& share);  // its socket, heartbeat, leases, keeper
+  Status Begin(Share& share);  // its socket, heartbeat, leases, owner
   // Calls back when there are fresh figures and no share of that name that is over already.
   void AwaitName(const std::optional<std::string>& name, int64_t until_ns,
                  std::function<void()> then);

@@ -17,7 +17,7 @@ policy::OutsideWatch::Process KeyOf(const OutsideProcess& process) {
 Outside::Outside(boost::asio::io_context& loop, Devices& devices)
     : devices_(devices), worker_(loop, 1) {}
 
-void Outside::Look() {
+void Outside::Poll() {
   if (under_way_ || devices_.UnansweredNs() > 0) return;
   std::set<size_t> wanted;
   for (const SharePlace& share : shares())
@@ -94,7 +94,7 @@ void Outside::Judge(const Listed& listed, const Seen& seen, const std::vector<Sh
       }
     }
     policy::OutsideWatch& watch = watches[place.id] = std::move(watches_[place.id]);
-    for (const auto& begun : watch.Look(keys)) {
+    for (const auto& begun : watch.Poll(keys)) {
       for (const Found& one : found) {
         if (KeyOf(one.process) == begun) on_found(place.id, one);
       }

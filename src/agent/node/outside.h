@@ -48,7 +48,7 @@ class Outside {
   std::function<void(uint64_t share_id, const Found& found)> on_found;
 
   // One look, unless the one before is under way.
-  void Look();
+  void Poll();
   // Those of a share that were reported and are there still.
   std::vector<Found> Of(uint64_t share_id) const;
 

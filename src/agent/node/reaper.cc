@@ -28,7 +28,7 @@ void Node::ReapSoon() {
 
 void Node::Reap() {
   for (size_t device = 0; device < devices_.count(); ++device) ReapDevice(device);
-  memory_.Look();
+  memory_.Poll();
   bool more = memory_.anybody_waits();
   for (const auto& [id, share] : shares_) {
     for (uint32_t i = 0; i < share->device_count(); ++i) more |= share->HasDeparted(i);
@@ -66,7 +66,7 @@ void Node::ReapDevice(size_t device) {
                                      const Devices::Reading<Devices::ByProcess>& reading) {
     reaping_[device] = false;
     Reaped(device, waiting, reading);
-    memory_.Look();
+    memory_.Poll();
   });
 }
 
@@ -121,7 +121,7 @@ bool Node::InheritsRest(Member& departed, uint32_t index, size_t device,
   // Without its usage (it has not joined an agent that was restarted) its charges are not known.
   if (heir == nullptr || !heir->usage) return false;
   const uint64_t rest = found ? *found - own : 0;
-  if (!departed.devices[index].rest.Look(rest, now_ns)) return false;
+  if (!departed.devices[index].rest.Poll(rest, now_ns)) return false;
   if (!found) return true;  // without figures the audit looks at the whole device
   const uint32_t heirs_index = *its_share->IndexOf(device);
   heir->devices[heirs_index].audit.Set(rest);

@@ -69,7 +69,7 @@ void Node::WatchContainers() {
   for (const auto& [id, share] : shares_) {
     if (share->CountLiving() == 0) ForgetContainerIfEmpty(*share);
   }
-  outside_.Look();
+  outside_.Poll();
 }
 
 void Node::WatchOutside() {

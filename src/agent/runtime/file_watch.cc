@@ -41,7 +41,7 @@ FileWatch::Identity FileWatch::IdentityOf(const struct stat& info) {
           info.st_mtim.tv_sec * kNsPerS + info.st_mtim.tv_nsec};
 }
 
-FileWatch::Identity FileWatch::Look() const {
+FileWatch::Identity FileWatch::Poll() const {
   struct stat info;
   return ::stat(path_.c_str(), &info) == 0 ? IdentityOf(info) : Identity{};
 }
@@ -137,7 +137,7 @@ bool FileWatch::Concerns(int watch, uint32_t mask, const std::string& name) cons
   // One that was made a moment ago is being written; its end will be reported.
   std::error_code none;
   if (own && !fs::is_symlink(path_, none)) return false;
-  const Identity now = Look();
+  const Identity now = Poll();
   return now.there && !now.SameFile(read_);
 }
 
@@ -146,7 +146,7 @@ void FileWatch::PollLater() {
   timer_.async_wait([this, alive = alive_](const boost::system::error_code& stopped) {
     if (stopped || !*alive) return;
     WatchFolders();
-    const Identity now = Look();
+    const Identity now = Poll();
     if (now == seen_ && now != read_) {
       on_change_();
     } else {

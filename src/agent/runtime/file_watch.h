@@ -55,7 +55,7 @@ class FileWatch {
     bool operator==(const Identity&) const = default;
   };
   static Identity IdentityOf(const struct stat& info);
-  Identity Look() const;
+  Identity Poll() const;
 
   void WatchFolders();
   void WaitForEvents();

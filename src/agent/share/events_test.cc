@@ -46,7 +46,7 @@ TEST_F(EventsTest, EachHasTheNextSequenceAndItsTime) {
   const auto of_b = events_.After(0, 10, "b");
   ASSERT_EQ(of_b.events.size(), 1u);
   EXPECT_EQ(of_b.next, 2u);
-  EXPECT_EQ(events_.After(0, 10, "c").next, 2u) << "what is passed over is not looked at again";
+  EXPECT_EQ(events_.After(0, 10, "c").next, 2u) << "what is skipped is not looked at again";
 }
 
 TEST_F(EventsTest, TheRingIsBoundedAndSaysWhatItLost) {
@@ -82,7 +82,7 @@ TEST_F(EventsTest, AProgramThatProbesIsOneEventASecond) {
   EXPECT_EQ(events_.last_sequence(), last + 1) << "and the next is told at once";
 }
 
-TEST_F(EventsTest, WhatDiffersIsToldApart) {
+TEST_F(EventsTest, WhatDiffersIsReportedApart) {
   events_.AddCounted(Refusal(1));
   events_.AddCounted(Refusal(2));
   Event full = Refusal(1);

@@ -125,7 +125,7 @@ void ShareTime::ReadCounters() {
   occupied_ns_ += most_occupied_ns;
 }
 
-policy::LeasePolicy::Work ShareTime::Look(int64_t now_ns) {
+policy::LeasePolicy::Work ShareTime::Poll(int64_t now_ns) {
   ReadCounters();
   policy::LeasePolicy::Work work;
   work.busy_total_ns = busy_ns_;

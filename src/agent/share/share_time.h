@@ -40,7 +40,7 @@ class ShareTime {
 
   // --- Looking ---------------------------------------------------------------------------------
   // What the members published of their work; totals never go back.
-  policy::LeasePolicy::Work Look(int64_t now_ns);
+  policy::LeasePolicy::Work Poll(int64_t now_ns);
   uint64_t BusyNs();                         // of all members ever, by their own estimate
   uint64_t MemberTime(uint32_t slot) const;  // of one, as last read
   bool AnyWaiting() const;

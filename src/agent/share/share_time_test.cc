@@ -72,20 +72,20 @@ TEST(ShareTime, WhatIsUnfinishedIsTheSumOfItsMembers) {
   constexpr int64_t kNever = policy::LeasePolicy::kNever;
   Members members(2);
   auto& [limits, usage, time] = members;
-  EXPECT_EQ(time.Look(kNow).backlog_ns, 0);
-  EXPECT_EQ(time.Look(kNow).end_ns, kNever) << "nothing is unfinished";
-  EXPECT_EQ(time.Look(kNow).contexts, 1u);
+  EXPECT_EQ(time.Poll(kNow).backlog_ns, 0);
+  EXPECT_EQ(time.Poll(kNow).end_ns, kNever) << "nothing is unfinished";
+  EXPECT_EQ(time.Poll(kNow).contexts, 1u);
   usage[0].backlog_ns = 2 * kMs;
   usage[0].expected_end_ns = kNow + kMs;
   usage[1].backlog_ns = 3 * kMs;
   usage[1].expected_end_ns = kNow + 2 * kMs;
-  EXPECT_EQ(time.Look(kNow).backlog_ns, 5 * kMs);
-  EXPECT_EQ(time.Look(kNow).end_ns, kNow + 2 * kMs);
-  EXPECT_EQ(time.Look(kNow).contexts, 2u);
+  EXPECT_EQ(time.Poll(kNow).backlog_ns, 5 * kMs);
+  EXPECT_EQ(time.Poll(kNow).end_ns, kNow + 2 * kMs);
+  EXPECT_EQ(time.Poll(kNow).contexts, 2u);
   usage[1].expected_end_ns = kNow + 3'600'000'000'000;
-  EXPECT_EQ(time.Look(kNow).end_ns, kNever) << "the clock of another time namespace";
+  EXPECT_EQ(time.Poll(kNow).end_ns, kNever) << "the clock of another time namespace";
   usage[1].backlog_ns = ~uint64_t{0};
-  EXPECT_EQ(time.Look(kNow).backlog_ns, 10'000'000'000) << "a liar";
+  EXPECT_EQ(time.Poll(kNow).backlog_ns, 10'000'000'000) << "a liar";
 }
 
 TEST(ShareTime, CountersNeverGoBackAndNeverJump) {
@@ -93,17 +93,17 @@ TEST(ShareTime, CountersNeverGoBackAndNeverJump) {
   auto& [limits, usage, time] = members;
   usage[0].device_time_ns = 100;
   usage[0].occupied_ns = 200;
-  EXPECT_EQ(time.Look(0).busy_total_ns, 100u);
-  EXPECT_EQ(time.Look(0).occupied_total_ns, 200u);
+  EXPECT_EQ(time.Poll(0).busy_total_ns, 100u);
+  EXPECT_EQ(time.Poll(0).occupied_total_ns, 200u);
   usage[0].device_time_ns = usage[0].occupied_ns = 0;
-  EXPECT_EQ(time.Look(0).busy_total_ns, 100u);
+  EXPECT_EQ(time.Poll(0).busy_total_ns, 100u);
   usage[0].device_time_ns = 150;
-  EXPECT_EQ(time.Look(0).busy_total_ns, 150u) << "counted from where it was";
+  EXPECT_EQ(time.Poll(0).busy_total_ns, 150u) << "counted from where it was";
   usage[0].device_time_ns = ~uint64_t{0};
-  EXPECT_EQ(time.Look(0).busy_total_ns, 60'000'000'150u);
+  EXPECT_EQ(time.Poll(0).busy_total_ns, 60'000'000'150u);
   time.Depart(0);
   time.Forget(0);
-  EXPECT_EQ(time.Look(0).busy_total_ns, 60'000'000'150u) << "its time stays with the share";
+  EXPECT_EQ(time.Poll(0).busy_total_ns, 60'000'000'150u) << "its time stays with the share";
 }
 
 }  // namespace

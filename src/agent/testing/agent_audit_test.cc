@@ -89,7 +89,7 @@ TEST_F(AuditTest, OverheadThatIsGoneIsGivenBack) {
   EXPECT_TRUE(testing::Eventually([&] { return member.Charge(500 * kMiB); }, kWaitMs));
 }
 
-TEST_F(AuditTest, OverTheLimitByOverheadAloneIsToldAtTheNextAllocation) {
+TEST_F(AuditTest, OverTheLimitByOverheadAloneIsReportedAtTheNextAllocation) {
   TestMember member(MakeShare("a", kGiB));
   ASSERT_EQ(member.Join(), kWelcome);
   ASSERT_TRUE(member.Charge(kGiB - kMiB));
@@ -101,7 +101,7 @@ TEST_F(AuditTest, OverTheLimitByOverheadAloneIsToldAtTheNextAllocation) {
   EXPECT_TRUE(Told(EventKind::kBypassSuspected).empty());
 }
 
-TEST_F(AuditTest, ABypassIsToldOnceAnEpisode) {
+TEST_F(AuditTest, ABypassIsReportedOnceAnEpisode) {
   TestMember member(MakeShare("a", kGiB));
   ASSERT_EQ(member.Join(), kWelcome);
   page_->Change(3 * kGiB);
@@ -185,7 +185,7 @@ TEST_F(AuditTest, WhatStaysAfterAnExecIsChargedWhenTheFormerGrantReturnsAndNotLa
   EXPECT_TRUE(after.Charge(424 * kMiB));
 }
 
-TEST_F(AuditTest, AFalseClaimHarmsNobodyAndIsToldOnce) {
+TEST_F(AuditTest, AFalseClaimHarmsNobodyAndIsReportedOnce) {
   const std::string folder = MakeShare("a", kGiB);
   TestMember liar(folder);
   ASSERT_EQ(liar.Join(), kWelcome);
@@ -202,7 +202,7 @@ TEST_F(AuditTest, AFalseClaimHarmsNobodyAndIsToldOnce) {
 }
 
 // Three looks in a row, a second apart, found it after 4.6 s or never.
-TEST_F(AuditTest, AClaimThatComesAndGoesIsToldAsOne) {
+TEST_F(AuditTest, AClaimThatComesAndGoesIsReportedAsOne) {
   const std::string folder = MakeShare("a", kGiB);
   TestMember liar(folder);
   ASSERT_EQ(liar.Join(), kWelcome);

@@ -93,7 +93,7 @@ TEST_F(AgentEventsTest, AMemberComesAndGoes) {
   EXPECT_EQ(joined.command, "agent_test");
 }
 
-TEST_F(AgentEventsTest, RefusalsAreToldWithTheirCount) {
+TEST_F(AgentEventsTest, RefusalsAreReportedWithTheirCount) {
   TestMember member(share_);
   ASSERT_EQ(member.Join(), static_cast<uint16_t>(wire::MessageType::kWelcome));
   member.usage().refused_bytes = 3 * kGiB;
@@ -116,7 +116,7 @@ TEST_F(AgentEventsTest, RefusalsAreToldWithTheirCount) {
   EXPECT_EQ(Await(EventKind::kShareAdopted).share, "a");
 }
 
-TEST_F(AgentEventsTest, WhatADeadMemberCountedLastIsTold) {
+TEST_F(AgentEventsTest, WhatADeadMemberCountedLastIsReported) {
   const pid_t pid = ::fork();
   if (pid == 0) {
     TestMember member(share_);
@@ -131,7 +131,7 @@ TEST_F(AgentEventsTest, WhatADeadMemberCountedLastIsTold) {
   EXPECT_EQ(count, 7u);
 }
 
-TEST_F(AgentEventsTest, APersistentKernelIsToldOnceAndWhenItIsOver) {
+TEST_F(AgentEventsTest, APersistentKernelIsReportedOnceAndWhenItIsOver) {
   TestMember member(share_);
   ASSERT_EQ(member.Join(), static_cast<uint16_t>(wire::MessageType::kWelcome));
   member.usage().persistent_ns = 12'345'000'000;
@@ -168,7 +168,7 @@ TEST_F(AgentEventsTest, APersistentKernelIsOverWithItsProcess) {
   EXPECT_EQ(Await(EventKind::kMemberGone).pid, pid);
 }
 
-TEST_F(AgentEventsTest, AWrongMessageIsToldOnce) {
+TEST_F(AgentEventsTest, AWrongMessageIsReportedOnce) {
   const int64_t begin_ns = RealClock().NowNs();
   for (int i = 0; i < 20; ++i) {
     const UniqueFd socket = ConnectTo(share_ + "/socket");
@@ -217,7 +217,7 @@ TEST_F(AgentEventsTest, AFollowerGetsThemAsTheyCome) {
 }
 
 // The server in this process, so that events cost nothing but themselves.
-TEST(ControlServerEvents, AFollowerThatDoesNotReadLosesEventsAndIsToldSo) {
+TEST(ControlServerEvents, AFollowerThatDoesNotReadLosesEventsAndIsReportedSo) {
   testing::TemporaryFolder folder;
   testing::PageNvml nvml(testing::DevicePage::Make());
   boost::asio::io_context loop{1};

@@ -21,8 +21,8 @@ constexpr auto kWelcome = static_cast<uint16_t>(MessageType::kWelcome);
 // The agent's clock is slowed down: a program that is let in must have launched before its slice is
 // over, and three stalls within a second make a gang; on a busy machine this test takes longer.
 constexpr uint32_t kDilation = 20;
-constexpr uint64_t kMuch = 10'000'000'000;  // not passed over while a test looks away
-constexpr uint64_t kLittle = 1'000'000;     // soon passed over
+constexpr uint64_t kMuch = 10'000'000'000;  // not stalled while a test looks away
+constexpr uint64_t kLittle = 1'000'000;     // soon stalled
 
 class AgentGangsTest : public ::testing::Test {
  protected:
@@ -97,7 +97,7 @@ class Program {
   uint32_t device_;
 };
 
-TEST_F(AgentGangsTest, OneThatIsAskedForIsCalledBackAndLetInOnAllItsDevices) {
+TEST_F(AgentGangsTest, OneThatIsAskedForIsRevokedAndLetInOnAllItsDevices) {
   TestMember a(Make("a", {{"gpu", {"0", "1"}}, {"gang", "always"}}));
   ASSERT_EQ(a.Join(), kWelcome);
   EXPECT_EQ(Status("a")["gang"], "always");

@@ -75,7 +75,7 @@ TEST_F(HostileTest, UsageMemoryThatIsNotWhatItShouldBe) {
   EXPECT_EQ(JoinWith(unsealed.get()), kRefused) << "all zero: no usage memory";
 }
 
-TEST_F(HostileTest, AnotherVersionIsToldSo) {
+TEST_F(HostileTest, AnotherVersionIsReportedSo) {
   const UniqueFd socket = ConnectTo(share_ + "/socket");
   const wire::Join join{99, 0, 1, wire::kNoSlot};
   const UniqueFd fd(::memfd_create("u", 0));

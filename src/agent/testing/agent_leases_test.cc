@@ -129,7 +129,7 @@ TEST_F(LeaseTest, AnIdleHolderLosesItsTurnAtOnce) {
   EXPECT_TRUE(Eventually([&] { return Open(b); }));
 }
 
-TEST_F(LeaseTest, AStoppedHolderIsPassedOver) {
+TEST_F(LeaseTest, AStoppedHolderIsStalled) {
   const std::string folder_a = MakeShare("a", 0.5);
   testing::StandIn other;
   TestMember b(MakeShare("b", 0.5), &other);

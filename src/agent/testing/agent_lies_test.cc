@@ -119,7 +119,7 @@ TEST_F(LiesTest, AllWordsAtRandomMomentsHarmNoOtherShare) {
 }
 
 // A counter of its own that jumps fills neither the log nor the ring of events.
-TEST_F(LiesTest, CountersThatJumpAreToldAFewTimesASecond) {
+TEST_F(LiesTest, CountersThatJumpAreReportedAFewTimesASecond) {
   const auto last = [&] {
     return Call(folder_.path(), {{"op", "events"}})["last"].get<uint64_t>();
   };
@@ -140,7 +140,7 @@ TEST_F(LiesTest, CountersThatJumpAreToldAFewTimesASecond) {
 }
 
 // It runs kernels and says nothing of them: not waiting, nothing launched, nothing unfinished.
-TEST_F(LiesTest, WorkThatIsNotToldIsChargedByTheDevicesOwnFigures) {
+TEST_F(LiesTest, WorkThatIsNotReportedIsChargedByTheDevicesOwnFigures) {
   page_->EntryOf(liars_process_.pid())->percent = 80;
   page_->time_figures = true;
   EXPECT_TRUE(Eventually(

@@ -88,7 +88,7 @@ class AgentLineTest : public ::testing::Test {
 
 using Names = std::vector<std::string>;
 
-TEST_F(AgentLineTest, WaitsIsToldItsPlaceAndIsMade) {
+TEST_F(AgentLineTest, WaitsIsReportedItsPlaceAndIsMade) {
   ASSERT_TRUE(Create(Held("holder", 6 * kGiB)).contains("share"));
   const json first = Wait(Held("first", 4 * kGiB));
   EXPECT_EQ(first["place"], 1);

@@ -380,7 +380,7 @@ TEST_F(AgentTest, AContextBesideOtherMemoryKeepsItsReservation) {
   EXPECT_EQ(member.limits().devices[0].context_overhead_bytes, reserved);
 }
 
-TEST_F(AgentTest, WhatWasTakenUnseenIsMeasuredBesideOtherMemory) {
+TEST_F(AgentTest, WhatWasTakenImplicitlyIsMeasuredBesideOtherMemory) {
   TestMember member(MakeShare("a", kGiB));
   ASSERT_EQ(member.Join(), kWelcome);
   const uint64_t estimate = member.limits().devices[0].context_overhead_bytes;

@@ -84,7 +84,7 @@ class AgentWaitingTest : public ::testing::Test {
 
 using Answered = std::pair<uint64_t, GrantResult>;
 
-TEST_F(AgentWaitingTest, AFullDeviceIsToldApartFromAFullShare) {
+TEST_F(AgentWaitingTest, AFullDeviceIsReportedApartFromAFullShare) {
   const auto a = Member("a", 6 * kGiB, "fail");
   const auto b = Member("b", 6 * kGiB, "fail");
   EXPECT_EQ(Take(*a, 6 * kGiB), GrantResult::kGranted);

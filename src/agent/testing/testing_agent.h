@@ -157,7 +157,7 @@ class TestMember {
     const wire::LeaseEvent event{device, word >> shm::kLeaseSequenceShift};
     SendFrame(socket_.get(), static_cast<uint16_t>(type), &event, sizeof event);
   }
-  // The next frame of this type; others are passed over.
+  // The next frame of this type; others are skipped.
   std::optional<Received> Await(wire::MessageType type, int ms = kPatienceMs);
 
  private:

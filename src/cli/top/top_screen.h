@@ -7,8 +7,8 @@
 //   GPU 0 [██████████████▌     ]  73%  memory [████▌    ] 7.02 GiB / 16 GiB  Simulated GPU
 //
 //   NAME   [entitled | in the bar      ]   TIME  ENTITLED   LIMIT  MEMORY ...   WHY
-//   train  [██████████████│█           ]  59.9%     60.0%  100.0%  ...          waits for other shares
-//   38% serve  [████████▌      │░░░░░░░░░░░]  ...
+//   train  [██████████████│█           ]  59.9%     60.0%  100.0%  ...          waits for other
+//   shares 38% serve  [████████▌      │░░░░░░░░░░░]  ...
 //
 // Columns that do not fit are left out, the least important first; no line is wider than the window
 // and there are no more of them than it has.

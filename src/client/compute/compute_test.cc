@@ -61,7 +61,7 @@ TEST(Estimates, NothingTakesNothingAndNothingOverflows) {
   EXPECT_EQ(estimates->Lookup(5), 4'000'000'000u);
 }
 
-TEST(Estimates, GridsAndFunctionsAreTold) {
+TEST(Estimates, GridsAndFunctionsAreReported) {
   int f, g;
   EXPECT_NE(LaunchKey(&f, 1, 1, 1), LaunchKey(&g, 1, 1, 1));
   EXPECT_NE(LaunchKey(&f, 1, 2, 1), LaunchKey(&f, 2, 1, 1));
@@ -256,7 +256,7 @@ TEST(FallbackBucket, ALongPauseEarnsOneBurst) {
   EXPECT_FALSE(bucket.MayRun(100'000 * kMs + 1, 500'000));
 }
 
-TEST(FallbackBucket, WhatWasUsedBeforeTheSilenceWasNoticedCounts) {
+TEST(FallbackBucket, WhatWasUsedBeforeTheOutageWasNoticedCounts) {
   FallbackBucket bucket;
   bucket.Begin(1'000 * kMs, 80 * kMs, 50 * kMs, 250'000);  // 30 ms above its part
   int64_t used_ns = 0;

@@ -55,7 +55,7 @@ TEST_F(GateTest, WhoWaitsForItsOwnDrainIsReportedByTheDrain) {
   EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitLease);
   EXPECT_TRUE(world_.sent.empty());
   world_.now_ns += 3 * kMs;
-  Look();
+  Poll();
   EXPECT_EQ(world_.sent, std::vector{MessageType::kLeaseDrained});
   EXPECT_EQ(world_.usage.waiting, 1u) << "as the agent sees it now";
   wait.Step(world_);
@@ -82,7 +82,7 @@ TEST_F(GateTest, BesideWorkBehindAWaitAWaitIsReportedAtOnce) {
   context.streams[0].waits.store(1);
   world_.free_at_ns[&context.streams[0]] = kNever;
   LaunchFenced(context, 0, 1, kNever);
-  Look();
+  Poll();
   world_.limits.lease.store(Word(3, 0));
   LaunchWait wait(0);
   wait.Step(world_);
@@ -145,7 +145,7 @@ TEST_F(GateTest, ABoundThatCannotBeKeptIsGivenUpWithinASlice) {
   EXPECT_TRUE(Busy());
   // The fence that was the oldest then is done: the bound holds again.
   world_.EndAt(context.streams[0], world_.now_ns);
-  Look();
+  Poll();
   EXPECT_EQ(world_.compute.bound_given_up, 0u);
   LaunchWait again(0);
   EXPECT_EQ(again.Step(world_).what, LaunchWait::Do::kAwaitBacklog);
@@ -203,7 +203,7 @@ TEST_F(GateTest, WhatHasNotBegunNeedsNoBound) {
   Await(wait);
   world_.DoneNs(context.streams[0].first->start) = world_.now_ns;
   LaunchFenced(context, 1, 1, kNever);
-  Look();
+  Poll();
   LaunchWait again(0);
   EXPECT_EQ(again.Step(world_).what, LaunchWait::Do::kAwaitBacklog);
   EXPECT_GT(world_.compute.backlog.ns(), static_cast<uint64_t>(200 * kMs));
@@ -216,13 +216,13 @@ TEST_F(GateTest, ABoundIsNotGivenUpForWhatHasNotBegun) {
   context.streams[0].waits.store(1);
   world_.free_at_ns[&context.streams[0]] = kNever;
   LaunchFenced(context, 0, 1, kNever);
-  Look();
+  Poll();
   for (int i = 0; i < 2; ++i) LaunchFenced(context, 1, 1, world_.now_ns + 50 * kMs);
   LaunchWait wait(0);
   EXPECT_EQ(Await(wait), LaunchWait::kGiveUpNs);
   EXPECT_EQ(world_.compute.bound_given_up, 1u);
   world_.EndAt(context.streams[1], world_.now_ns);
-  Look();
+  Poll();
   EXPECT_EQ(world_.compute.bound_given_up, 0u) << "the oldest that ran is done";
 }
 
@@ -243,14 +243,14 @@ TEST_F(GateTest, InFailsafeModeTheBucketDecidesByOccupiedTime) {
   Context context(world_);
   world_.limits.compute_limit_ppm.store(250'000);
   Teach(1, 5 * kMs);
-  Look();
+  Poll();
   world_.limits.lease.store(Word(2, 0));
   const int64_t start_ns = world_.now_ns;
   int64_t busy_ns = 0;
   while (world_.now_ns < start_ns + 4 * kS) {
     world_.now_ns += kMs;
     world_.heartbeat_lost_ns = world_.now_ns - start_ns;
-    Look();
+    Poll();
     if (HeartbeatLost(world_) && !Busy()) {
       LaunchWait wait(0);
       if (wait.Step(world_).what == LaunchWait::Do::kPass) {
@@ -269,19 +269,19 @@ TEST_F(GateTest, InFailsafeModeTimeThatGoesBackCostsNothing) {
   world_.limits.compute_limit_ppm.store(250'000);
   Teach(1, 60 * kS);
   LaunchFenced(context, 0, 1, kNever);
-  Look();
+  Poll();
   world_.now_ns += 80 * kMs;
   world_.heartbeat_lost_ns = 80 * kMs;
-  Look();
+  Poll();
   const uint64_t occupied_ns = Occupied();
   // As a thread does that read the clock before another one looked.
   world_.now_ns -= kMs;
-  Look();
+  Poll();
   EXPECT_EQ(Occupied(), occupied_ns);
   // A quarter of the time is its part, and what it is charged for one context among four.
   world_.now_ns += 41 * kMs;
   world_.heartbeat_lost_ns += 40 * kMs;
-  Look();
+  Poll();
   EXPECT_EQ(world_.compute.used_ns, (80 + 40) * kMs / kFailsafeCrowd);
   EXPECT_TRUE(world_.compute.bucket.MayRun(world_.now_ns + kMs, 250'000));
 }
@@ -295,11 +295,11 @@ TEST_F(GateTest, FailsafeModeOwesOnlyWhatWasUsedWithoutAHeartbeat) {
   for (int i = 0; i < 500; ++i) {
     world_.now_ns += 10 * kMs;
     world_.heartbeat_lost_ns = kMs;
-    Look();
+    Poll();
   }
   world_.now_ns += 80 * kMs;
   world_.heartbeat_lost_ns += 80 * kMs;
-  Look();
+  Poll();
   ASSERT_EQ(world_.compute.failsafe.load(), 1U);
   EXPECT_EQ(world_.compute.used_ns, 80 * kMs / kFailsafeCrowd);
   EXPECT_TRUE(world_.compute.bucket.MayRun(world_.now_ns + kMs, 250'000));

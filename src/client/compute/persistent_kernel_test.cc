@@ -12,7 +12,7 @@ class PersistentKernelTest : public WorkTrackerTest {};
 TEST_F(PersistentKernelTest, AKernelThatNeverEndsIsOneUntilItDoes) {
   Context context(world_);
   Launch(context, 0, 1, kNever);
-  Look();
+  Poll();
   Pass(10 * kS);
   EXPECT_EQ(Persistent(), 0u) << "it was not suspected at once";
   Pass(2 * kS);
@@ -28,18 +28,18 @@ TEST_F(PersistentKernelTest, AKernelThatNeverEndsIsOneUntilItDoes) {
 TEST_F(PersistentKernelTest, ItIsGoneWithItsContext) {
   Context context(world_);
   Launch(context, 0, 1, kNever);
-  Look();
+  Poll();
   Pass(12 * kS);
   EXPECT_NE(Persistent(), 0u);
   tracker_.Discard(&context.work);
-  Look();
+  Poll();
   EXPECT_EQ(Persistent(), 0u);
 }
 
 TEST_F(PersistentKernelTest, AQueueOfKernelsIsNone) {
   Context context(world_);
   for (int i = 0; i < 20; ++i) Launch(context, 0, 1, world_.now_ns + (i + 1) * 3 * kS);
-  Look();
+  Poll();
   for (int i = 0; i < 600; ++i) {
     Pass(100 * kMs);
     ASSERT_EQ(Persistent(), 0u);
@@ -55,7 +55,7 @@ TEST_F(PersistentKernelTest, WhatHasNotBegunIsNone) {
   // Behind what nobody told us of: its start is not done.
   world_.free_at_ns[&context.streams[1]] = kNever;
   Launch(context, 1, 1, kNever);
-  Look();
+  Poll();
   Pass(60 * kS);
   EXPECT_EQ(Persistent(), 0u);
   EXPECT_TRUE(Busy()) << "of the second it is not known";
@@ -73,7 +73,7 @@ TEST_F(PersistentKernelTest, BesideOthersOnlyItsPartOfTheTimeCounts) {
   Context context(world_), other(world_);
   world_.limits.members_at_work.store(3);
   Launch(context, 0, 1, kNever);
-  Look();
+  Poll();
   Pass(30 * kS);
   EXPECT_EQ(Persistent(), 0u) << "two others, who have two thirds of the device";
   Pass(2 * kS);
@@ -90,11 +90,11 @@ TEST_F(PersistentKernelTest, BesideOthersOnlyItsPartOfTheTimeCounts) {
 TEST_F(PersistentKernelTest, AStoppedProcessHasNone) {
   Context context(world_);
   Launch(context, 0, 1, kNever);
-  Look();
+  Poll();
   Pass(2 * kS);
   for (int i = 0; i < 9; ++i) {
     world_.now_ns += 600 * kS;  // stopped, the device perhaps with it: in a debugger, say
-    Look();
+    Poll();
   }
   EXPECT_EQ(Persistent(), 0u);
 }
@@ -103,7 +103,7 @@ TEST_F(PersistentKernelTest, AFunctionKnownToTakeLongIsWaitedForLonger) {
   Context context(world_);
   Teach(1, 4 * kS);
   Launch(context, 0, 1, kNever);
-  Look();
+  Poll();
   Pass(16 * kS);
   EXPECT_EQ(Persistent(), 0u);
   Pass(2 * kS);

@@ -1,7 +1,7 @@
 #pragma once
 
 // Recognises a persistent kernel: work that runs, and goes on running, for far longer than anything
-// that ends. A share with one cannot be held: its lease is revoked, and it does not drain.
+// that ends. A share with one cannot be preempted: its lease is revoked, and it does not drain.
 // Pure.
 //
 // One of these belongs to each fenced batch. Whoever harvests (fence_machine.h) says at each pass
@@ -33,13 +33,13 @@ class RunWatch {
 
   // `co-run set`: contexts with work on the device, this one included.
   template <typename HasBegun>
-  void See(int64_t now_ns, uint32_t company, HasBegun&& has_begun) {
+  void See(int64_t now_ns, uint32_t co_running, HasBegun&& has_begun) {
     if (since_ns_ == 0) since_ns_ = polled_ns_ = now_ns;
     int64_t passed_ns = now_ns - polled_ns_;
     if (passed_ns > kMaxPollIntervalNs) passed_ns = kMaxPollIntervalNs;
     polled_ns_ = now_ns;
     if (begun_) {
-      ran_ns_ += passed_ns / (company > 1 ? company : 1);
+      ran_ns_ += passed_ns / (co_running > 1 ? co_running : 1);
     } else if (now_ns - since_ns_ >= kSuspectNs) {
       begun_ = has_begun();
       if (!begun_) since_ns_ = now_ns;

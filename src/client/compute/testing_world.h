@@ -156,12 +156,12 @@ class WorkTrackerTest : public testing::Test {
     world_.now_ns = std::max(world_.now_ns, world_.free_at_ns[&record]);
     tracker_.Proven(&record, mark);
   }
-  int64_t Look() { return TickDevice(world_, 0, world_.now_ns, HeartbeatLost(world_)); }
+  int64_t Poll() { return TickDevice(world_, 0, world_.now_ns, HeartbeatLost(world_)); }
   // Looks every 100 ms, as the helper does at the least.
   void Pass(int64_t ns) {
     for (const int64_t end_ns = world_.now_ns + ns; world_.now_ns < end_ns;) {
       world_.now_ns += 100 * kMs;
-      Look();
+      Poll();
     }
   }
   bool Busy() const { return world_.compute.occupancy.reasons() != 0; }

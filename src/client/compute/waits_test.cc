@@ -21,7 +21,7 @@ TEST_F(WaitsTest, WhatIsKnownNotToHaveBegunIsNotOccupiedAndNotDrained) {
   world_.free_at_ns[&stream] = kNever;
   LaunchFenced(context, 0, 1, kNever);
   LaunchFenced(context, 0, 1, kNever);
-  Look();
+  Poll();
   const uint64_t before_ns = Occupied();
   world_.limits.lease.store(Word(2, 0));
   Pass(1 * kS);
@@ -37,7 +37,7 @@ TEST_F(WaitsTest, WhatIsKnownNotToHaveBegunIsNotOccupiedAndNotDrained) {
   EXPECT_EQ(world_.usage.blocked, 0u);
   EXPECT_EQ(world_.sent, std::vector{MessageType::kLeaseIdle}) << "it runs outside its lease";
   world_.EndAt(stream, world_.now_ns);
-  Look();
+  Poll();
   EXPECT_TRUE(Reported(MessageType::kLeaseDrained));
   EXPECT_EQ(world_.compute.blocked, 0u);
   EXPECT_EQ(world_.compute.occupancy.reasons(), 0u);
@@ -63,7 +63,7 @@ TEST_F(WaitsTest, AWaitIsPutBehindAFenceThatAnotherThreadIsAt) {
   world_.free_at_ns[&stream] = kNever;
   LaunchFenced(context, 0, 1, kNever);
   world_.now_ns += kMs;
-  Look();
+  Poll();
   EXPECT_FALSE(Busy()) << "all that is left waits";
   EXPECT_EQ(world_.compute.blocked, 1u);
 }
@@ -87,18 +87,18 @@ TEST_F(WaitsTest, WorkBesideABlockedStreamIsNotBlocked) {
   context.streams[0].waits.store(1);
   world_.free_at_ns[&context.streams[0]] = kNever;
   LaunchFenced(context, 0, 1, kNever);
-  Look();
+  Poll();
   world_.now_ns += kMs;
-  Look();
+  Poll();
   EXPECT_EQ(world_.usage.blocked, 1u);
   LaunchFenced(context, 1, 1, world_.now_ns + kMs);
   EXPECT_EQ(world_.usage.blocked, 0u) << "before the helper looks again";
-  Look();
+  Poll();
   EXPECT_EQ(world_.usage.blocked, 0u);
   world_.now_ns += kMs;
-  Look();
+  Poll();
   world_.now_ns += kMs;
-  Look();
+  Poll();
   EXPECT_EQ(world_.usage.blocked, 1u);
   EXPECT_FALSE(Reported(MessageType::kLeaseIdle)) << "nobody waits for the device";
 }
@@ -109,7 +109,7 @@ TEST_F(WaitsTest, ABlockedStreamGoesWithItsContext) {
   context.streams[0].waits.store(1);
   world_.free_at_ns[&context.streams[0]] = kNever;
   LaunchFenced(context, 0, 1, kNever);
-  Look();
+  Poll();
   EXPECT_EQ(world_.compute.blocked, 1u);
   tracker_.Discard(&context.work);
   EXPECT_EQ(world_.compute.blocked, 0u);

@@ -19,17 +19,17 @@ TEST_F(WorkTrackerTest, AMemberIsBusyFromItsLaunchToTheProof) {
   Launch(context, 0, 1, world_.now_ns + 3 * kMs);
   EXPECT_TRUE(Busy());
   world_.now_ns += 2 * kMs;
-  Look();
+  Poll();
   EXPECT_TRUE(Busy()) << "longer than expected";
   EXPECT_EQ(world_.usage.backlog_ns, 1u);
   EXPECT_EQ(Occupied(), static_cast<uint64_t>(2 * kMs));
   world_.now_ns += 2 * kMs;
-  Look();
+  Poll();
   EXPECT_FALSE(Busy());
   EXPECT_EQ(world_.usage.backlog_ns, 0u);
   EXPECT_EQ(world_.usage.expected_end_ns, world_.now_ns);
   world_.now_ns += 5 * kMs;
-  Look();
+  Poll();
   EXPECT_EQ(Occupied(), static_cast<uint64_t>(4 * kMs));
 }
 
@@ -45,13 +45,13 @@ TEST_F(WorkTrackerTest, AStreamPerRequestIsBusyUntilItsFencesAreDone) {
   world_.limits.lease.store(Word(2, 0));
   for (int i = 0; i < 9; ++i) {
     world_.now_ns += kMs;
-    Look();
+    Poll();
     EXPECT_TRUE(Busy());
     EXPECT_TRUE(world_.gone.empty()) << "a fence's stream is always there";
   }
   EXPECT_FALSE(Reported(MessageType::kLeaseDrained));
   world_.now_ns += kMs;
-  Look();
+  Poll();
   EXPECT_FALSE(Busy());
   EXPECT_TRUE(Reported(MessageType::kLeaseDrained));
   EXPECT_EQ(world_.gone, std::vector<StreamRecord*>{&stream});
@@ -75,7 +75,7 @@ TEST_F(WorkTrackerTest, AWaitThatAnotherThreadPutsInCountsNothingTwice) {
   tracker_.End(&stream, false);
   EXPECT_EQ(world_.compute.backlog.ns(), static_cast<uint64_t>(2 * kEachNs));
   world_.now_ns += 2 * kEachNs;
-  Look();
+  Poll();
   EXPECT_FALSE(Busy());
   EXPECT_EQ(world_.compute.launches, 2u);
   EXPECT_EQ(world_.compute.backlog.count(), 0u);
@@ -96,13 +96,13 @@ TEST_F(WorkTrackerTest, BlockedBatchesDoNotHideWorkElsewhere) {
     LaunchFenced(context, 1, 1, world_.now_ns + kMs);
     EXPECT_EQ(context.streams[1].pending, 1u);
     world_.now_ns += kMs;
-    Look();
+    Poll();
     EXPECT_EQ(context.streams[1].pending, 0u) << "it is harvested all the same";
     EXPECT_TRUE(Busy());
   }
   EXPECT_EQ(Occupied(), static_cast<uint64_t>(10 * kMs));
   world_.EndAt(context.streams[0], world_.now_ns);
-  Look();
+  Poll();
   EXPECT_FALSE(Busy());
 }
 
@@ -111,11 +111,11 @@ TEST_F(WorkTrackerTest, AThousandStreamsAreKnownEach) {
   Teach(1, kMs);
   for (size_t i = 0; i < 1100; ++i) LaunchFenced(context, i, 1, kNever);
   for (size_t i = 0; i < 1099; ++i) world_.EndAt(context.streams[i], world_.now_ns);
-  Look();
+  Poll();
   EXPECT_TRUE(Busy());
   EXPECT_EQ(world_.compute.occupancy.reasons(), 1u);
   world_.EndAt(context.streams[1099], world_.now_ns);
-  Look();
+  Poll();
   EXPECT_FALSE(Busy());
 }
 
@@ -126,12 +126,12 @@ TEST_F(WorkTrackerTest, AnOpenTailIsNeverReportedDrained) {
   world_.limits.lease.store(Word(2, 0));
   for (int i = 0; i < 39; ++i) {
     world_.now_ns += kMs;
-    Look();
+    Poll();
     ASSERT_FALSE(Reported(MessageType::kLeaseDrained)) << i;
   }
   EXPECT_FALSE(HasOpen(context.streams[0])) << "the helper has fenced it";
   world_.now_ns += kMs;
-  Look();
+  Poll();
   EXPECT_TRUE(Reported(MessageType::kLeaseDrained));
   EXPECT_EQ(world_.usage.drained_sequence, 2u);
   EXPECT_EQ(world_.usage.expected_end_ns, world_.now_ns);
@@ -145,37 +145,37 @@ TEST_F(WorkTrackerTest, TheHelperRecordsNothingWhileACaptureIsOpen) {
   world_.capturing = 1;
   for (int i = 0; i < 5; ++i) {
     world_.now_ns += kMs;
-    Look();
+    Poll();
   }
   EXPECT_EQ(world_.records, 0);
   EXPECT_TRUE(Busy());
   EXPECT_FALSE(Reported(MessageType::kLeaseDrained));
   world_.capturing = 0;
-  Look();
-  Look();
+  Poll();
+  Poll();
   EXPECT_TRUE(Reported(MessageType::kLeaseDrained));
 }
 
 TEST_F(WorkTrackerTest, ATailIsFencedOnlyWhereItMatters) {
   Context context(world_);
-  Look();
+  Poll();
   Teach(1, 50'000);
   Launch(context, 0, 1, world_.now_ns + 50'000);
   for (int i = 0; i < 20; ++i) {
     world_.now_ns += 200'000;
-    Look();
+    Poll();
   }
   EXPECT_TRUE(Busy()) << "nobody waits";
   for (int i = 0; i < 6; ++i) {
     world_.now_ns += LeaseWatch::kSometimesNs;
-    Look();
+    Poll();
   }
   EXPECT_FALSE(Busy()) << "now and then it is found out";
   world_.limits.lease.store(Word(3, kContended));
   Launch(context, 0, 1, world_.now_ns + 50'000);
   for (int i = 0; i < 3; ++i) {
     world_.now_ns += 100'000;
-    Look();
+    Poll();
   }
   EXPECT_FALSE(Busy());
 }
@@ -242,11 +242,11 @@ TEST_F(WorkTrackerTest, AFenceThatCannotBeRecordedLeavesItBusy) {
   world_.record_answer = Recorded::kNo;
   Launch(context, 0, 1, world_.now_ns + kMs);
   world_.now_ns += 10 * kMs;
-  Look();
+  Poll();
   EXPECT_TRUE(Busy());
   world_.record_answer = Recorded::kFault;
   tracker_.EndOld(&context.streams[0]);
-  Look();
+  Poll();
   EXPECT_FALSE(Busy()) << "its context runs nothing any more";
 }
 
@@ -259,12 +259,12 @@ TEST_F(WorkTrackerTest, AKernelThatGrowsIsNotReportedDoneEarly) {
   world_.limits.lease.store(Word(3, 0));
   for (int i = 0; i < 199; ++i) {
     world_.now_ns += 100'000;
-    Look();
+    Poll();
     ASSERT_TRUE(world_.sent.empty()) << i;
   }
   EXPECT_GE(world_.usage.backlog_ns, 1u);
   world_.now_ns += 100'000;
-  Look();
+  Poll();
   EXPECT_EQ(world_.sent, std::vector{MessageType::kLeaseDrained});
 }
 
@@ -272,12 +272,12 @@ TEST_F(WorkTrackerTest, ALaunchThatIsBeingMadeHoldsUpTheDraining) {
   Context context(world_);
   ASSERT_TRUE(RaiseLaunching(world_, 0));
   world_.limits.lease.store(Word(2, 0));
-  Look();
+  Poll();
   EXPECT_FALSE(Reported(MessageType::kLeaseDrained));
   EXPECT_FALSE(RaiseLaunching(world_, 0)) << "it sees the closed lease";
   EXPECT_EQ(world_.compute.launching, 1u);
   world_.compute.launching.fetch_sub(1);
-  Look();
+  Poll();
   EXPECT_TRUE(Reported(MessageType::kLeaseDrained));
 }
 
@@ -289,7 +289,7 @@ TEST_F(WorkTrackerTest, ALaunchIntoABatchThatWasClosedMeanwhileIsSeen) {
   StreamRecord& stream = context.streams[0];
   EXPECT_FALSE(BeginsBatch(&stream, 50'000));
   tracker_.EndOld(&stream);
-  Look();
+  Poll();
   EXPECT_FALSE(Busy());
   EXPECT_EQ(stream.listed, 0u);
   const Added added = AddLaunch(&stream, &context, 1, 50'000);
@@ -308,7 +308,7 @@ TEST_F(WorkTrackerTest, ALaunchOnSeveralDevicesKeepsAllBusyUntilItIsDone) {
   tracker_.End(&context.streams[0], false);
   EXPECT_EQ(world_.compute.backlog.count(), 1u) << "it was fenced before";
   world_.now_ns += 2 * kMs;
-  Look();
+  Poll();
   EXPECT_FALSE(Busy());
   EXPECT_EQ(world_.compute.backlog.count(), 0u);
 }
@@ -347,7 +347,7 @@ TEST_F(WorkTrackerTest, UnknownFunctionsAreMeasuredAlone) {
   EXPECT_EQ(world_.compute.unknown, 1u);
   EXPECT_EQ(world_.compute.backlog.ns(), kUnknownNs);
   world_.now_ns += 400'000;
-  Look();
+  Poll();
   EXPECT_EQ(world_.estimates().Lookup(1), 300'000u);
   EXPECT_EQ(Measured(), 300'000u);
   EXPECT_EQ(world_.compute.unknown, 0u);
@@ -372,7 +372,7 @@ TEST_F(WorkTrackerTest, UnderPressureBatchesAreMeasuredFenceToFence) {
   for (int i = 1; i <= 20; ++i) Launch(context, 0, 1, start_ns + i * kMs);
   for (int i = 0; i < 20; ++i) {
     world_.now_ns += kMs;
-    Look();
+    Poll();
   }
   EXPECT_FALSE(Busy());
   EXPECT_NEAR(world_.estimates().Lookup(1), 1e6, 1e4);
@@ -385,7 +385,7 @@ TEST_F(WorkTrackerTest, MeasuredTimeIsNeverMoreThanTheTimeItWasBusy) {
   Teach(1, kMs);
   for (size_t i = 0; i < 8; ++i) LaunchFenced(context, i, 1, world_.now_ns + 2 * kMs);
   world_.now_ns += 2 * kMs;
-  Look();
+  Poll();
   EXPECT_EQ(Occupied(), static_cast<uint64_t>(2 * kMs));
   EXPECT_EQ(Measured(), static_cast<uint64_t>(2 * kMs));
 }

@@ -12,7 +12,7 @@
 //   Begin    lock; changing++; generation++; unlock
 //   Settle   note the generation; ask the driver: active?; lock; if the generation moved, or
 //            another is between Begin and Settle, leave it to that other one (it comes after us and
-//            asks again); else make the books agree: charged <=> active
+//            asks again); else make the registry agree: charged <=> active
 //
 // Whoever leaves last sees the state that all of them produced together.
 

@@ -16,7 +16,7 @@ MemoryView View(uint32_t device, uint64_t real_total, uint64_t real_free) {
                     real_total, real_free);
 }
 
-constexpr uint64_t kMost32 = 0xffff'ffff;
+constexpr uint64_t kMax32 = 0xffff'ffff;
 
 }  // namespace
 }  // namespace prorata::client
@@ -41,8 +41,8 @@ CUresult cuMemGetInfo(unsigned int* free, unsigned int* total) {
   const uint32_t device = CurrentDevice();
   if (device == kNoDevice) return result;
   const MemoryView view = View(device, *total, *free);
-  *total = static_cast<unsigned int>(Min(view.total, kMost32));
-  *free = static_cast<unsigned int>(Min(view.free, kMost32));
+  *total = static_cast<unsigned int>(Min(view.total, kMax32));
+  *free = static_cast<unsigned int>(Min(view.free, kMax32));
   return result;
 }
 

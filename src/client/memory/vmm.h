@@ -1,6 +1,6 @@
 #pragma once
 
-// The books of physical device memory (cuMemCreate): what holds each allocation, and so when its
+// The registry of physical device memory (cuMemCreate): what holds each allocation, and so when its
 // charge goes. Pure, thread-safe.
 //
 // The driver keeps the memory while a handle reference (cuMemCreate, cuMemRetainAllocationHandle)
@@ -25,7 +25,7 @@
 // The map found the older entry and dropped its hold, for the driver would not have mapped there
 // were it still mapped. Unmapped(5) finds stamp 6 and leaves it. In the other order of the last two
 // steps the unmap drops the older entry itself. Each hold is dropped once, whichever comes first.
-// Two unmaps of one mapping: the driver lets one succeed, and only that one touches the books.
+// Two unmaps of one mapping: the driver lets one succeed, and only that one touches the registry.
 // Release against retain of one handle value: both change one count under one lock, in either
 // order; the record lives meanwhile by the mapping that was asked, held since before the call (A).
 //
@@ -35,7 +35,7 @@
 // allocation it gets, nor do we.
 //
 // Sparse arrays (cuMemMapArrayAsync) and multicast objects keep what is bound to them: an entry by
-// keeper and record owns a hold until the keeper is gone. Unbinding drops nothing: what a keeper
+// owner and record owns a hold until the owner is gone. Unbinding drops nothing: what a owner
 // once had is charged until its end, at most too high.
 //
 // What came from another process (an import) is a record without bytes: its maker pays (sharing.h),
@@ -93,9 +93,9 @@ class PhysicalRegistry {
   bool PutMapping(uint64_t address, uint64_t bytes, uint64_t record, Gone* gone);
 
   // Hands the caller's hold to what keeps the record: a sparse array, or the record of a multicast
-  // object. `keeper` is any number but 0 that is its own.
+  // object. `owner` is any number but 0 that is its own.
   bool PutKept(uint64_t owner, uint64_t record);
-  // The keeper is gone. gone(const Gone&) as for Unmapped.
+  // The owner is gone. gone(const Gone&) as for Unmapped.
   template <typename F>
   void OwnerGone(uint64_t owner, F&& gone) {
     if (kept_.load() == 0) return;

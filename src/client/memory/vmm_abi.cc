@@ -29,7 +29,7 @@ void CountOne(const PhysicalRegistry::Gone& gone) {
   }
 }
 
-// May run under locks of the books; what other processes hold too is settled after it.
+// May run under locks of the registry; what other processes hold too is settled after it.
 void Count(const PhysicalRegistry::Gone& gone) {
   if (gone.record == 0) return;
   CountOne(gone);
@@ -61,7 +61,7 @@ bool PutMapping(uint64_t address, uint64_t bytes, uint64_t record) {
   return put;
 }
 
-// The driver gave a handle that the books have no room for: it takes it back. Should it refuse
+// The driver gave a handle that the registry has no room for: it takes it back. Should it refuse
 // that, the hold stays, since the memory does.
 CUresult RefuseHandle(CUmemGenericAllocationHandle handle, uint64_t record) {
   if (Within([&] { return PRORATA_REAL(cuMemRelease)(handle); }) == CUDA_SUCCESS) Drop(record);

@@ -17,8 +17,8 @@ namespace {
 constexpr uint64_t kPage = uint64_t{2} << 20;
 constexpr uint64_t kBase = 0x7f00'0000'0000;
 
-// The books with a ledger beside them, called in the order of vmm_abi.cc around driver calls that
-// all succeed.
+// The registry with a ledger beside them, called in the order of vmm_abi.cc around driver calls
+// that all succeed.
 class Registry {
  public:
   uint64_t Create(uint64_t handle, uint64_t bytes = kPage) {
@@ -178,7 +178,7 @@ TEST(PhysicalRegistry, AnImportIsHeldByItsNumber) {
   EXPECT_EQ(gone.bytes, 0u);
 }
 
-TEST(PhysicalRegistry, AMapThatFailedLeavesTheBooksAsTheyWere) {
+TEST(PhysicalRegistry, AMapThatFailedLeavesTheRegistryAsTheyWere) {
   Registry b;
   const uint64_t record = b.Create(1);
   ASSERT_EQ(b.registry.HoldHandle(1), record);
@@ -189,7 +189,7 @@ TEST(PhysicalRegistry, AMapThatFailedLeavesTheBooksAsTheyWere) {
   EXPECT_EQ(b.charged, 0u);
 }
 
-// The driver unmapped for one thread and mapped for another before the first came to the books.
+// The driver unmapped for one thread and mapped for another before the first came to the registry.
 TEST(PhysicalRegistry, AnUnmapThatComesLateLeavesTheNewMapping) {
   Registry b;
   b.Create(1);

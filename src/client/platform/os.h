@@ -73,7 +73,8 @@ class LockGuard {
 // program whose C library is musl cannot load the driver, which needs glibc. Else empty.
 const char* WhyNoDriverLoads();
 
-// One line on stderr, built in place: Line("cannot map ").Text(path).Errno(e).Say(). Cut when long.
+// One line on stderr, built in place: StderrMessage("cannot map ").Text(path).Errno(e).Print(). Cut
+// when long.
 class StderrMessage {
  public:
   explicit StderrMessage(const char* start) { Text(start); }

@@ -6,19 +6,19 @@ namespace prorata::policy {
 namespace {
 
 // Hands `spare` out by weight, up to each limit: what one share cannot take goes to the others.
-void HandOutSpare(std::span<const ComputeTerms> wanting, double spare,
+void HandOutSpare(std::span<const ComputeTerms> runnable, double spare,
                   std::vector<double>& entitled) {
-  for (size_t round = 0; round < wanting.size() && spare > 1e-12; ++round) {
+  for (size_t round = 0; round < runnable.size() && spare > 1e-12; ++round) {
     double weights = 0;
-    for (size_t i = 0; i < wanting.size(); ++i) {
-      if (entitled[i] < wanting[i].limit.value()) weights += std::max(1u, wanting[i].weight);
+    for (size_t i = 0; i < runnable.size(); ++i) {
+      if (entitled[i] < runnable[i].limit.value()) weights += std::max(1u, runnable[i].weight);
     }
     if (weights == 0) return;
     double given = 0;
-    for (size_t i = 0; i < wanting.size(); ++i) {
-      const double room = wanting[i].limit.value() - entitled[i];
+    for (size_t i = 0; i < runnable.size(); ++i) {
+      const double room = runnable[i].limit.value() - entitled[i];
       if (room <= 0) continue;
-      const double part = std::min(room, spare * std::max(1u, wanting[i].weight) / weights);
+      const double part = std::min(room, spare * std::max(1u, runnable[i].weight) / weights);
       entitled[i] += part;
       given += part;
     }
@@ -28,23 +28,23 @@ void HandOutSpare(std::span<const ComputeTerms> wanting, double spare,
 
 }  // namespace
 
-std::vector<double> Entitlements(std::span<const ComputeTerms> wanting) {
+std::vector<double> Entitlements(std::span<const ComputeTerms> runnable) {
   double requests = 0;
-  for (const ComputeTerms& terms : wanting) requests += terms.request.value();
+  for (const ComputeTerms& terms : runnable) requests += terms.request.value();
   const double scale = requests > 1 ? 1 / requests : 1;
   std::vector<double> entitled;
   double spare = 1;
-  for (const ComputeTerms& terms : wanting) {
+  for (const ComputeTerms& terms : runnable) {
     entitled.push_back(std::min(terms.request.value() * scale, terms.limit.value()));
     spare -= entitled.back();
   }
-  HandOutSpare(wanting, spare, entitled);
+  HandOutSpare(runnable, spare, entitled);
 
   // The floor, taken from the others in proportion.
   double raised = 0;
   double taken_from = 0;
-  for (size_t i = 0; i < wanting.size(); ++i) {
-    const double least = std::min(kMinEntitled, wanting[i].limit.value());
+  for (size_t i = 0; i < runnable.size(); ++i) {
+    const double least = std::min(kMinEntitled, runnable[i].limit.value());
     if (entitled[i] < least) {
       raised += least - entitled[i];
     } else {
@@ -54,8 +54,8 @@ std::vector<double> Entitlements(std::span<const ComputeTerms> wanting) {
   double sum = 0;
   for (const double e : entitled) sum += e;
   const double over = std::max(0.0, sum + raised - 1);
-  for (size_t i = 0; i < wanting.size(); ++i) {
-    const double least = std::min(kMinEntitled, wanting[i].limit.value());
+  for (size_t i = 0; i < runnable.size(); ++i) {
+    const double least = std::min(kMinEntitled, runnable[i].limit.value());
     if (entitled[i] < least) {
       entitled[i] = least;
     } else if (taken_from > 0) {

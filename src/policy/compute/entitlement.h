@@ -27,6 +27,6 @@ inline constexpr double kMinEntitled = 0.005;
 // want it: its request (scaled down if the requests add up to more than the device), and its
 // weighted part of the rest, up to its limit. Adds up to 1, or less if the limits leave some
 // unused.
-std::vector<double> Entitlements(std::span<const ComputeTerms> wanting);
+std::vector<double> Entitlements(std::span<const ComputeTerms> runnable);
 
 }  // namespace prorata::policy

@@ -12,8 +12,8 @@ ComputeTerms Terms(double request, double limit = 1, uint32_t weight = 100) {
   return {{static_cast<uint32_t>(request * 1e6)}, {static_cast<uint32_t>(limit * 1e6)}, weight};
 }
 
-void ExpectEntitled(std::vector<ComputeTerms> wanting, std::vector<double> expected) {
-  const std::vector<double> entitled = Entitlements(wanting);
+void ExpectEntitled(std::vector<ComputeTerms> runnable, std::vector<double> expected) {
+  const std::vector<double> entitled = Entitlements(runnable);
   ASSERT_EQ(entitled.size(), expected.size());
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(entitled[i], expected[i], 1e-6) << i;
 }
@@ -46,16 +46,16 @@ TEST(Entitlements, NeverAboveTheDeviceOrALimit) {
   for (uint32_t seed = 1; seed <= 5000; ++seed) {
     std::mt19937 random(seed);
     std::uniform_real_distribution<double> unit(0, 1);
-    std::vector<ComputeTerms> wanting(1 + random() % 12);
-    for (ComputeTerms& terms : wanting) {
+    std::vector<ComputeTerms> runnable(1 + random() % 12);
+    for (ComputeTerms& terms : runnable) {
       terms = Terms(0, unit(random), 1 + random() % 1000);
       if (random() % 2 != 0) terms.request.ppm = random() % (terms.limit.ppm + 1);
     }
-    const std::vector<double> entitled = Entitlements(wanting);
+    const std::vector<double> entitled = Entitlements(runnable);
     EXPECT_LE(std::accumulate(entitled.begin(), entitled.end(), 0.0), 1 + 1e-9) << "seed " << seed;
-    for (size_t i = 0; i < wanting.size(); ++i) {
-      EXPECT_LE(entitled[i], wanting[i].limit.value() + 1e-9) << "seed " << seed;
-      EXPECT_GT(entitled[i] + (wanting[i].limit.ppm == 0), 0) << "seed " << seed;
+    for (size_t i = 0; i < runnable.size(); ++i) {
+      EXPECT_LE(entitled[i], runnable[i].limit.value() + 1e-9) << "seed " << seed;
+      EXPECT_GT(entitled[i] + (runnable[i].limit.ppm == 0), 0) << "seed " << seed;
     }
   }
 }

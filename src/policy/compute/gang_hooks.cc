@@ -33,7 +33,7 @@ TimeSharing::GangSeen TimeSharing::SeeGang(Key key, int64_t now_ns) {
   Share* share = Find(key);
   if (share == nullptr) return {};
   GangSeen seen;
-  seen.wanting = Waits(*share) || share->wants_again;
+  seen.runnable = Waits(*share) || share->wants_again;
   seen.open = share->phase == Phase::kRunning;
   seen.idle = share->idle_hint;
   seen.draining = share->phase == Phase::kDraining;

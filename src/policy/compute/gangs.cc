@@ -72,7 +72,7 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
     bool wants = false;
     for (OnDevice& on : share.devices) {
       on.seen = see(share.key, on.device);
-      wants = wants || on.seen.wanting;
+      wants = wants || on.seen.runnable;
     }
     if (share.phase != Phase::kAway || !wants) share.waits_since_ns = kNever;
     if (share.phase == Phase::kPlain) PollForStalls(share, now_ns, out);
@@ -118,7 +118,7 @@ void Gangs::PollForStalls(Share& share, int64_t now_ns, Decisions& out) {
   for (OnDevice& on : share.devices) {
     const bool waits_elsewhere =
         std::any_of(share.devices.begin(), share.devices.end(), [&on](const OnDevice& other) {
-          return &other != &on && other.seen.wanting && !other.seen.open;
+          return &other != &on && other.seen.runnable && !other.seen.open;
         });
     if (!(on.seen.draining || on.seen.stalled) || on.seen.blocked) {
       on.stalled = false;
@@ -150,7 +150,7 @@ bool Gangs::AnotherBegins(const Share& share, int64_t now_ns) const {
       const bool shared =
           std::any_of(share.devices.begin(), share.devices.end(),
                       [&on](const OnDevice& own) { return own.device == on.device; });
-      return shared && !on.opened && on.seen.wanting;
+      return shared && !on.opened && on.seen.runnable;
     });
   });
 }
@@ -159,10 +159,10 @@ void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
   bool wants = false, ready = true, may = true;
   const bool elsewhere =
       std::any_of(share.devices.begin(), share.devices.end(),
-                  [](const OnDevice& on) { return on.seen.wanting && !on.seen.stalled; });
+                  [](const OnDevice& on) { return on.seen.runnable && !on.seen.stalled; });
   for (const OnDevice& on : share.devices) {
-    // What is passed over there waits for what is not launched elsewhere, if anything is not.
-    if (!on.seen.wanting || (on.seen.stalled && elsewhere)) continue;
+    // What is stalled there waits for what is not launched elsewhere, if anything is not.
+    if (!on.seen.runnable || (on.seen.stalled && elsewhere)) continue;
     wants = true;
     ready = ready && on.seen.ready;
     may = may && on.seen.may;
@@ -184,16 +184,16 @@ void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
 void Gangs::WhileOn(Share& share, int64_t now_ns, Decisions& out) {
   bool over = false, any = false, gathers = false;
   for (OnDevice& on : share.devices) {
-    any = any || on.seen.open || on.seen.wanting;
+    any = any || on.seen.open || on.seen.runnable;
     if (on.seen.open) {
       on.opened = on.had_slice = true;
     } else if (on.opened || on.seen.draining) {
       // Draining, and never seen open: it was let in and revoked at one instant.
-      const bool left = on.seen.idle && !on.seen.wanting && !on.seen.draining;
+      const bool left = on.seen.idle && !on.seen.runnable && !on.seen.draining;
       if (left) on.opened = false;
       over = over || !left;
     } else {
-      gathers = gathers || (!on.had_slice && on.seen.limited && on.seen.wanting && on.seen.may &&
+      gathers = gathers || (!on.had_slice && on.seen.limited && on.seen.runnable && on.seen.may &&
                             !on.seen.stalled);
     }
   }

@@ -18,7 +18,7 @@
 //   - Gangs that share some devices may each be first on one and wait for the other. So who has
 //     waited for long is put first, the longest wait before all: no two of them wait for each
 //     other.
-//   - A share that did not ask for it is a gang for a while once it was seen to stall: passed over
+//   - A share that did not ask for it is a gang for a while once it was seen to stall: stalled
 //     on one device while it waited for its lease on another, several times in a second.
 //
 // Pure, as the policies: what is seen comes in, what the devices' policies are to be reported goes

@@ -20,7 +20,7 @@ class GangsTest : public ::testing::Test {
     int64_t now_ns = 0;
     for (int stall = 0; stall < 10; ++stall) {
       seen_[0] = {.stalled = true, .blocked = blocked, .backlog_ns = 20 * kMs};
-      seen_[1].wanting = true;
+      seen_[1].runnable = true;
       for (int i = 0; i < 20; ++i) {
         gangs_.Decide(now_ns += kMs / 5,
                       [this](Gangs::Key, size_t device) { return seen_[device]; });
@@ -43,7 +43,7 @@ TEST_F(GangsTest, AShareWhoseKernelsWaitForEachOtherBecomesOne) {
 
 TEST_F(GangsTest, OneLongStallMakesOneToo) {
   seen_[0] = {.stalled = true, .backlog_ns = kMs};
-  seen_[1].wanting = true;
+  seen_[1].runnable = true;
   const auto see = [this](Gangs::Key, size_t device) { return seen_[device]; };
   for (int64_t now_ns = 0; now_ns < 250 * kMs;) now_ns = gangs_.Decide(now_ns, see).next_ns;
   EXPECT_TRUE(gangs_.IsGang(1));
@@ -59,12 +59,12 @@ TEST_F(GangsTest, NorIsLongWorkThatGoesOn) {
   EXPECT_FALSE(gangs_.IsGang(1));
 }
 
-// All of it was passed over, and the launch that it waits for waits for a lease.
-TEST_F(GangsTest, OneThatIsPassedOverOnAllItsDevicesHasATurn) {
+// All of it was stalled, and the launch that it waits for waits for a lease.
+TEST_F(GangsTest, OneThatIsStalledOnAllItsDevicesHasATurn) {
   gangs_.SetRequested(1, true);
   for (const size_t device : {0, 1}) {
     seen_[device].stalled = true;
-    seen_[device].wanting = seen_[device].ready = seen_[device].may = device == 1;
+    seen_[device].runnable = seen_[device].ready = seen_[device].may = device == 1;
   }
   bool on = false;
   for (int64_t now_ns = 0; now_ns < 200 * kMs; now_ns += kMs) {

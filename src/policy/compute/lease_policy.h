@@ -99,7 +99,7 @@ class LeasePolicy {
     kCatchUp,  // that, and it keeps the device whoever waits
   };
   struct GangSeen {
-    bool wanting = false;
+    bool runnable = false;
     bool open = false;
     bool idle = false;
     bool draining = false;  // revoked, and keeps the device from the next one

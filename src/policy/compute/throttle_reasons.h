@@ -19,7 +19,7 @@ struct ThrottleFigures {
   double limit = 1;       // the most that may be
   double waiting = 0;     // held back, for others had the device
   double at_limit = 0;    // held back, for its own limit on GPU time was used up
-  double undrained = 0;   // passed over: revoked, and what it launched did not end
+  double undrained = 0;   // stalled: revoked, and what it launched did not end
   uint32_t persistent_kernels = 0;
   int64_t backlog_ns = 0;  // launched and not done, now
   uint32_t memory_waits = 0;
@@ -30,7 +30,7 @@ struct ThrottleFigures {
 inline constexpr double kLimitReached = 0.9;
 // What is shorter is no reason for anything.
 inline constexpr double kMinHeldBack = 0.05;
-// Passed over for less than this is a kernel that was long, not one that never ends.
+// Skipped for less than this is a kernel that was long, not one that never ends.
 inline constexpr double kMinUndrained = 0.5;
 // Less work than this, and nothing that holds it back: the program does not ask for more.
 inline constexpr double kMaxIdleBusy = 0.5;

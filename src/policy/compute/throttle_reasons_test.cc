@@ -51,7 +51,7 @@ TEST(ThrottleReasonsTest, MemoryThatIsWaitedForComesBeforeTurns) {
   EXPECT_EQ(ThrottleReasons(figures), (Reasons{kWaitsForMemory, kWaitsForOthers}));
 }
 
-TEST(ThrottleReasonsTest, WhatDoesNotEndWhenCalledBackComesFirst) {
+TEST(ThrottleReasonsTest, WhatDoesNotEndWhenRevokedComesFirst) {
   ThrottleFigures figures = Running(0);
   figures.memory_waits = 1;
   figures.undrained = 0.49;
@@ -60,7 +60,7 @@ TEST(ThrottleReasonsTest, WhatDoesNotEndWhenCalledBackComesFirst) {
   EXPECT_EQ(ThrottleReasons(figures), (Reasons{kNonPreemptible, kWaitsForMemory}));
 }
 
-TEST(ThrottleReasonsTest, APersistentKernelCannotBeHeldWhetherAnybodyWaitsOrNot) {
+TEST(ThrottleReasonsTest, APersistentKernelIsNonPreemptibleWhetherAnybodyWaitsOrNot) {
   ThrottleFigures figures = Running(0);
   figures.persistent_kernels = 1;
   EXPECT_EQ(ThrottleReasons(figures), Reasons{kNonPreemptible}) << "and is not idle";

@@ -108,7 +108,7 @@ class TimeSharing final : public LeasePolicy {
     int64_t revoked_ns = 0;
     int64_t deadline_ns = kNever;  // DRAINING: STALLED from then on
     int64_t longest_drain_ns = 0;  // as measured here, of late
-    int64_t runnable_ns = 0;       // RUNNABLE or wanting again since then
+    int64_t runnable_ns = 0;       // RUNNABLE or runnable again since then
     int64_t active_ns = kLongAgoNs;
     // Co-running (co_running.cc).
     bool had_slice = false;  // DRAINING: after a slice of its own

@@ -59,7 +59,7 @@ uint64_t ExcessWatch::FarAbove(uint64_t limit_bytes) {
   return limit_bytes > ~uint64_t{0} - margin ? ~uint64_t{0} : limit_bytes + margin;
 }
 
-ExcessWatch::Verdict ExcessWatch::Look(uint64_t held_bytes, uint64_t limit_bytes) {
+ExcessWatch::Verdict ExcessWatch::Poll(uint64_t held_bytes, uint64_t limit_bytes) {
   const uint64_t far = FarAbove(limit_bytes);
   above_ = held_bytes > far ? above_ + 1 : 0;
   if (!on_ && above_ >= kPolls) {
@@ -74,7 +74,7 @@ ExcessWatch::Verdict ExcessWatch::Look(uint64_t held_bytes, uint64_t limit_bytes
   return Verdict::kNothing;
 }
 
-ExcessWatch::Verdict ClaimWatch::Look(uint64_t claimed_bytes, uint64_t limit_bytes) {
+ExcessWatch::Verdict ClaimWatch::Poll(uint64_t claimed_bytes, uint64_t limit_bytes) {
   constexpr uint32_t kLast = (uint32_t{1} << kPolls) - 1;
   const bool far = claimed_bytes > ExcessWatch::FarAbove(limit_bytes);
   found_ = (found_ << 1 | static_cast<uint32_t>(far)) & kLast;
@@ -89,7 +89,7 @@ ExcessWatch::Verdict ClaimWatch::Look(uint64_t claimed_bytes, uint64_t limit_byt
   return ExcessWatch::Verdict::kNothing;
 }
 
-bool Standstill::Look(uint64_t bytes, int64_t now_ns) {
+bool Standstill::Poll(uint64_t bytes, int64_t now_ns) {
   if (polls_ == 0 || bytes < least_bytes_) {
     least_bytes_ = bytes;
     since_ns_ = now_ns;

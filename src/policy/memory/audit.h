@@ -73,7 +73,7 @@ class ExcessWatch {
   // Far above a limit: by an eighth of it and at least 64 MiB.
   static uint64_t FarAbove(uint64_t limit_bytes);
 
-  Verdict Look(uint64_t held_bytes, uint64_t limit_bytes);
+  Verdict Poll(uint64_t held_bytes, uint64_t limit_bytes);
   bool on() const { return on_; }
 
  private:
@@ -91,7 +91,7 @@ class ClaimWatch {
   static constexpr uint32_t kFound = 3;
   static constexpr uint32_t kPolls = 20;  // the last ones
 
-  ExcessWatch::Verdict Look(uint64_t claimed_bytes, uint64_t limit_bytes);
+  ExcessWatch::Verdict Poll(uint64_t claimed_bytes, uint64_t limit_bytes);
 
  private:
   uint32_t found_ = 0;  // a bit for each look, the last one lowest
@@ -106,7 +106,7 @@ class Standstill {
   static constexpr uint32_t kPolls = 30;
 
   // True: it stands still. `now_ns` never goes back.
-  bool Look(uint64_t bytes, int64_t now_ns);
+  bool Poll(uint64_t bytes, int64_t now_ns);
 
  private:
   uint64_t least_bytes_ = 0;

@@ -58,25 +58,25 @@ TEST(ClaimWatch, ThreeLooksOfTheLastTwentyAreEnough) {
   using Verdict = ExcessWatch::Verdict;
   ClaimWatch watch;
   const uint64_t far = ExcessWatch::FarAbove(kGiB) + 1;
-  EXPECT_EQ(watch.Look(far, kGiB), Verdict::kNothing);
-  EXPECT_EQ(watch.Look(0, kGiB), Verdict::kNothing);
-  EXPECT_EQ(watch.Look(~uint64_t{0}, kGiB), Verdict::kNothing);
-  for (int i = 0; i < 16; ++i) EXPECT_EQ(watch.Look(kGiB, kGiB), Verdict::kNothing);
-  EXPECT_EQ(watch.Look(far, kGiB), Verdict::kBegan) << "the third, at the twentieth look";
+  EXPECT_EQ(watch.Poll(far, kGiB), Verdict::kNothing);
+  EXPECT_EQ(watch.Poll(0, kGiB), Verdict::kNothing);
+  EXPECT_EQ(watch.Poll(~uint64_t{0}, kGiB), Verdict::kNothing);
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(watch.Poll(kGiB, kGiB), Verdict::kNothing);
+  EXPECT_EQ(watch.Poll(far, kGiB), Verdict::kBegan) << "the third, at the twentieth look";
   // Once an episode, whatever it says meanwhile; the episode is over after twenty looks without.
   for (int i = 0; i < 100; ++i) {
-    EXPECT_EQ(watch.Look(i % 10 == 0 ? far : 0, kGiB), Verdict::kNothing) << i;
+    EXPECT_EQ(watch.Poll(i % 10 == 0 ? far : 0, kGiB), Verdict::kNothing) << i;
   }
-  for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(watch.Look(0, kGiB), Verdict::kNothing) << i;
-  EXPECT_EQ(watch.Look(0, kGiB), Verdict::kEnded);
+  for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(watch.Poll(0, kGiB), Verdict::kNothing) << i;
+  EXPECT_EQ(watch.Poll(0, kGiB), Verdict::kEnded);
 }
 
-TEST(ClaimWatch, SeldomOrNearTheLimitIsHonest) {
+TEST(ClaimWatch, RarelyOrNearTheLimitIsHonest) {
   ClaimWatch watch;
   for (int i = 0; i < 1'000; ++i) {
     // Two of any twenty looks, and the rest at the mark.
     const bool far = i % 20 == 0 || i % 20 == 7;
-    EXPECT_EQ(watch.Look(far ? ~uint64_t{0} : ExcessWatch::FarAbove(kGiB), kGiB),
+    EXPECT_EQ(watch.Poll(far ? ~uint64_t{0} : ExcessWatch::FarAbove(kGiB), kGiB),
               ExcessWatch::Verdict::kNothing)
         << i;
   }
@@ -91,7 +91,7 @@ TEST(ClaimWatch, ALiarAtRandomIsFoundWithinThreeSeconds) {
     bool found = false;
     for (int look = 0; look < 29 && !found; ++look) {
       const uint64_t claimed = random() % 5 < 2 ? ~uint64_t{0} : random() % kGiB;
-      found = watch.Look(claimed, kGiB) == ExcessWatch::Verdict::kBegan;
+      found = watch.Poll(claimed, kGiB) == ExcessWatch::Verdict::kBegan;
     }
     missed += !found;
   }
@@ -105,22 +105,22 @@ TEST(Standstill, IsTimeAndLooksWithoutALesserFigure) {
   // It falls, however slowly, for longer than the time; what others have comes and goes beside it.
   for (uint64_t bytes = 1000; bytes > 0; --bytes) {
     for (uint64_t i = 0; i < 20; ++i) {
-      EXPECT_FALSE(left.Look(bytes + (i % 5) * 100, now_ns += kStepNs)) << bytes;
+      EXPECT_FALSE(left.Poll(bytes + (i % 5) * 100, now_ns += kStepNs)) << bytes;
     }
   }
   const int64_t begin_ns = now_ns - 19 * kStepNs;  // the first look that saw the least
-  while (!left.Look(1, now_ns += kStepNs)) {
+  while (!left.Poll(1, now_ns += kStepNs)) {
   }
   EXPECT_EQ(now_ns - begin_ns, Standstill::kNs);
 }
 
 TEST(Standstill, ALookAfterALongSleepIsOneLook) {
   Standstill left;
-  EXPECT_FALSE(left.Look(5, 0));
+  EXPECT_FALSE(left.Poll(5, 0));
   for (uint32_t i = 2; i < Standstill::kPolls; ++i) {
-    EXPECT_FALSE(left.Look(5, Standstill::kNs + i));
+    EXPECT_FALSE(left.Poll(5, Standstill::kNs + i));
   }
-  EXPECT_TRUE(left.Look(5, 2 * Standstill::kNs));
+  EXPECT_TRUE(left.Poll(5, 2 * Standstill::kNs));
 }
 
 // Threads allocate and free while the figures are read at different moments. The audit's answer
@@ -187,18 +187,18 @@ TEST(ExcessWatch, OnceAnEpisode) {
   const uint64_t limit = 8 * kGiB;
   const uint64_t far = ExcessWatch::FarAbove(limit);
   EXPECT_EQ(far, 9 * kGiB);
-  EXPECT_EQ(watch.Look(far, limit), Verdict::kNothing) << "overhead up to a size is honest";
-  EXPECT_EQ(watch.Look(far + 1, limit), Verdict::kNothing);
-  EXPECT_EQ(watch.Look(far + 1, limit), Verdict::kNothing);
-  EXPECT_EQ(watch.Look(far, limit), Verdict::kNothing) << "not in a row";
-  EXPECT_EQ(watch.Look(far + 1, limit), Verdict::kNothing);
-  EXPECT_EQ(watch.Look(far + 1, limit), Verdict::kNothing);
-  EXPECT_EQ(watch.Look(far + 1, limit), Verdict::kBegan);
+  EXPECT_EQ(watch.Poll(far, limit), Verdict::kNothing) << "overhead up to a size is honest";
+  EXPECT_EQ(watch.Poll(far + 1, limit), Verdict::kNothing);
+  EXPECT_EQ(watch.Poll(far + 1, limit), Verdict::kNothing);
+  EXPECT_EQ(watch.Poll(far, limit), Verdict::kNothing) << "not in a row";
+  EXPECT_EQ(watch.Poll(far + 1, limit), Verdict::kNothing);
+  EXPECT_EQ(watch.Poll(far + 1, limit), Verdict::kNothing);
+  EXPECT_EQ(watch.Poll(far + 1, limit), Verdict::kBegan);
   EXPECT_TRUE(watch.on());
-  for (int i = 0; i < 10; ++i) EXPECT_EQ(watch.Look(far + 5 - i, limit), Verdict::kNothing);
-  EXPECT_EQ(watch.Look(limit, limit), Verdict::kEnded);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(watch.Poll(far + 5 - i, limit), Verdict::kNothing);
+  EXPECT_EQ(watch.Poll(limit, limit), Verdict::kEnded);
   EXPECT_FALSE(watch.on());
-  EXPECT_EQ(watch.Look(limit, limit), Verdict::kNothing);
+  EXPECT_EQ(watch.Poll(limit, limit), Verdict::kNothing);
   EXPECT_EQ(ExcessWatch::FarAbove(kMiB), 65 * kMiB) << "a small share may have a context";
   EXPECT_EQ(ExcessWatch::FarAbove(~uint64_t{0}), ~uint64_t{0});
 }

@@ -2,7 +2,7 @@
 
 namespace prorata::policy {
 
-std::vector<OutsideWatch::Process> OutsideWatch::Look(const std::set<Process>& seen) {
+std::vector<OutsideWatch::Process> OutsideWatch::Poll(const std::set<Process>& seen) {
   std::erase_if(reported_, [&](const Process& process) { return !seen.contains(process); });
   std::vector<Process> begun;
   for (const Process& process : seen) {

@@ -23,7 +23,7 @@ class OutsideWatch {
   static constexpr size_t kMaxReported = 16;
 
   // Those that are to be reported now.
-  std::vector<Process> Look(const std::set<Process>& seen);
+  std::vector<Process> Poll(const std::set<Process>& seen);
   // Those that were reported and are there still.
   const std::set<Process>& reported() const { return reported_; }
 

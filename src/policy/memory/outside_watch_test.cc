@@ -13,42 +13,42 @@ constexpr Process kB{8, 100};
 
 TEST(OutsideWatchTest, TwoLooksInARowReportAProcessOnce) {
   OutsideWatch watch;
-  EXPECT_TRUE(watch.Look({kA}).empty());
+  EXPECT_TRUE(watch.Poll({kA}).empty());
   EXPECT_TRUE(watch.reported().empty());
-  EXPECT_EQ(watch.Look({kA, kB}), Processes{kA});
-  EXPECT_EQ(watch.Look({kA, kB}), Processes{kB});
-  EXPECT_TRUE(watch.Look({kA, kB}).empty());
+  EXPECT_EQ(watch.Poll({kA, kB}), Processes{kA});
+  EXPECT_EQ(watch.Poll({kA, kB}), Processes{kB});
+  EXPECT_TRUE(watch.Poll({kA, kB}).empty());
   EXPECT_EQ(watch.reported().size(), 2u);
 }
 
 TEST(OutsideWatchTest, WhatIsSeenNowAndThenIsNot) {
   OutsideWatch watch;
   for (int look = 0; look < 10; ++look) {
-    EXPECT_TRUE(watch.Look(look % 2 == 0 ? std::set<Process>{kA} : std::set<Process>{}).empty());
+    EXPECT_TRUE(watch.Poll(look % 2 == 0 ? std::set<Process>{kA} : std::set<Process>{}).empty());
   }
 }
 
 TEST(OutsideWatchTest, OneThatIsGoneAndOneOfItsNumberAreTwo) {
   OutsideWatch watch;
-  watch.Look({kA});
-  watch.Look({kA});
-  EXPECT_TRUE(watch.Look({}).empty());
+  watch.Poll({kA});
+  watch.Poll({kA});
+  EXPECT_TRUE(watch.Poll({}).empty());
   EXPECT_TRUE(watch.reported().empty());
   const Process next{kA.pid, kA.start_ticks + 1};
-  watch.Look({next});
-  EXPECT_EQ(watch.Look({next}), Processes{next});
+  watch.Poll({next});
+  EXPECT_EQ(watch.Poll({next}), Processes{next});
 }
 
 TEST(OutsideWatchTest, NoMoreThanItsMost) {
   OutsideWatch watch;
   std::set<Process> many;
   for (int64_t pid = 1; pid <= 100; ++pid) many.insert({pid, 1});
-  watch.Look(many);
-  EXPECT_EQ(watch.Look(many).size(), OutsideWatch::kMaxReported);
-  EXPECT_TRUE(watch.Look(many).empty());
+  watch.Poll(many);
+  EXPECT_EQ(watch.Poll(many).size(), OutsideWatch::kMaxReported);
+  EXPECT_TRUE(watch.Poll(many).empty());
   // Where one of them ends another is notified of.
   many.erase(many.begin());
-  EXPECT_EQ(watch.Look(many).size(), 1u);
+  EXPECT_EQ(watch.Poll(many).size(), 1u);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ SharedBlocks::Opening SharedBlocks::Open(uint64_t share, uint32_t slot, Name nam
   State& state = at->second;
   Opening opening = {Opened::kForeign, at->first.first, at->first.second, state.block};
   if (opening.share != share) return opening;
-  // The one that pays is letting go and its successor is asked already: whoever comes now is last.
+  // The one that pays is letting go and the next is asked already: whoever comes now is last.
   const bool known = state.payer == slot && !state.leaving;
   if (!known && !Contains(state.holders, slot)) state.holders.push_back(slot);
   opening.opened = Opened::kHeld;

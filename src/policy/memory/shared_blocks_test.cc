@@ -37,7 +37,7 @@ TEST(SharedBlocks, TheChargePassesToTheOldestHolderAndOnlyThenIsTheFirstSettled)
   EXPECT_TRUE(blocks.Owes(kShare, 1));
 }
 
-TEST(SharedBlocks, OneThatClosedMeanwhileIsPassedOver) {
+TEST(SharedBlocks, OneThatClosedMeanwhileIsSkipped) {
   SharedBlocks blocks;
   blocks.Note(kShare, 0, 7, kBlock, {1, 1}, true);
   blocks.Open(kShare, 1, {1, 1});

@@ -22,7 +22,7 @@ from processes import harness  # pylint: disable=wrong-import-position
 pytestmark = pytest.mark.alone
 
 TEXT = """
-name = "a silent agent under contention"
+name = "a unavailable agent under contention"
 duration_ms = 2600
 warmup_ms = 100
 [[programs]]
@@ -42,7 +42,7 @@ tolerance_points = 30
 """
 # Alone and with a limit, its lease is open for as much of the time.
 ALONE = """
-name = "a silent agent, and one with a limit"
+name = "a unavailable agent, and one with a limit"
 duration_ms = 2600
 warmup_ms = 100
 [[programs]]

@@ -1,13 +1,13 @@
-"""What every exercise of the zoo shares: NVIDIA's library of this environment by ctypes, and a
+"""What every exercise of the compatibility suite shares: NVIDIA's library of this environment by ctypes, and a
 report of what was done.
 
 An exercise is a program of its own, run by the Python of the environment whose wheels it needs:
 
-    with zoo.step("streams"):          # named on standard error before, in the report after
+    with exercise.step("streams"):          # named on standard error before, in the report after
         runtime.call("cudaStreamCreate", byref(stream))
-    zoo.finish(version)                # one line of JSON on standard output
+    exercise.finish(version)                # one line of JSON on standard output
 
-A call that fails, or a check that is not so, ends the program with the step's name. ZOO_TOTAL_BYTES
+A call that fails, or a check that is not so, ends the program with the step's name. COMPATIBILITY_TOTAL_BYTES
 is the memory that the device must say it has (the share's, under prorata).
 """
 import contextlib
@@ -22,9 +22,9 @@ MIB = 1 << 20
 GIB = 1 << 30
 ENVIRONMENT = pathlib.Path(sys.prefix)
 PACKAGES = ENVIRONMENT / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-TOTAL_BYTES = int(os.environ["ZOO_TOTAL_BYTES"]) if "ZOO_TOTAL_BYTES" in os.environ else None
+TOTAL_BYTES = int(os.environ["COMPATIBILITY_TOTAL_BYTES"]) if "COMPATIBILITY_TOTAL_BYTES" in os.environ else None
 # An environment of wheels for CUDA 11.8 is called cuda11, and so on.
-MAJOR = int(os.environ["ZOO_CUDA_MAJOR"])
+MAJOR = int(os.environ["COMPATIBILITY_CUDA_MAJOR"])
 
 _done = []
 
@@ -44,11 +44,11 @@ def expect_equal(found, wanted, what):
 
 @contextlib.contextmanager
 def step(name):
-    print(f"zoo: {name}", file=sys.stderr, flush=True)
+    print(f"compatibility: {name}", file=sys.stderr, flush=True)
     try:
         yield
     except Exception as error:
-        print(f"zoo: FAILED at '{name}': {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(f"compatibility: FAILED at '{name}': {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         raise
     _done.append(name)
 

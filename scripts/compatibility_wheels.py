@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Fetches what `make test-zoo` needs from PyPI: tests/compatibility/wheels.toml names it all.
+"""Fetches what `make test-compatibility` needs from PyPI: tests/compatibility/wheels.toml names it all.
 
-    scripts/zoo_wheels.py BUILD light|all
+    scripts/compatibility_wheels.py BUILD light|all
 
-Each set of wheels goes into a virtual environment of its own, BUILD/zoo/NAME (cuda11, cuda12,
+Each set of wheels goes into a virtual environment of its own, BUILD/compatibility/NAME (cuda11, cuda12,
 cuda13), made once and made anew when the list changes. What is to be fetched, and how big it is, is
 said before. What cannot be had is said loudly, and is no error here: the test run skips it by name.
 """
@@ -14,7 +14,7 @@ import sys
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LIST = ROOT / "tests" / "zoo" / "wheels.toml"
+LIST = ROOT / "tests" / "compatibility" / "wheels.toml"
 
 
 def wheels(tier):
@@ -39,7 +39,7 @@ def requirements_of(found):
 def install(folder, part, found):
     names = [f"{name}=={version}" for name, (version, *_) in found.items()]
     megabytes = sum(size for _, size, _ in found.values()) / 1e6
-    print(f"zoo: fetching {megabytes:,.0f} MB for {folder.name} ({part}): {' '.join(names)}", flush=True)
+    print(f"compatibility: fetching {megabytes:,.0f} MB for {folder.name} ({part}): {' '.join(names)}", flush=True)
     if not (folder / "bin" / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     wanted = folder / f"{part}.txt"
@@ -48,7 +48,7 @@ def install(folder, part, found):
                            "--no-compile", "--disable-pip-version-check", "--require-hashes",
                            "--requirement", str(wanted)], check=False)
     if done.returncode != 0:
-        print(f"zoo: NOT FETCHED for {folder.name} ({part}), see above; what needs it is skipped", flush=True)
+        print(f"compatibility: NOT FETCHED for {folder.name} ({part}), see above; what needs it is skipped", flush=True)
         return
     (folder / f".{part}").write_text(stamp_of(found))
 
@@ -57,9 +57,9 @@ def main():
     if len(sys.argv) != 3 or sys.argv[2] not in ("light", "all"):
         print(__doc__)
         return 2
-    zoo = pathlib.Path(sys.argv[1]) / "zoo"
+    root = pathlib.Path(sys.argv[1]) / "compatibility"
     for environment, parts in wheels(sys.argv[2]).items():
-        folder = zoo / environment
+        folder = root / environment
         stamps = {part: folder / f".{part}" for part in parts}
         if any(stamp.exists() and stamp.read_text() != stamp_of(parts[part])
                for part, stamp in stamps.items()):
