@@ -21,7 +21,7 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "reference" / "conformance.md"
 MUTATIONS = ROOT / "tests" / "conformance" / "mutations.toml"
-RULES_HEADER = ROOT / "src" / "simgpu" / "core" / "rules.h"
+RULES_HEADER = ROOT / "sim" / "core" / "model" / "rules.h"
 SILENCE_S = 300  # of a test that says nothing for so long: it hangs
 BROKEN_PATIENCE_S = 2  # a broken driver's streams are given up sooner than a right one's
 

@@ -7,7 +7,7 @@ import pytest
 def pytest_configure():
     # Whoever ends the tests by a signal ends their agents and programs too (harness.close_machines). A
     # shell starts what it puts into the background with SIGINT ignored, which programs would inherit.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
 
 

@@ -290,12 +290,12 @@ class Gang(DevicesCase):
         self.start("--gpu", "0,2", "--memory", "1GiB", "--gang", "always")
         share = self.machine.share("x")
         self.assertEqual((share["gang"], share["runs_as_gang"]), ("always", True))
-        self.assertIn("0-1 gang", self.machine.call([harness.PRORATA, "ps"])[1])
+        self.assertIn("0%-100% gang", self.machine.call([harness.PRORATA, "ps"])[1])
         status, out, err = self.machine.call([harness.PRORATA, "update", "x", "--gang", "never"])
         self.assertEqual((status, out, err), (0, "", ""))
         share = self.machine.share("x")
         self.assertEqual((share["gang"], share["runs_as_gang"]), ("never", False))
-        self.assertNotIn("0-1 gang", self.machine.call([harness.PRORATA, "ps"])[1])
+        self.assertNotIn("0%-100% gang", self.machine.call([harness.PRORATA, "ps"])[1])
         events = self.machine.call([harness.PRORATA, "events", "--all", "--no-follow"])[1]
         self.assertIn("gang always to never", events)
 

@@ -188,7 +188,7 @@ class Output(NewcomerCase):
         os.close(its)
         drawn = b""
         try:
-            while b"? help" not in drawn:
+            while b"/ 1 GiB" not in drawn:  # the first screen may be before the agent's first answer
                 drawn += os.read(ours, 65536)
             os.write(ours, b"q")
             while chunk := os.read(ours, 65536):

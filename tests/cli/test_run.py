@@ -144,7 +144,7 @@ class Tables(harness.MachineTestCase):
         header, row = out.splitlines()
         self.assertEqual(header.split()[0], "NAME")
         self.assertIn("shown", row)
-        self.assertIn("0.25-0.75", row)
+        self.assertIn("25%-75%", row)
         gpu = self.machine.gpus()[0]
         self.assertEqual(gpu["promised_bytes"], 2 * harness.GIB)
         self.assertEqual(gpu["promised_request"], 0.25)

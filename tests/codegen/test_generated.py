@@ -85,7 +85,7 @@ int main() {
 """)
         g = support.GENERATED
         self.run_tool("g++", "-std=c++23", "-Wall", "-Wextra", "-Werror", f"-I{g}", source,
-                      g / "null_cuda_driver.S", g / "null_nvml_driver.S", "-o", "tables")
+                      support.built() / "null_cuda_driver.S", support.built() / "null_nvml_driver.S", "-o", "tables")
         self.run_tool(self.scratch / "tables")
 
 
