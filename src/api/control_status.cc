@@ -131,17 +131,20 @@ ShareDevice ShareDeviceOf(const json& object) {
   object.at("priority").get_to(device.priority);
   object.at("yield_within_ns").get_to(device.yield_within_ns);
   object.at("entitled").get_to(device.entitled);
-  device.active = object.value("active", true);  // absent of an agent that did not say it
+  // An agent of another version may not have these, or call them otherwise.
+  device.active = object.value("active", true);
+  device.stalled = object.value("stalled", false);
+  if (object.contains("throttle_reasons")) {
+    device.throttle_reasons = ThrottleReasonsOf(object.at("throttle_reasons"));
+  }
   object.at("achieved").get_to(device.achieved);
   object.at("busy").get_to(device.busy);
   object.at("waiting_part").get_to(device.waiting_part);
   object.at("at_limit_part").get_to(device.at_limit_part);
   object.at("undrained_part").get_to(device.undrained_part);
   object.at("backlog_ns").get_to(device.backlog_ns);
-  device.throttle_reasons = ThrottleReasonsOf(object.at("throttle_reasons"));
   object.at("waiting").get_to(device.waiting);
   object.at("open").get_to(device.open);
-  object.at("stalled").get_to(device.stalled);
   object.at("figures_missing").get_to(device.figures_missing);
   object.at("bypass_suspected").get_to(device.bypass_suspected);
   // Absent of an agent that did not know of them.

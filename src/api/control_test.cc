@@ -194,6 +194,12 @@ TEST(ControlJson, StatusRoundTrips) {
   nlohmann::json newer = ToJson(share);
   newer["devices"][0]["throttle_reasons"] = {"for_a_reason_of_tomorrow", "idle"};
   EXPECT_EQ(ShareFromJson(newer)->devices[0].throttle_reasons, std::vector{ThrottleReason::kIdle});
+  nlohmann::json older = ToJson(share);
+  for (const char* name : {"throttle_reasons", "stalled", "active"}) {
+    older["devices"][0].erase(name);
+  }
+  ASSERT_TRUE(ShareFromJson(older).has_value()) << "of the build before";
+  EXPECT_TRUE(ShareFromJson(older)->devices[0].throttle_reasons.empty());
   EXPECT_EQ(read->devices.at(0).compute_request.ppm, 333'333u);
   EXPECT_EQ(read->members.at(0).command, "python3");
   DeviceStatus device = FourDevices()[0];

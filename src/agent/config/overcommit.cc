@@ -16,8 +16,9 @@ std::unexpected<Error> Bad(std::string_view text, std::string_view why) {
 
 Result<double> ParseRatio(std::string_view text) {
   double ratio = 0;
-  const char* const end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, ratio, std::chars_format::fixed);
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  const auto [at, error] = std::from_chars(begin, end, ratio, std::chars_format::fixed);
   if (text.empty() || error != std::errc{} || at != end || !std::isfinite(ratio)) {
     return Bad(text, "is no ratio: it is not a number");
   }
