@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "api/control.h"
 
 namespace prorata::api {
