@@ -1,4 +1,4 @@
-# How every room is built. Included once, by the top CMakeLists.txt.
+# How every component is built. Included once, by the top CMakeLists.txt.
 
 set(CMAKE_CXX_STANDARD 23)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -97,7 +97,7 @@ set_target_properties(prorata_precompiled_tests PROPERTIES
   RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 prorata_precompile(prorata_precompiled_tests <gtest/gtest.h>)
 
-# prorata_library(NAME SOURCES a.cc b.cc [DEPS room ...] [PRECOMPILE <header> ...]): a room, or part of
+# prorata_library(NAME SOURCES a.cc b.cc [DEPS component ...] [PRECOMPILE <header> ...]): a component, or part of
 # one, as a static library. PLAIN: without precompiled headers.
 function(prorata_library name)
   cmake_parse_arguments(arg "PLAIN" "" "SOURCES;DEPS;PRECOMPILE" ${ARGN})
@@ -123,7 +123,7 @@ endfunction()
 # merely slow must not fail.
 set(prorata_test_timeout_s 900)
 
-# prorata_test(NAME SOURCES a_test.cc DEPS room [LABELS ...]): a GoogleTest program; every TEST in it
+# prorata_test(NAME SOURCES a_test.cc DEPS component [LABELS ...]): a GoogleTest program; every TEST in it
 # is a test of ctest. Labelled no-tsan (one thread: nothing to see) or no-asan-ubsan (it would take too
 # long), it is neither built nor run under that sanitizer. PRECOMPILE <header> ...: as for a library.
 function(prorata_test name)
@@ -149,7 +149,7 @@ function(prorata_test name)
   endif()
 endfunction()
 
-# prorata_fuzzer(NAME SOURCES a_fuzz.cc DEPS room): a libFuzzer program under build/fuzz, with
+# prorata_fuzzer(NAME SOURCES a_fuzz.cc DEPS component): a libFuzzer program under build/fuzz, with
 # PRORATA_FUZZ only.
 function(prorata_fuzzer name)
   if(NOT PRORATA_FUZZ)

@@ -18,7 +18,7 @@ namespace {
 // cuInit of a driver without a persistence daemon takes seconds; a worker that has not answered by
 // then never will.
 constexpr std::chrono::seconds kPatience(20);
-// How long a worker that was notified to end may take before it is killed.
+// How long a worker that was asked to end may take before it is killed.
 constexpr std::chrono::seconds kFarewell(3);
 
 }  // namespace

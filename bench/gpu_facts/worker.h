@@ -13,7 +13,7 @@
 namespace prorata::gpufacts {
 
 // A second process on the same device: this program again, with --worker. The two talk in lines
-// over pipes; the worker goes a step on for every line it is reported, and ends when its input ends
+// over pipes; the worker goes a step on for every line that it reads, and ends when its input ends
 // or its parent dies.
 //
 //   --worker context   says "context" when it has one; told: runs a kernel, says "kernel"

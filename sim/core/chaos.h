@@ -13,8 +13,8 @@
 
 namespace prorata::simgpu {
 
-// Where members of a chaos leave what they share, in memory that all of them see. A name is read
-// while others change it: a torn one must be refused.
+// Where processes of a chaos test leave what they share, in memory that all of them see. A name is
+// read while others change it: a torn one must be refused.
 struct Exchange {
   struct Offer {
     std::atomic<uint64_t> handle;
@@ -36,7 +36,8 @@ struct Exchange {
 // A descriptor that lies between the sockets and a byte that says what it is; -1 when none does.
 int ReceiveDescriptor(int socket, char* what);
 
-// One member of a chaos: makes, uses, shares and destroys everything at random until it is killed.
+// One process of a chaos test: makes, uses, shares and destroys everything at random until it is
+// killed.
 class Chaos {
  public:
   // With `step` it kills itself at a random step; else it goes on until somebody does.

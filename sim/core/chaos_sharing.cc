@@ -5,7 +5,7 @@
 
 #include "sim/core/chaos.h"
 
-// What a member of a chaos does with the others: memory, descriptors and events.
+// What a process of a chaos test does with the others: memory, descriptors and events.
 
 namespace prorata::simgpu {
 

@@ -34,7 +34,7 @@ std::string ReadDevice(const toml::table& table, const std::string& where, Devic
     char rest = 0;
     if (std::sscanf(capability.c_str(), "%2d.%1d%c", &device->compute_major, &device->compute_minor,
                     &rest) != 2) {
-      reader.PrintError("compute_capability", "a text such as \"9.0\"");
+      reader.RecordError("compute_capability", "a text such as \"9.0\"");
     }
   }
   reader.Scaled("time_slice_us", &device->time_slice_ns, 1e3, 1, 1e7);
@@ -45,11 +45,11 @@ std::string ReadDevice(const toml::table& table, const std::string& where, Devic
   reader.Scaled("d2d_gb_per_s", &device->d2d_bytes_per_s, 1e9, 0.001, 1e6);
   const uint64_t slab = device->slab_bytes;
   if (slab < 64 * kKiB || (slab & (slab - 1)) != 0 || slab > kGiB) {
-    reader.PrintError("slab", "a power of two from 64KiB to 1GiB");
+    reader.RecordError("slab", "a power of two from 64KiB to 1GiB");
   }
   if (device->memory_bytes % slab != 0 || device->memory_bytes > uint64_t{4096} * kGiB ||
       device->memory_bytes / slab > 4'000'000) {
-    reader.PrintError("memory", "at most 4TiB and 4 million slabs, a multiple of the slab size");
+    reader.RecordError("memory", "at most 4TiB and 4 million slabs, a multiple of the slab size");
   }
   return reader.Finish();
 }
@@ -163,12 +163,12 @@ Result<MachineConfig> ParseMachineConfig(std::string_view text, std::string_view
   reader.Number("dilation", &config.dilation, 1, 10000);
   if (const toml::node* node = reader.Take("broken_rules")) {
     const std::string error = ReadBrokenRules(*node, &config.broken);
-    if (!error.empty()) reader.PrintError("broken_rules", error);
+    if (!error.empty()) reader.RecordError("broken_rules", error);
   }
   if (const toml::node* node = reader.Take("devices")) {
     const toml::array* devices = node->as_array();
     if (devices == nullptr || devices->empty() || devices->size() > kMaxDevices) {
-      reader.PrintError("devices", "1 to " + std::to_string(kMaxDevices) + " [[devices]] tables");
+      reader.RecordError("devices", "1 to " + std::to_string(kMaxDevices) + " [[devices]] tables");
     } else {
       config.devices.assign(devices->size(), DeviceConfig{});
       for (size_t i = 0; i < devices->size(); ++i) {

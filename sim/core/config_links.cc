@@ -32,7 +32,7 @@ void ReadNamed(Reader* reader, const char* key, const Named<Value> (&known)[coun
     }
     names += std::string(names.empty() ? "\"" : ", \"") + name + "\"";
   }
-  reader->PrintError(key, "one of " + names);
+  reader->RecordError(key, "one of " + names);
 }
 
 LinkConfig DefaultLink(LinkType type) {
@@ -97,7 +97,7 @@ std::string ReadLinks(const toml::node& node, const std::string& file, MachineCo
     ReadNamed(&reader, "type", kTypes, &type);
     LinkConfig link = DefaultLink(type);
     if (!ReadPair(reader.Take("devices"), device_count, &link)) {
-      reader.PrintError("devices", "two different devices by their indices, such as [0, 1]");
+      reader.RecordError("devices", "two different devices by their indices, such as [0, 1]");
     }
     reader.Scaled("gb_per_s", &link.bytes_per_s, 1e9, 0.001, 1e6);
     reader.Integer("nvlinks", &link.nvlinks, type == LinkType::kNvlink ? 1 : 0,

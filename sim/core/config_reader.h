@@ -25,7 +25,7 @@ class Reader {
     if (node == nullptr) return;
     const auto text = node->value_exact<std::string>();
     if (!text || text->empty() || text->size() > limit) {
-      return PrintError(key, "a text of 1 to " + std::to_string(limit) + " characters");
+      return RecordError(key, "a text of 1 to " + std::to_string(limit) + " characters");
     }
     *value = *text;
   }
@@ -35,7 +35,7 @@ class Reader {
     if (node == nullptr) return;
     const auto number = node->value_exact<int64_t>();
     if (!number || *number < low || *number > high) {
-      return PrintError(
+      return RecordError(
           key, "a whole number from " + std::to_string(low) + " to " + std::to_string(high));
     }
     *value = static_cast<Int>(*number);
@@ -44,7 +44,7 @@ class Reader {
     const toml::node* node = Take(key);
     if (node == nullptr) return;
     const auto flag = node->value_exact<bool>();
-    if (!flag) return PrintError(key, "true or false");
+    if (!flag) return RecordError(key, "true or false");
     *value = *flag;
   }
   void Bytes(const char* key, uint64_t* value) {
@@ -56,7 +56,7 @@ class Reader {
     }
     const auto text = node->value_exact<std::string>();
     const auto bytes = text ? ParseBytes(*text) : Fail("", "");
-    if (!bytes) return PrintError(key, "a size such as \"16GiB\"");
+    if (!bytes) return RecordError(key, "a size such as \"16GiB\"");
     *value = *bytes;
   }
   // A number in the key's unit, stored in units of 1/scale of it.
@@ -73,13 +73,13 @@ class Reader {
     if (!node->is_number() || !(*number >= low && *number <= high)) {
       std::ostringstream range;
       range << "a number from " << low << " to " << high;
-      PrintError(key, range.str());
+      RecordError(key, range.str());
       return false;
     }
     *value = *number;
     return true;
   }
-  void PrintError(const std::string& key, const std::string& expected) {
+  void RecordError(const std::string& key, const std::string& expected) {
     if (error_.empty()) error_ = where_ + key + ": expected " + expected;
   }
   const toml::node* Take(const char* key) {

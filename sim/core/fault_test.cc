@@ -104,15 +104,14 @@ TEST_F(FaultTest, DroppedWorkIsDoneWithForAllWhoWait) {
   Make("");
   const Handle event = machine_->CreateEvent(context_[0]).value();
   const Handle other = machine_->CreateStream(context_[0], StreamKind::kNonBlocking).value();
-  const Handle pending_destruction =
-      machine_->CreateStream(context_[0], StreamKind::kNonBlocking).value();
+  const Handle destroyed = machine_->CreateStream(context_[0], StreamKind::kNonBlocking).value();
   const Work work[] = {Work::Kernel(1000, 1'000'000, 1), Work::Kernel(kNsPerS), Work::Record(event),
                        Work::Host(2)};
   ASSERT_TRUE(machine_->Submit(stream_[0], work));
   ASSERT_TRUE(machine_->Submit(other, Work::Copy(WorkKind::kCopyToHost, 1'000'000, 3)));
   ASSERT_TRUE(machine_->Submit(stream_[1], Work::WaitFor(event)));
-  ASSERT_TRUE(machine_->Submit(pending_destruction, Work::Kernel(kNsPerS)));
-  ASSERT_EQ(machine_->DestroyStream(pending_destruction), Code::kOk);
+  ASSERT_TRUE(machine_->Submit(destroyed, Work::Kernel(kNsPerS)));
+  ASSERT_EQ(machine_->DestroyStream(destroyed), Code::kOk);
   clock_.AdvanceTo(clock_.NowNs() + kNsPerMs);
   const Action action = machine_->NextAction(process_).value();
   ASSERT_EQ(machine_->DropWork(context_[0]), Code::kOk);

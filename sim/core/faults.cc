@@ -43,7 +43,7 @@ struct Reading {
   const toml::table& table;
   std::string error;  // the first
 
-  void PrintError(std::string_view key, std::string_view expected) {
+  void RecordError(std::string_view key, std::string_view expected) {
     if (error.empty()) error = std::string(key) + ": expected " + std::string(expected);
   }
   template <typename Int>
@@ -52,7 +52,7 @@ struct Reading {
     if (node == nullptr) return;
     const auto value = node->value_exact<int64_t>();
     if (!value || *value < low || *value > 1'000'000'000) {
-      return PrintError(key, "a whole number from " + std::to_string(low));
+      return RecordError(key, "a whole number from " + std::to_string(low));
     }
     *out = static_cast<Int>(*value);
   }
@@ -61,7 +61,7 @@ struct Reading {
     if (node == nullptr) return;
     const auto value = node->value<double>();
     if (!node->is_number() || !(*value >= 0 && *value <= 1e9)) {
-      return PrintError(key, "a time in milliseconds");
+      return RecordError(key, "a time in milliseconds");
     }
     *out_ns = std::llround(*value * kNsPerMs);
   }
@@ -70,7 +70,7 @@ struct Reading {
     if (node == nullptr) return;
     const auto value = node->value_exact<std::string>();
     if (!value || value->empty() || value->size() > 63) {
-      return PrintError(key, "a text of 1 to 63 characters");
+      return RecordError(key, "a text of 1 to 63 characters");
     }
     *out = *value;
   }
@@ -79,7 +79,7 @@ struct Reading {
     if (node == nullptr) return;
     const auto text = node->value_exact<std::string>();
     const auto bytes = text ? ParseBytes(*text) : Fail("", "");
-    if (!bytes) return PrintError(key, "a size such as \"1GiB\"");
+    if (!bytes) return RecordError(key, "a size such as \"1GiB\"");
     *out = *bytes;
   }
 };
@@ -88,20 +88,20 @@ struct Reading {
 void CheckWhole(const FaultConfig& fault, Reading* reading) {
   const bool timed = fault.after_ns >= 0;
   if (fault.kind == FaultKind::kContextError && fault.error.empty()) {
-    reading->PrintError("error", "the name of the error, such as \"CUDA_ERROR_ILLEGAL_ADDRESS\"");
+    reading->RecordError("error", "the name of the error, such as \"CUDA_ERROR_ILLEGAL_ADDRESS\"");
   }
   if (fault.kind == FaultKind::kSlow && reading->table.get("factor") == nullptr) {
-    reading->PrintError("factor", "how many times as long");
+    reading->RecordError("factor", "how many times as long");
   }
   if (fault.kind == FaultKind::kStall && fault.for_ns == 0) {
-    reading->PrintError("for_ms", "how long the device stands still");
+    reading->RecordError("for_ms", "how long the device stands still");
   }
   if (timed && (!fault.process.empty() || fault.nth_process != 0 ||
                 reading->table.get("launch") != nullptr)) {
-    reading->PrintError("after_ms",
-                        "no process, nth_process or launch beside it: it is the device's");
+    reading->RecordError("after_ms",
+                         "no process, nth_process or launch beside it: it is the device's");
   }
-  if (timed && fault.device < 0) reading->PrintError("device", "which device, with after_ms");
+  if (timed && fault.device < 0) reading->RecordError("device", "which device, with after_ms");
 }
 
 }  // namespace
@@ -118,7 +118,7 @@ Result<FaultConfig> ReadFault(const void* untyped, const std::string& where) {
     known += (known.empty() ? "" : ", ") + std::string(entry.name);
   }
   if (kind == nullptr) {
-    reading.PrintError("kind", "one of " + known);
+    reading.RecordError("kind", "one of " + known);
     return Fail("sim_config", where + reading.error);
   }
   fault.kind = kind->kind;
@@ -147,7 +147,7 @@ Result<FaultConfig> ReadFault(const void* untyped, const std::string& where) {
   if (const toml::node* node = table.get("factor")) {
     const auto value = node->value<double>();
     if (!node->is_number() || !(*value >= 0.01 && *value <= 10'000)) {
-      reading.PrintError("factor", "a number from 0.01 to 10000");
+      reading.RecordError("factor", "a number from 0.01 to 10000");
     } else {
       fault.factor = *value;
     }

@@ -54,7 +54,7 @@ class MachineTest : public ::testing::Test {
     machine_->NextEventNs();
   }
   // Keeps at least two kernels of a length queued: a context with nothing queued gives up its
-  // slice.
+  // turn.
   void KeepBusy(const Program& program, int64_t kernel_ns) {
     uint64_t& last = last_[program.stream];
     while (last < 3 || machine_->QueryStream(program.stream, last - 2) == Code::kOk) {

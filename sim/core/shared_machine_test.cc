@@ -27,7 +27,7 @@ class Pipe {
     char byte;
     EXPECT_EQ(read(fds_[0], &byte, 1), 1);
   }
-  void Print(pid_t pid) { EXPECT_EQ(write(fds_[1], &pid, sizeof pid), ssize_t{sizeof pid}); }
+  void Send(pid_t pid) { EXPECT_EQ(write(fds_[1], &pid, sizeof pid), ssize_t{sizeof pid}); }
   pid_t Hear() {
     pid_t pid = 0;
     EXPECT_EQ(read(fds_[0], &pid, sizeof pid), ssize_t{sizeof pid});
@@ -169,7 +169,7 @@ TEST(SharedMachineTest, AForkedChildKeepsNothingAlive) {
     auto machine = *Machine::Attach(SmallMachine(), folder.path());
     Enter(*machine);
     if (fork() == 0) {
-      ready.Print(getpid());
+      ready.Send(getpid());
       sleep(600);  // longer than this test may take
       _exit(0);
     }

@@ -181,7 +181,7 @@ TEST(SharingKillTest, AnExporterKilledAtEveryStepLeavesTheImporterWhatItHas) {
   EXPECT_GT(steps, 20);
 }
 
-// --- The chaos ----------------------------------------------------------------------------------
+// --- Chaos --------------------------------------------------------------------------------------
 
 constexpr int kSlots = 8;
 struct Exchange {

@@ -41,7 +41,7 @@ struct Party {
   explicit Party(const std::string& folder) {
     machine = *Machine::Attach(SmallMachine(), folder);
     process = machine->RegisterProcess().value();
-    // In the chaos others may hold all of the device for a while.
+    // In a chaos test others may hold all of the device for a while.
     while (context == 0) context = machine->CreateContext(process, 0).value_or(0);
     stream = machine->CreateStream(context, StreamKind::kBlocking).value();
   }

@@ -127,9 +127,10 @@ void Agent::Run() {
     return WakeAt(stopped_until_ns_ + world_.delays().Wake(random_));
   }
   if (now_ns >= next_beat_ns_) {
-    const bool silent = now_ns - last_beat_ns_ >= static_cast<int64_t>(shm::kHeartbeatLostAfterNs);
+    const bool was_lost =
+        now_ns - last_beat_ns_ >= static_cast<int64_t>(shm::kHeartbeatLostAfterNs);
     last_beat_ns_ = now_ns;
-    if (silent) {
+    if (was_lost) {
       ++outages_;
       for (size_t i = 0; i < deadline_ns_.size(); ++i) Reschedule(static_cast<int>(i));
     }

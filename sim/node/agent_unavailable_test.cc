@@ -103,17 +103,17 @@ void ExpectLimits(const std::map<std::string, double>& parts, const char* when) 
   EXPECT_LE(parts.at("limited"), 0.23) << when;
 }
 
-// `silence` begins one that lasts until kEndsNs.
-template <typename HeartbeatWatch>
-void CheckAgentUnavailable(uint64_t seed, HeartbeatWatch&& silence) {
+// `begin` makes the agent unavailable until kEndsNs.
+template <typename Begin>
+void CheckAgentUnavailable(uint64_t seed, Begin&& begin) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   Watched watched(Contended(), seed);
   const auto before = watched.RunUntil(kBeginsNs);
   ExpectLimits(before, "before");
   watched.ForgetGaps();
-  silence(watched.world());
+  begin(watched.world());
   const auto during = watched.RunUntil(kEndsNs);
-  EXPECT_LE(watched.longest_gap_ns(), 100 * kMs) << "a program was stopped by the silence";
+  EXPECT_LE(watched.longest_gap_ns(), 100 * kMs) << "a program was stopped meanwhile";
   ExpectLimits(during, "during");
   // Members go by what they knew of their kernels, which for those that ran side by side is a
   // little too much.
@@ -144,7 +144,7 @@ TEST(AgentUnavailable, KilledUnderContention) {
 }
 
 // Service in the first tenth of a second after it is back: nobody pays for what it did by the rules
-// of the silence.
+// of the outage.
 TEST(AgentUnavailable, ServiceIsNormalAHundredMillisecondsAfterItsReturn) {
   for (const bool kill : {false, true}) {
     for (uint64_t seed = 1; seed <= 10; ++seed) {

@@ -1,5 +1,5 @@
-// A kernel that never ends, as good as: what others have beside it, who is notified of, and what is
-// left of it when it ends. Issue 5: persistent kernels are recognised, for they cannot be
+// A kernel that never ends, as good as: what others have beside it, which program is reported, and
+// what is left of it when it ends. Issue 5: persistent kernels are recognised, for they cannot be
 // preempted.
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ Scenario OneKernel(int64_t kernel_ns, int64_t duration_ns, std::initializer_list
 
 struct Seen {
   std::vector<std::vector<int64_t>> busy;  // of a program, at the end of each step
-  std::vector<size_t> told;                // steps after which a program was notified of
+  std::vector<size_t> reported;            // steps after which a program was reported
   size_t began = 0, ended = 0;             // the one kernel
   std::string failure;
 
@@ -63,7 +63,7 @@ Seen RunOf(const Scenario& scenario, uint64_t seed) {
     for (const auto& process : world.processes()) {
       if (!process->alive() || process->usage().persistent_ns.load() == 0) continue;
       EXPECT_EQ(&process->spec(), &scenario.programs[0]) << "only that one";
-      seen.told.push_back(seen.busy[0].size() - 1);
+      seen.reported.push_back(seen.busy[0].size() - 1);
     }
   }
   world.Finish();
@@ -90,16 +90,16 @@ TEST(Persistent, OthersHaveTheirPartsBesideAKernelThatNeverEnds) {
         for (const size_t i : {1, 2}) scenario.programs[i].kernel = {kernel_ns, kernel_ns, {}};
         const Seen seen = RunOf(scenario, seed);
         EXPECT_EQ(seen.failure, "");
-        ASSERT_FALSE(seen.told.empty());
+        ASSERT_FALSE(seen.reported.empty());
         const size_t from = seen.began + 50, to = seen.busy[0].size() - 1;
         const double first = seen.Part(1, from, to), second = seen.Part(2, from, to);
         const size_t longest = std::max(seen.Longest(1, from, to), seen.Longest(2, from, to));
-        const int64_t had_ns = seen.busy[0][seen.told.front()];
+        const int64_t had_ns = seen.busy[0][seen.reported.front()];
         std::printf(
             "endless kernel: %.1f %% of the device; beside it %.1f and %.1f %% of %.1f, waited at "
             "most %zu ms; told of after %.1f s, %.1f s of them its own\n",
             seen.Part(0, from, to) * 100, first * 100, second * 100, given * 100, 10 * longest,
-            static_cast<double>(seen.told.front() - seen.began) / 100,
+            static_cast<double>(seen.reported.front() - seen.began) / 100,
             static_cast<double>(had_ns) / 1e9);
         // 0.5 and 0.3, and half each of the 0.2 that nobody else wants.
         EXPECT_NEAR(first / (first + second), 0.6, 0.02) << seed;
@@ -107,7 +107,7 @@ TEST(Persistent, OthersHaveTheirPartsBesideAKernelThatNeverEnds) {
         EXPECT_LE(longest, 10u) << "hundredths of a second; seed " << seed;
         EXPECT_GE(had_ns, 10 * kS);
         EXPECT_LE(had_ns, 15 * kS);
-        EXPECT_EQ(seen.told.back(), to);
+        EXPECT_EQ(seen.reported.back(), to);
       }
     }
   });
@@ -139,8 +139,8 @@ TEST(Persistent, WhenItEndsOnAFreeDeviceItIsNotRepaid) {
                 static_cast<double>(seen.ended - seen.began) / 100, worst * 100, 10 * longest);
     EXPECT_LE(worst, 0.01) << seed;
     EXPECT_LE(longest, 20u) << "hundredths of a second; seed " << seed;
-    ASSERT_FALSE(seen.told.empty());
-    EXPECT_LE(seen.told.back(), seen.ended + 1);
+    ASSERT_FALSE(seen.reported.empty());
+    EXPECT_LE(seen.reported.back(), seen.ended + 1);
   }
 }
 
@@ -151,7 +151,7 @@ TEST(Persistent, AKernelOf3SecondsIsNone) {
     const Seen seen = RunOf(scenario, 1);
     EXPECT_EQ(seen.failure, "");
     ASSERT_GE(seen.busy[0].back(), 3 * kS - kMs);
-    EXPECT_TRUE(seen.told.empty());
+    EXPECT_TRUE(seen.reported.empty());
   }
   // Members of one share run at once, all of them.
   Scenario scenario = OneKernel(3 * kS, 40 * kS, {0, 0, 0, 0, 0, 0});
@@ -162,7 +162,7 @@ TEST(Persistent, AKernelOf3SecondsIsNone) {
   ASSERT_GE(seen.busy[0].back(), 3 * kS - kMs);
   std::printf("3 s kernel beside six members of its share: ran %.1f s\n",
               static_cast<double>(seen.ended - seen.began) / 100);
-  EXPECT_TRUE(seen.told.empty());
+  EXPECT_TRUE(seen.reported.empty());
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace prorata::simulation {
 
 // default: prorata's. gemini: as its code is. gemini-least: the same, but that every quota is the
-// least, the shortest turns it can make. round-robin: equal slices.
+// least, the shortest quotas it can give. round-robin: equal slices.
 std::vector<std::string_view> PolicyNames();
 
 // Null: there is none of this name. Only prorata's knows an elastic ceiling.

@@ -40,7 +40,7 @@ void ReadKernel(TomlReader& reader, KernelTime* kernel) {
   if (const toml::array* range = node->as_array(); range != nullptr && range->size() == 2) {
     read(*range->get(0), &kernel->low_ns);
     read(*range->get(1), &kernel->high_ns);
-    if (kernel->low_ns > kernel->high_ns) reader.PrintError(kKey, "[least, most]");
+    if (kernel->low_ns > kernel->high_ns) reader.RecordError(kKey, "[least, most]");
     return;
   }
   if (const toml::table* table = node->as_table()) {
@@ -49,7 +49,7 @@ void ReadKernel(TomlReader& reader, KernelTime* kernel) {
     const size_t keys = parts == nullptr ? 1 : 2;
     if (choice == nullptr || choice->empty() || choice->size() > 100 || table->size() != keys ||
         (parts != nullptr && parts->size() != choice->size())) {
-      return reader.PrintError(kKey, "{ choice = [a, b, ...] }, and as many parts if any");
+      return reader.RecordError(kKey, "{ choice = [a, b, ...] }, and as many parts if any");
     }
     for (const toml::node& part : *choice) read(part, &kernel->choice_ns.emplace_back());
     if (parts == nullptr) return;
@@ -59,7 +59,7 @@ void ReadKernel(TomlReader& reader, KernelTime* kernel) {
     return;
   }
   if (!node->is_number()) {
-    return reader.PrintError(kKey, "a number, [least, most] or { choice = [...] }");
+    return reader.RecordError(kKey, "a number, [least, most] or { choice = [...] }");
   }
   read(*node, &kernel->low_ns);
   kernel->high_ns = kernel->low_ns;
@@ -70,13 +70,13 @@ void ReadDevices(TomlReader& reader, std::vector<int>* devices) {
   const toml::node* node = reader.Take(kKey);
   if (node == nullptr) return;
   const toml::array* array = node->as_array();
-  if (array == nullptr || array->empty()) return reader.PrintError(kKey, "[0, 1, ...]");
+  if (array == nullptr || array->empty()) return reader.RecordError(kKey, "[0, 1, ...]");
   devices->clear();
   for (const toml::node& part : *array) {
     const auto device = part.value_exact<int64_t>();
     if (!device || *device < 0 || *device >= simgpu::kMaxDevices ||
         std::find(devices->begin(), devices->end(), *device) != devices->end()) {
-      return reader.PrintError(kKey, "different numbers of devices, from 0 on");
+      return reader.RecordError(kKey, "different numbers of devices, from 0 on");
     }
     devices->push_back(static_cast<int>(*device));
   }
@@ -105,7 +105,7 @@ void ReadFraction(TomlReader& reader, const char* key, std::optional<Fraction>* 
   std::string text;
   if (!reader.Text(key, &text)) return;
   const auto fraction = ParseFraction(text);
-  if (!fraction) return reader.PrintError(key, "a fraction such as \"0.5\"");
+  if (!fraction) return reader.RecordError(key, "a fraction such as \"0.5\"");
   *out = *fraction;
 }
 
@@ -113,7 +113,7 @@ Terms ReadTerms(TomlReader& reader) {
   Terms terms;
   ReadFraction(reader, "compute", &terms.compute);
   ReadFraction(reader, "compute_limit", &terms.limit);
-  if (terms.limit == Fraction::Zero()) reader.PrintError("compute_limit", "more than 0");
+  if (terms.limit == Fraction::Zero()) reader.RecordError("compute_limit", "more than 0");
   int weight = 0;
   if (reader.Integer("weight", &weight, 1, kMaxWeight)) terms.weight = weight;
   int priority = 0;
@@ -128,7 +128,7 @@ Terms ReadTerms(TomlReader& reader) {
   std::string memory;
   if (reader.Text("memory", &memory)) {
     const auto bytes = ParseBytes(memory);
-    if (!bytes) reader.PrintError("memory", "a size such as \"1GiB\"");
+    if (!bytes) reader.RecordError("memory", "a size such as \"1GiB\"");
     if (bytes) terms.memory_bytes = *bytes;
   }
   return terms;
@@ -144,10 +144,10 @@ Update ReadUpdate(TomlReader& reader, int64_t duration_ns) {
   Update update;
   ReadMs(reader, "at_ms", &update.at_ns);
   if (update.at_ns < 0 || update.at_ns > duration_ns) {
-    reader.PrintError("at_ms", "a time from 0 to duration_ms");
+    reader.RecordError("at_ms", "a time from 0 to duration_ms");
   }
-  if (!reader.Text("share", &update.share)) reader.PrintError("share", "the share's name");
-  if (reader.Has("memory")) reader.PrintError("memory", "nothing: the simulation has no memory");
+  if (!reader.Text("share", &update.share)) reader.RecordError("share", "the share's name");
+  if (reader.Has("memory")) reader.RecordError("memory", "nothing: the simulation has no memory");
   update.terms = ReadTerms(reader);
   return update;
 }
@@ -169,19 +169,19 @@ void ReadShape(TomlReader& reader, ProgramSpec* program) {
   const bool by_request =
       program->stream_per_request || program->behind_wait || program->host_function_ns > 0;
   if (by_request && program->per_sync == 0) {
-    reader.PrintError("per_sync", "above 0: a request ends with a synchronisation");
+    reader.RecordError("per_sync", "above 0: a request ends with a synchronisation");
   }
   if (by_request && program->per_sync > 2000 && program->behind_wait) {
-    reader.PrintError("per_sync", "2000 at most: they lie in the stream's queue, behind the wait");
+    reader.RecordError("per_sync", "2000 at most: they lie in the stream's queue, behind the wait");
   }
   if (program->life_ns > 0 && program->devices.size() > 1) {
-    reader.PrintError("life_ms", "one device: who ends first is missed");
+    reader.RecordError("life_ms", "one device: who ends first is missed");
   }
 }
 
 ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
   ProgramSpec program;
-  if (!reader.Text("name", &program.name)) reader.PrintError("name", "the program's name");
+  if (!reader.Text("name", &program.name)) reader.RecordError("name", "the program's name");
   program.share = program.name;
   reader.Text("share", &program.share);
   reader.Integer("count", &program.count, 1, 64);
@@ -189,7 +189,7 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
   ReadMs(reader, "start_ms", &program.start_ns);
   ReadMs(reader, "stop_ms", &program.stop_ns);
   if (program.stop_ns < program.start_ns || program.stop_ns > duration_ns) {
-    reader.PrintError("stop_ms", "a time from start_ms to duration_ms");
+    reader.RecordError("stop_ms", "a time from start_ms to duration_ms");
   }
   ReadKernel(reader, &program.kernel);
   double sm_fraction = 1;
@@ -200,7 +200,7 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
   double gap_us = 0;
   if (reader.Number("gap_us", &gap_us, 0, kMaxUs)) program.gap_ns = Scaled(gap_us, kNsPerUs);
   if (program.gap_ns > 0 && program.per_sync == 0) {
-    reader.PrintError("gap_us", "per_sync above 0: the gap comes after a synchronisation");
+    reader.RecordError("gap_us", "per_sync above 0: the gap comes after a synchronisation");
   }
   double every_us = 0;
   if (reader.Number("every_us", &every_us, 0, kMaxUs)) {
@@ -208,7 +208,7 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
   }
   reader.Bool("poisson", &program.poisson);
   if (program.every_ns > 0 && (program.per_sync == 0 || program.gap_ns > 0)) {
-    reader.PrintError("every_us", "per_sync above 0 and no gap_us: requests come by themselves");
+    reader.RecordError("every_us", "per_sync above 0 and no gap_us: requests come by themselves");
   }
   reader.Integer("graph", &program.graph, 0, 256);
   ReadDevices(reader, &program.devices);
@@ -216,8 +216,8 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
   reader.Integer("collective_every", &program.collective_every, 0, 1'000'000);
   if (program.collective_every > 0 &&
       (program.devices.size() < 2 || program.stop_ns < duration_ns)) {
-    reader.PrintError("collective_every",
-                      "several devices, and no stop_ms: who ends first is missed");
+    reader.RecordError("collective_every",
+                       "several devices, and no stop_ms: who ends first is missed");
   }
   return program;
 }
@@ -229,11 +229,12 @@ Expectation ReadExpectation(TomlReader& reader) {
   const bool share = reader.Text("share", &expect.name);
   const bool device = reader.Bool("device_use", &device_use) && device_use;
   if (program + share + device != 1) {
-    reader.PrintError("program", "one of program, share and device_use = true");
+    reader.RecordError("program", "one of program, share and device_use = true");
   }
   if (share) expect.of = Expectation::Of::kShare;
   if (device) expect.of = Expectation::Of::kDeviceUse;
-  if (!reader.Number("gpu_time", &expect.gpu_time, 0, 1)) reader.PrintError("gpu_time", "a number");
+  if (!reader.Number("gpu_time", &expect.gpu_time, 0, 1))
+    reader.RecordError("gpu_time", "a number");
   reader.Number("tolerance_points", &expect.tolerance_points, 0, 100);
   return expect;
 }
@@ -335,7 +336,7 @@ std::vector<UpdateSpec> UpdatesOf(std::vector<Update> given, const std::vector<S
 void ReadMachine(TomlReader& reader, const std::string& file, simgpu::MachineConfig* machine) {
   const toml::node* node = reader.Take("machine");
   if (node == nullptr) return;
-  if (!node->is_table()) return reader.PrintError("machine", "a table");
+  if (!node->is_table()) return reader.RecordError("machine", "a table");
   toml::table table = *node->as_table();
   table.is_inline(false);  // a document is not
   std::ostringstream text;
@@ -369,13 +370,13 @@ Result<Scenario> ParseScenario(std::string_view text, std::string_view origin) {
   }
   Scenario scenario;
   TomlReader reader(parsed.table(), file);
-  if (!reader.Text("name", &scenario.name)) reader.PrintError("name", "a line for people");
+  if (!reader.Text("name", &scenario.name)) reader.RecordError("name", "a line for people");
   ReadMs(reader, "duration_ms", &scenario.duration_ns);
   ReadMs(reader, "warmup_ms", &scenario.warmup_ns);
   reader.Bool("prorata", &scenario.prorata);
   std::optional<Fraction> ceiling;
   ReadFraction(reader, "elastic_ceiling", &ceiling);
-  if (ceiling == Fraction::Zero()) reader.PrintError("elastic_ceiling", "more than 0");
+  if (ceiling == Fraction::Zero()) reader.RecordError("elastic_ceiling", "more than 0");
   scenario.elastic_ceiling = ceiling.value_or(Fraction::One());
   ReadMachine(reader, file, &scenario.machine);
   std::vector<std::pair<std::string, Terms>> terms;

@@ -26,7 +26,7 @@ class TomlReader {
   }
   bool Has(const char* key) const { return table_.contains(key); }
 
-  void PrintError(const std::string& key, const std::string& expected) {
+  void RecordError(const std::string& key, const std::string& expected) {
     if (error_.empty()) error_ = where_ + key + ": expected " + expected;
   }
 
@@ -35,7 +35,7 @@ class TomlReader {
     if (node == nullptr) return false;
     const auto text = node->value_exact<std::string>();
     if (!text || text->empty() || text->size() > 100) {
-      PrintError(key, "a text of 1 to 100 characters");
+      RecordError(key, "a text of 1 to 100 characters");
       return false;
     }
     *out = *text;
@@ -46,7 +46,7 @@ class TomlReader {
     if (node == nullptr) return false;
     const auto value = node->value_exact<bool>();
     if (!value) {
-      PrintError(key, "true or false");
+      RecordError(key, "true or false");
       return false;
     }
     *out = *value;
@@ -57,7 +57,8 @@ class TomlReader {
     if (node == nullptr) return false;
     const auto value = node->value_exact<int64_t>();
     if (!value || *value < low || *value > high) {
-      PrintError(key, "a whole number from " + std::to_string(low) + " to " + std::to_string(high));
+      RecordError(key,
+                  "a whole number from " + std::to_string(low) + " to " + std::to_string(high));
       return false;
     }
     *out = static_cast<int>(*value);
@@ -72,7 +73,7 @@ class TomlReader {
     if (!node.is_number() || !(*value >= low && *value <= high)) {
       std::ostringstream range;
       range << "a number from " << low << " to " << high;
-      PrintError(key, range.str());
+      RecordError(key, range.str());
       return false;
     }
     *out = *value;
@@ -86,7 +87,7 @@ class TomlReader {
     if (node == nullptr) return;
     const toml::array* array = node->as_array();
     if (array == nullptr || !array->is_homogeneous(toml::node_type::table)) {
-      return PrintError(key, std::string("[[") + key + "]] tables");
+      return RecordError(key, std::string("[[") + key + "]] tables");
     }
     for (size_t i = 0; i < array->size(); ++i) {
       f(*array->get(i)->as_table(), where_ + key + "[" + std::to_string(i) + "].");

@@ -12,7 +12,7 @@ namespace prorata::simgpu {
 
 namespace {
 
-// Handles point here: no program can mistake one for small integers, and a wrong one is reported.
+// Handles point here: no program can mistake one for small integers, and a wrong one is found.
 char g_device_handles[kMaxDevices];
 
 // The environment names another machine when this differs.

@@ -76,7 +76,7 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int* count) {
 }
 
 // There is none of these on a simulated machine: S-class units, host interface cards, devices that
-// the driver was notified to leave out.
+// the driver was asked to leave out.
 nvmlReturn_t nvmlUnitGetCount(unsigned int* count) { return None(count); }
 nvmlReturn_t nvmlSystemGetHicVersion(unsigned int* count, nvmlHwbcEntry_t*) { return None(count); }
 nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned int* count) { return None(count); }

@@ -270,7 +270,7 @@ int64_t GeminiTokens::NextNs() {
   return std::max(now_ns_, AsksAgainNs(*client));
 }
 
-// --- What is reported
+// --- What members report
 // -------------------------------------------------------------------------------
 
 GeminiTokens::ShareState GeminiTokens::State(Key key) const {

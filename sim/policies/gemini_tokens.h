@@ -36,7 +36,7 @@
 //     seconds took, so that it asks again in time to be ranked with the others (H). Of two that are
 //     always busy, one that synchronises too seldom asks too late in Gemini, and they alternate
 //     whatever their requests are; here only kernels that are longer than half a quota do that.
-//   - Bursts are reported by the members' reports: device time charged between two reports of being
+//   - Bursts are known from the members' reports: device time charged between two reports of being
 //   idle
 //     (no work for a tenth of a millisecond or so). Shorter gaps Gemini would merge, too (G).
 //   - A holder queues no more than a contended backlog, and launches nothing after its quota; in

@@ -42,7 +42,7 @@ Words WordsOf(TraceState state) {
       return {"stalled", "stalled"};
     case TraceState::kBlocked:
       return {"blocked", "stalled"};
-    case TraceState::kWaitsForOthers:
+    case TraceState::kWaitsOthers:
       return {"waits: other shares", "waits"};
     case TraceState::kWaitsLimit:
       return {"waits: at its limit", "waits"};

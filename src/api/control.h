@@ -45,7 +45,7 @@
 // "follow" more such objects come as events happen, each of at least one event or a loss, until
 // either side closes; nothing more can be asked on that connection. A "share" that is not there,
 // does not wait to be made, and has no event any more is refused ("no_share"). Who reads too slowly
-// loses events, and is notified how many; the agent waits for nobody.
+// loses events, and is told how many; the agent waits for nobody.
 //
 // "trace" is answered by {"trace": {...}} (trace.h): what a device did in the last "seconds"
 // (absent: 10), at most 128 entries of it, and what to give as "after" to go on.
@@ -67,6 +67,7 @@
 #include "api/kept_by.h"
 #include "api/memory_size.h"
 #include "api/on_full.h"
+#include "api/share_name.h"
 #include "api/start_wait.h"
 #include "api/trace.h"
 #include "base/fraction.h"
@@ -85,7 +86,6 @@ inline constexpr int32_t kMaxPriority = 100;
 inline constexpr int64_t kDefaultYieldWithinNs = 2'000'000;
 inline constexpr int64_t kMinYieldWithinNs = 500'000;
 inline constexpr int64_t kMaxYieldWithinNs = 1'000'000'000;
-inline constexpr size_t kMaxShareNameLength = 63;
 inline constexpr uint32_t kMaxGpusOfShare = 16;
 
 enum class ControlOp {
@@ -331,13 +331,6 @@ Result<EventsReply> EventsFromJson(const nlohmann::json& json);
 
 // The error of a reply, if it is one.
 std::optional<Error> ErrorOfReply(const nlohmann::json& reply);
-
-// A name of a share: 1 to 63 of A-Z a-z 0-9 . _ - and '/', neither beginning with '-' nor with a
-// part between slashes that is empty, "." or "..".
-Status ValidateShareName(std::string_view name);
-
-// The folder of a share below RUNTIME_DIR/shares: its name, with '+' (which no name has) for '/'.
-std::string ShareFolder(std::string_view name);
 
 // What a share may have on one of its devices.
 struct ShareTerms {

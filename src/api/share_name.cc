@@ -1,6 +1,6 @@
-#include <algorithm>
+#include "api/share_name.h"
 
-#include "api/control.h"
+#include <algorithm>
 
 namespace prorata::api {
 

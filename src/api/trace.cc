@@ -32,7 +32,7 @@ constexpr std::pair<TraceState, std::string_view> kStates[] = {
     {TraceState::kDrains, "drains"},
     {TraceState::kStalled, "stalled"},
     {TraceState::kBlocked, "blocked"},
-    {TraceState::kWaitsForOthers, "waits_for_others"},
+    {TraceState::kWaitsOthers, "waits_others"},
     {TraceState::kWaitsLimit, "waits_limit"},
     {TraceState::kWaitsPriority, "waits_priority"},
     {TraceState::kWaitsDrain, "waits_drain"},

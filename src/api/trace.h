@@ -21,23 +21,21 @@
 //   idle             has no lease, and wants none
 //   holds            has its lease, and has said that it has nothing to run
 //   runs             runs alone, for a slice, while others want the device, or within a limit
-//   runs_freely      has its lease, and no promise to anybody is in the way: whether its kernels
-//   ran
-//                    is seen by what it is charged
+//   runs_freely      has its lease, and no promise to anybody is in the way; whether its kernels
+//                    ran is seen by what it is charged
 //   co_runs          runs in a co-run set
 //   drains           its lease was revoked, and what it has submitted is not done
 //   stalled          that, for longer than it may: others run beside it
 //   blocked          all that it has submitted lies behind a wait or a host function
-//   waits for others       a launch waits: another share runs
+//   waits_others     a launch waits: another share runs
 //   waits_limit      a launch waits: its own limit
 //   waits_priority   a launch waits: a share of higher priority runs
 //   waits_drain      a launch waits: a share whose lease was revoked has not drained
 //   waits_gang       a launch waits: until the share can run on all its devices
 //   waits_pause      a launch waits: it owes others time, and they may be back in a moment
 //
-//   mode   idle; free (nothing is promised to anybody, the hardware slices); scheduled (one share
-//   at a
-//          time); co_run_set
+//   mode   idle; free (nothing is promised to anybody, the hardware slices);
+//          scheduled (one share at a time); co_run_set
 //
 // "lag_ns" is entitled minus charged time; it is absent where the reader may not use the share.
 // "held_ns" is there where a limit keeps the share from running for so long still; without it one
@@ -77,7 +75,7 @@ enum class TraceState : uint8_t {
   kDrains,
   kStalled,
   kBlocked,
-  kWaitsForOthers,
+  kWaitsOthers,
   kWaitsLimit,
   kWaitsPriority,
   kWaitsDrain,

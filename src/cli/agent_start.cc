@@ -62,7 +62,7 @@ Result<UniqueFd> LockStart(const AgentPlace& place) {
   ::execl(place.executable.c_str(), "prorata", "agent", "--exit-when-idle", "--ready-fd",
           descriptor.c_str(), static_cast<char*>(nullptr));
   const std::string message = "cannot execute '" + place.executable + "' as the agent\n";
-  [[maybe_unused]] const ssize_t told = ::write(ready, message.data(), message.size());
+  [[maybe_unused]] const ssize_t reported = ::write(ready, message.data(), message.size());
   ::_exit(127);
 }
 

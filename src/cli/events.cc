@@ -128,19 +128,19 @@ Status NotifyAll(const EventsOptions& options, ControlConnection& connection, in
 int ShowEvents(const EventsOptions& options, bool json, const AgentPlace& place) {
   const UniqueFd signals = EndingSignals();
   auto connection = ControlConnection::Connect(place.socket_path);
-  Status told;
+  Status reported;
   if (connection) {
-    told = NotifyAll(options, *connection, signals.get(), Printer(json));
+    reported = NotifyAll(options, *connection, signals.get(), Printer(json));
   } else if (connection.error().code == "no_agent") {
-    told = Fail("no_agent", "no agent runs at '" + place.socket_path +
-                                "', so nothing happens; `prorata run` starts one, or `prorata "
-                                "agent`");
+    reported = Fail("no_agent", "no agent runs at '" + place.socket_path +
+                                    "', so nothing happens; `prorata run` starts one, or `prorata "
+                                    "agent`");
   } else {
-    told = std::unexpected(connection.error());
+    reported = std::unexpected(connection.error());
   }
-  if (told) return kExitOk;
-  PrintError(told.error().message);
-  return told.error().code == "agent_gone" ? kExitAgentGone : kExitRefused;
+  if (reported) return kExitOk;
+  PrintError(reported.error().message);
+  return reported.error().code == "agent_gone" ? kExitAgentGone : kExitRefused;
 }
 
 }  // namespace prorata::cli

@@ -89,8 +89,8 @@ struct DeviceLimits {
   std::atomic<uint32_t> backlog_contended_us;
   // An idle member of a contended lease reports after this long without work.
   std::atomic<uint32_t> idle_report_us;
-  // Members that used the device lately, as the agent last counted. While it is silent each of them
-  // holds itself to its part of the limit: the limit divided by this (0 is 1).
+  // Members that used the device lately, as the agent last counted. While its heartbeat is lost
+  // each of them holds itself to its part of the limit: the limit divided by this (0 is 1).
   std::atomic<uint32_t> active_members;
   uint32_t reserved0[9];
   alignas(64) std::atomic<uint32_t> lease;

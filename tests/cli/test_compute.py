@@ -43,7 +43,7 @@ class AgentDeath(harness.MachineTestCase):
                            what="GPU time of both")
         before = self.machine.promises()
         self.machine.kill_agent()
-        time.sleep(1)  # longer than it takes to notice: each holds itself by a local bucket
+        time.sleep(1)  # longer than it takes to notice: each holds itself by its fallback token bucket
         for process in processes.values():
             self.assertIsNone(process.poll())
         self.machine.start_agent()

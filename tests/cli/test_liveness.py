@@ -160,7 +160,7 @@ class SlowDisk(Case):
         begin_s = time.monotonic()
         self.machine.run_json(["--name", "slow"], load)
         slow_s = time.monotonic() - begin_s
-        # The share is on the disk before anybody is notified of it; nothing after that waits.
+        # The share is on the disk before anybody hears of it; nothing after that waits.
         self.assertGreater(slow_s, SLOW_DISK_MS / 1000)
         self.assertLess(slow_s, fast_s + 1.6 * SLOW_DISK_MS / 1000)
 

@@ -21,7 +21,7 @@ for _ in range(3):
     nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
     print(nvml.nvmlDeviceGetMemoryInfo(device, memory))
 """
-# Opens a library, and calls one of its functions as often as it is reported.
+# Opens a library, and calls one of its functions as often as it is asked to.
 MUSL = """
 #include <dlfcn.h>
 #include <stdio.h>

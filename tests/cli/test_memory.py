@@ -40,7 +40,7 @@ class UntilRefused(harness.MachineTestCase):
         self.assertEqual(event["refused"], "CUDA_ERROR_OUT_OF_MEMORY")
         self.assertEqual(event["allocated_bytes"], (GIB - overhead) // STEP * STEP)
         self.assertEqual(share["used_bytes"], event["allocated_bytes"] + overhead)
-        # One view: what the program sees is its share.
+        # What the program sees is its share.
         self.assertEqual(event["memory_held"]["total"], GIB)
         self.assertEqual(event["memory_held"]["device_total"], GIB)
         self.assertEqual(event["memory_held"]["free"], GIB - share["used_bytes"])

@@ -12,7 +12,7 @@ from harness import GIB, MIB
 pytestmark = [pytest.mark.asan_ubsan, pytest.mark.tsan]
 
 FILL = ["--allocate", "128MiB", "--until-refused"]
-# CUDA_ERROR_*: what a forked child may be reported. A hang or a crash is what must not be.
+# CUDA_ERROR_*: what a forked child may get. A hang or a crash is what must not be.
 NOT_INITIALIZED, INVALID_CONTEXT = 3, 201
 
 

@@ -57,7 +57,7 @@ Options Parse(int argc, char** argv) {
   return options;
 }
 
-// A device's primary context with the kernel `step`, which takes as long as it is notified to.
+// A device's primary context with the kernel `step`, which takes as long as it is asked to.
 struct Device {
   Device(int index, const std::string& image) {
     CUdevice device = 0;

@@ -1,4 +1,4 @@
-"""What scripts/lint.py takes for a function that is too long."""
+"""What scripts/lint.py finds: long functions, includes against the layers, words of before."""
 import unittest
 
 import pytest
@@ -57,3 +57,44 @@ class LongFunctions(unittest.TestCase):
     def test_of_python(self):
         (problem,) = lint.long_python_functions("x", PYTHON)
         self.assertIn("x:2: a function", problem)
+
+
+class Layers(unittest.TestCase):
+    """Who may include whom, at both levels."""
+
+    def allowed(self, path, included):
+        return lint.may_include(*lint.layer(path), *lint.layer(included))
+
+    def test_a_component_includes_what_stands_before_it_and_no_other(self):
+        self.assertTrue(self.allowed("agent/node/node.cc", "policy/memory/ledger.h"))
+        self.assertTrue(self.allowed("cli/commands.cc", "agent/config/overcommit.h"))
+        self.assertFalse(self.allowed("api/control.h", "agent/node/node.h"))
+        self.assertFalse(self.allowed("client/memory/charge.cc", "base/result.h"), "it uses libc alone")
+        self.assertFalse(self.allowed("policy/compute/gangs.h", "api/gang.h"))
+
+    def test_a_folder_includes_what_stands_before_it_and_no_other(self):
+        self.assertTrue(self.allowed("client/memory/charge.cc", "client/session/share.h"))
+        self.assertFalse(self.allowed("client/session/share.h", "client/memory/charge.h"))
+        self.assertFalse(self.allowed("client/compute/streams.h", "client/memory/charge.h"))
+        self.assertFalse(self.allowed("client/memory/charge.h", "client/compute/streams.h"))
+        self.assertFalse(self.allowed("agent/share/share.h", "agent/server/agent.h"))
+        self.assertFalse(self.allowed("cli/top/top_view.h", "cli/commands.h"))
+        self.assertTrue(self.allowed("cli/commands.cc", "cli/top/top_view.h"))
+
+    def test_the_simulated_gpu_knows_nothing_of_the_product(self):
+        core = lint.sim_may_include("sim/core/machine.h")
+        self.assertTrue(core("base/result.h") and core("sim/core/model/model.h"))
+        self.assertFalse(core("agent/node/node.h") or core("policy/memory/ledger.h") or core("sim/cuda/state.h"))
+        self.assertTrue(lint.sim_may_include("sim/node/world.h")("agent/compute/device_leases.h"))
+
+
+class Words(unittest.TestCase):
+    def test_words_that_the_glossary_replaced_are_found(self):
+        for line in ("class Rampage {", "// It was called back.", "kMostNs", "void Complain(", '"why_slow"',
+                     "// the zoo", "AFlagIsTold", "bool is_passed_over", "KeeperGone()", "// one story of it"):
+            self.assertTrue(lint.BANNED_WORDS.search(line), line)
+
+    def test_the_fields_words_and_plain_english_are_left_alone(self):
+        for line in ("class Chaos {", "// It was revoked.", "kMaxNs", "cannot be told apart", "history",
+                     "// room for more", "bookshop", "the market", "a beekeeper's"):
+            self.assertFalse(lint.BANNED_WORDS.search(line), line)

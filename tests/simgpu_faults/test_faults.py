@@ -105,7 +105,7 @@ launch = 3
         steps = "init ctx objects launch:1 launch:1 launch:50000 launch:3600000000 host event_sync"
         timed = self.probe_timed(steps.replace("host", "host record") + " told")
         self.assertEqual(timed[-2][1], "ILLEGAL_ADDRESS")
-        # A host function is not called after an error, the older callback is reported.
+        # A host function is not called after an error, the older callback gets it.
         self.assertEqual(timed[-1][1], [f"callback {ILLEGAL_ADDRESS}"])
 
     def test_memory_is_free_when_the_process_is_gone_and_the_next_one_is_well(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills at random for minutes: processes on the core (the kill chaos), and whole programs of every
+"""Kills at random for minutes: processes on the core (the chaos test), and whole programs of every
 shape on the simulated driver, with and without prorata, whose agent is killed too; NVML hangs now
 and then, and liars write whatever they like into their own usage memory. At the end nothing is
 lost, nobody was stuck, and all accounts are at zero.

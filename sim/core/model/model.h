@@ -130,7 +130,7 @@ class Model {
   // --- Work (model_streams.cc) -----------------------------------------------------------------
   Answer<uint64_t> Submit(Index stream, std::span<const Work> work);
   Code Check(Condition* condition) const;
-  // No event ends the condition's wait before this; now when it cannot be reported; kForever when
+  // No event ends the condition's wait before this; now when it cannot be known; kForever when
   // only the executor can end it.
   int64_t EarliestNs(const Condition& condition) const;
   // The condition's waiter, which is to sleep, hears of the kernel that it waits for.

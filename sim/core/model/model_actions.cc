@@ -138,7 +138,7 @@ Code Model::DeferAction(const Action& action) {
   Index stream = 0;
   const Index item = TakenItem(action, &stream);
   if (item == 0) return stream == 0 ? Code::kInvalidHandle : Code::kInvalidValue;
-  // A kernel must run in its slice.
+  // A kernel must run in its turn.
   if (state().items[item].left_ticket != 0) return Code::kInvalidValue;
   const Index process = state().contexts[state().streams[stream].context].process;
   if (state().processes[process].taken != item) return Code::kOk;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Rules of the driver that the simulated GPU can be notified to break, so that the conformance
+// Rules of the driver that the simulated GPU can be made to break, so that the conformance
 // suite can show that its tests notice (tests/conformance/mutations.toml names, for each, the tests
 // that must fail). Never set outside tests: `broken_rules` of the machine's file.
 //

@@ -171,7 +171,7 @@ struct ItemRecord {
   Index after_process = 0;
   uint32_t after_process_generation = 0;
   uint64_t after_ticket = 0;
-  uint64_t rendezvous = 0;  // kKernel: ends together with rendezvous size - 1 others
+  uint64_t rendezvous = 0;  // kKernel: ends together with rendezvous_size - 1 others
   uint32_t rendezvous_size = 0;
   uint64_t record = 0;  // kEventRecord: which record of the event this is
   int64_t duration_ns = 0;
@@ -235,7 +235,7 @@ enum class ExportKind : uint8_t {
 };
 
 // A name by which other processes come to hold a block. The cookie makes it one that only those
-// know who were reported.
+// know who were notified.
 struct ExportRecord {
   Slot slot;
   ExportKind kind = ExportKind::kAddress;

@@ -30,7 +30,7 @@ uint64_t ReserveAnywhere(uint64_t bytes, uint64_t alignment, uint64_t hint) {
 }
 
 void ReserveAt(uint64_t address, uint64_t bytes) {
-  // Cannot be notified to anybody, and leaves the old mapping: its memory shows until the address
+  // Cannot be reported to anybody, and leaves the old mapping: its memory shows until the address
   // is used again, which is no worse than a program that reads what it freed.
   [[maybe_unused]] void* reserved =
       mmap(Pointer(address), bytes, PROT_NONE, kReserveFlags | MAP_FIXED, -1, 0);

@@ -1,4 +1,4 @@
-// Pools of other processes: a descriptor says which pool, and each pointer is reported by data of
+// Pools of other processes: a descriptor says which pool, and each pointer is described by data of
 // its own, as in simpleIPC of the driver's documentation: the pool first, then its pointers.
 
 #include <fcntl.h>

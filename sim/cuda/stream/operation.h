@@ -65,7 +65,7 @@ struct FillCall {
 struct HostCall {
   CUhostFn function = nullptr;
   CUstreamCallback callback = nullptr;  // the older kind; one of the two is set
-  CUstream stream = nullptr;            // what the older kind is reported
+  CUstream stream = nullptr;            // the status that the older kind gets
   void* user_data = nullptr;
 };
 

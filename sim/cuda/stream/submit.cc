@@ -183,7 +183,7 @@ void ForgetWork(std::span<const Work> work) {
 }
 
 // As CUDA documents both: after an error of the context the function is not called, the older
-// callback is reported.
+// callback gets it.
 void RunHostCall(const HostCall& call, CUresult error) {
   InsideCallback inside;
   if (call.function && error == CUDA_SUCCESS) {

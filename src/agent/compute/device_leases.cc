@@ -171,7 +171,7 @@ DeviceLeases::Held DeviceLeases::WhatHolds(const OnDevice& on) const {
   return state.at_limit || has_limit ? Held::kByLimit : Held::kForOthers;
 }
 
-// What holds a share back is known at each Touch, and taken to be so until the next.
+// What holds a share back is known at each Reschedule, and taken to be so until the next.
 void DeviceLeases::NoteWhatIsHeld(int64_t now_ns) {
   const int64_t passed_ns = std::max<int64_t>(0, now_ns - noted_ns_);
   noted_ns_ = std::max(noted_ns_, now_ns);

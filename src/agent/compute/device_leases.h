@@ -34,7 +34,7 @@ class DeviceLeases {
   struct Outcome {
     std::vector<Change>
         changes;               // lease words that were written: wake and notify who waits for them
-    int64_t next_ns = kNever;  // Touch again by then
+    int64_t next_ns = kNever;  // Reschedule again by then
   };
 
   explicit DeviceLeases(const policy::TimeSharingOptions& options = {})
@@ -84,7 +84,7 @@ class DeviceLeases {
   void NameInTrace(Key key, const std::string& name) { trace_.Name(shares_.at(key).traced, name); }
   void TraceEvent(const Key* key, api::EventKind kind, int64_t now_ns);
 
-  // For GangLeases: what it is reported takes effect with the next Touch.
+  // For GangLeases: what it changes takes effect with the next Reschedule.
   policy::LeasePolicy& policy() { return *policy_; }
 
  private:
@@ -132,7 +132,7 @@ class DeviceLeases {
   int64_t noted_ns_ = 0;
   std::deque<Moment> moments_;
   DeviceTrace trace_;
-  int64_t promised_ns_ = kNever;  // the deadline that the last Touch gave
+  int64_t promised_ns_ = kNever;  // the deadline that the last Reschedule gave
 };
 
 }  // namespace prorata::agent

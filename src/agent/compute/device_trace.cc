@@ -74,10 +74,10 @@ TraceState DeviceTrace::StateOf(const Seen& seen, const Others& others) {
   if (others.any_runs_ && others.running_priority_ > seen.priority) {
     return TraceState::kWaitsPriority;
   }
-  if (others.any_runs_) return TraceState::kWaitsForOthers;
+  if (others.any_runs_) return TraceState::kWaitsOthers;
   if (others.any_drains_) return TraceState::kWaitsDrain;
   if (seen.state.gang) return TraceState::kWaitsGang;
-  return seen.state.lag_ns < 0 ? TraceState::kWaitsPause : TraceState::kWaitsForOthers;
+  return seen.state.lag_ns < 0 ? TraceState::kWaitsPause : TraceState::kWaitsOthers;
 }
 
 TraceMode DeviceTrace::ModeOf(const Others& others) {

@@ -54,22 +54,22 @@ TEST(DeviceTrace, WhyAShareWaits) {
   const ShareState running = In(Phase::kRunning), draining = In(Phase::kDraining);
   ShareState idle = running;
   idle.idle = true;
-  EXPECT_EQ(Judge({.state = waits}, {{.state = running}}), TraceState::kWaitsForOthers);
+  EXPECT_EQ(Judge({.state = waits}, {{.state = running}}), TraceState::kWaitsOthers);
   EXPECT_EQ(Judge({.state = waits, .by_limit = true}, {{.state = running}}),
             TraceState::kWaitsLimit);
   EXPECT_EQ(Judge({.state = waits}, {{.state = running, .priority = 1}}),
             TraceState::kWaitsPriority);
   EXPECT_EQ(Judge({.state = waits}, {{.state = running, .priority = -1}}),
-            TraceState::kWaitsForOthers);
+            TraceState::kWaitsOthers);
   EXPECT_EQ(Judge({.state = waits, .priority = -7}, {{.state = running, .priority = -8}}),
-            TraceState::kWaitsForOthers)
+            TraceState::kWaitsOthers)
       << "a share that is not there has no priority";
   EXPECT_EQ(Judge({.state = waits}, {{.state = draining}}), TraceState::kWaitsDrain);
   EXPECT_EQ(Judge({.state = owes}, {{.state = idle}}), TraceState::kWaitsPause);
   ShareState gang = waits;
   gang.gang = true;
   EXPECT_EQ(Judge({.state = gang}, {}), TraceState::kWaitsGang);
-  EXPECT_EQ(Judge({.state = gang}, {{.state = running}}), TraceState::kWaitsForOthers);
+  EXPECT_EQ(Judge({.state = gang}, {{.state = running}}), TraceState::kWaitsOthers);
 }
 
 TEST(DeviceTrace, OnlyWhatIsDifferentIsWritten) {

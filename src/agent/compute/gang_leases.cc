@@ -29,7 +29,7 @@ GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
     const policy::Gangs::Decisions decisions = gangs_.Decide(now_ns, see);
     outcome.next_ns = decisions.next_ns;
     if (decisions.orders.empty()) return outcome;
-    std::vector<size_t> told;
+    std::vector<size_t> reported;
     for (const policy::Gangs::Order& order : decisions.orders) {
       policy::LeasePolicy& leases = devices_[order.device]->policy();
       if (order.what == policy::Gangs::Order::What::kSlice) {
@@ -37,11 +37,11 @@ GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
       } else {
         leases.EndGangDrain(order.share, now_ns);
       }
-      if (std::find(told.begin(), told.end(), order.device) == told.end()) {
-        told.push_back(order.device);
+      if (std::find(reported.begin(), reported.end(), order.device) == reported.end()) {
+        reported.push_back(order.device);
       }
     }
-    for (const size_t device : told) {
+    for (const size_t device : reported) {
       outcome.devices.emplace_back(device, devices_[device]->Reschedule(now_ns));
     }
   }

@@ -14,7 +14,7 @@ namespace prorata::agent {
 class GangLeases {
  public:
   struct Outcome {
-    // Of devices that were told something; to be carried out in this order.
+    // Of the devices that were changed; to be carried out in this order.
     std::vector<std::pair<size_t, DeviceLeases::Outcome>> devices;
     int64_t next_ns = DeviceLeases::kNever;  // Step again by then
   };
@@ -33,7 +33,7 @@ class GangLeases {
   void ResetAfterOutage() { gangs_.ResetAfterOutage(); }
   bool IsGang(uint64_t share) const { return gangs_.IsGang(share); }
 
-  // After anything was notified to any of the devices.
+  // After any of the devices was changed.
   Outcome Step(int64_t now_ns);
 
  private:

@@ -35,7 +35,7 @@ class LeaseScheduler {
     virtual uint64_t Outages() const = 0;
     // The share's lease word on the device was written: wake who waits for it, and notify members.
     virtual void LeaseChanged(size_t device, Key share, uint32_t sequence) = 0;
-    // Touch the device by then, instead of when it was said last; kNever: not at all.
+    // Reschedule the device by then, instead of when it was said last; kNever: not at all.
     virtual void SetDeadline(size_t device, int64_t when_ns) = 0;
     // StepGangs by then, in the same way.
     virtual void SetGangsDeadline(int64_t when_ns) = 0;

@@ -55,7 +55,8 @@ class RanTimes {
     bool has_figures = false;  // the next figures follow
   };
   bool Fresh(int64_t now_ns) const;
-  // By what members measured since the last figures, which NVML's silence may mean as well.
+  // By what members measured since the last figures, which an NVML that does not answer may mean as
+  // well.
   bool SeemsIdle(const Shares& shares, int64_t now_ns) const;
   Answer Divide(const ProcessTimes::Figures& figures, const Shares& shares);
   void Count(const Answer& answer, const Shares& shares);

@@ -11,7 +11,7 @@ namespace prorata::agent {
 // The command line (/proc/PID/cmdline) of podman's conmon, if it is that of this container.
 std::string NameOfMonitor(std::string_view command_line, std::string_view id);
 
-// The command line of a containerd-shim-…: what it was notified of the task that it runs (in
+// The command line of a containerd-shim-…: what it was given of the task that it runs (in
 // Kubernetes the pod's). Nothing: it is of another program.
 struct ShimTask {
   std::string name_space;

@@ -42,7 +42,7 @@ class Devices {
   using TimeSamples = std::vector<driver::NvmlTimeSample>;
 
   static constexpr int64_t kLateNs = 250 * kNsPerMs;
-  // A driver that has not answered for this long is slow, and users are reported.
+  // A driver that has not answered for this long is slow, and an event says so.
   static constexpr int64_t kSlowNs = kNsPerS;
 
   // `nvml` must outlive the process if a call of it does not return (worker.h).

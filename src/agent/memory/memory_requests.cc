@@ -378,8 +378,8 @@ bool MemoryRequests::Judge(Pending& pending) {
 // ask for are not independent. The others of the share follow it.
 void MemoryRequests::QueueUp(Pending& pending, Share& share, uint64_t sum_bytes) {
   const Request& asked = pending.request;
-  if (!pending.told) {
-    pending.told = true;
+  if (!pending.reported) {
+    pending.reported = true;
     spdlog::info("share '{}': process {} waits for {} of GPU {}", share.config().name,
                  share.FindMember(asked.slot)->process.pid, FormatBytes(asked.needed_bytes),
                  share.config().devices[asked.device].device);
@@ -414,7 +414,7 @@ void MemoryRequests::Finish(Pending& pending, GrantResult result, const char* ou
   if (member != nullptr && result == GrantResult::kDeviceFull) {
     member->devices[device].refused_why = "device_full";
   }
-  if (pending.told && share != nullptr) {
+  if (pending.reported && share != nullptr) {
     auto event = EventOf(api::EventKind::kWaitEnded, *share, member, device);
     event.asked_bytes = pending.request.needed_bytes;
     event.waited_ms = (clock_.NowNs() - pending.since_ns) / kNsPerMs;
@@ -462,7 +462,7 @@ void MemoryRequests::Describe(const Share& share, uint32_t device, api::ShareDev
   out.admitted_bytes = share.ledger(device).ceiling_bytes();
   int64_t oldest_ns = 0;
   for (const Pending& pending : pending_) {
-    if (pending.share_id != share.id() || pending.request.device != device || !pending.told) {
+    if (pending.share_id != share.id() || pending.request.device != device || !pending.reported) {
       continue;
     }
     ++out.memory_waits;

@@ -66,7 +66,8 @@ class MemoryRequests {
 
   // At once or not at all.
   wire::GrantResult Grant(Share& share, Member& member, uint32_t device, uint64_t needed_bytes);
-  // Answers now, or after some Poll, or never: its connection is gone. True: it waits.
+  // Answers now, or after some look at the device, or never: its connection is gone. True: it
+  // waits.
   bool Ask(Share& share, Request request);
   // Serves, refuses and forgets who waits. Called every ten milliseconds or so while anybody does.
   void Poll();
@@ -88,7 +89,7 @@ class MemoryRequests {
     int64_t since_ns = 0;       // on the members' clock
     int64_t until_ns = 0;       // B
     int64_t dead_until_ns = 0;  // A, real time
-    bool told = false;          // that a wait has begun
+    bool reported = false;      // that a wait has begun
     uint64_t polls_until = 0;   // Others::looks by which it was decided by what is there now
   };
   struct Others {  // programs outside prorata

@@ -97,20 +97,20 @@ Status Node::Adopt() {
   return SaveNow();
 }
 
-// As this agent was reported; else, while there are shares that were made so, as the agent before.
+// As this agent's options say; else, while there are shares that were made so, as the agent before.
 Status Node::SetOvercommit(const SavedState& saved) {
-  std::map<size_t, double> told;
+  std::map<size_t, double> reported;
   for (const agent::Overcommit& over : overcommit_) {
     if (auto ok = ForEachNamed(devices_, over.gpu, "--overcommit",
-                               [&](size_t device) { told[device] = over.ratio; });
+                               [&](size_t device) { reported[device] = over.ratio; });
         !ok) {
       return ok;
     }
   }
   for (size_t device = 0; device < devices_.count(); ++device) {
     const std::string& uuid = devices_[device].uuid;
-    if (told.contains(device)) {
-      ratios_[device] = told[device];
+    if (reported.contains(device)) {
+      ratios_[device] = reported[device];
     } else if (HasSharesOn(saved, uuid) && saved.overcommit.contains(uuid)) {
       ratios_[device] = saved.overcommit.at(uuid);
     }
@@ -122,12 +122,12 @@ Status Node::SetOvercommit(const SavedState& saved) {
   return {};
 }
 
-// As this agent was reported; else, while there are shares of the device, as the agent before.
+// As this agent's options say; else, while there are shares of the device, as the agent before.
 Status Node::SetElasticCeilings(const SavedState& saved) {
-  std::map<size_t, Fraction> told;
+  std::map<size_t, Fraction> reported;
   for (const agent::ElasticCeiling& ceiling : elastic_ceilings_) {
     if (auto ok = ForEachNamed(devices_, ceiling.gpu, "--elastic-ceiling",
-                               [&](size_t device) { told[device] = ceiling.ceiling; });
+                               [&](size_t device) { reported[device] = ceiling.ceiling; });
         !ok) {
       return ok;
     }
@@ -138,7 +138,7 @@ Status Node::SetElasticCeilings(const SavedState& saved) {
     const auto before = saved.elastic_ceiling_ppm.find(uuid);
     if (HasSharesOn(saved, uuid) && before != saved.elastic_ceiling_ppm.end())
       ceiling = {before->second};
-    if (told.contains(device)) ceiling = told[device];
+    if (reported.contains(device)) ceiling = reported[device];
     if (ceiling < Fraction::One()) {
       spdlog::info("GPU {}: above their requests, shares use up to {} of its time together", device,
                    FormatFraction(ceiling));

@@ -100,7 +100,7 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
 }
 
 Node::~Node() {
-  // A failure was logged where it happened, and nobody is left to be reported.
+  // A failure was logged where it happened, and nobody is left to be notified.
   if (!shares_.empty() || save_armed_ || !line_.empty()) Save({});
   for (const auto& [id, share] : shares_) heartbeat_.Remove(share->limits());
 }

@@ -258,7 +258,7 @@ class Node {
   Outside outside_;
   Heartbeat heartbeat_;
   Leases leases_;
-  const std::vector<agent::Overcommit> overcommit_;  // as this agent was reported
+  const std::vector<agent::Overcommit> overcommit_;  // as this agent's options say
   const std::vector<agent::ElasticCeiling> elastic_ceilings_;
   // How much of each device may be promised to shares that do not say their memory request.
   std::vector<double> ratios_;

@@ -60,7 +60,7 @@ Status ResourceConfigs::Load(File& file) {
 
 Status ResourceConfigs::Apply(File& file, const std::vector<agent::ResourceClient>& clients) {
   if (auto ok = node_.ApplyResourceConfig(file.device, file.watch->path(), clients); !ok) return ok;
-  file.told.clear();
+  file.reported.clear();
   node_.events().Add(
       {.kind = api::EventKind::kResourceConfigApplied,
        .gpu = static_cast<uint32_t>(file.device),
@@ -83,8 +83,8 @@ void ResourceConfigs::TryAgain(File& file) {
 
 // One that is gone is looked at each second, and told of once.
 void ResourceConfigs::Report(File& file, const Error& error) {
-  if (error.code == "read" && file.told == error.message) return;
-  file.told = error.message;
+  if (error.code == "read" && file.reported == error.message) return;
+  file.reported = error.message;
   node_.events().Add({.kind = api::EventKind::kResourceConfigRefused,
                       .gpu = static_cast<uint32_t>(file.device),
                       .uuid = node_.devices()[file.device].uuid,

@@ -1,6 +1,6 @@
 #pragma once
 
-// The resource-config.txt files that the agent was notified of: read when it starts and whenever
+// The resource-config.txt files that the agent's options name: read when it starts and whenever
 // they change. A file that is bad, or asks for what cannot be had, leaves all as it was and is
 // reported; what cannot be had is tried again each second, for room may come.
 
@@ -30,7 +30,7 @@ class ResourceConfigs {
     size_t device = 0;
     std::unique_ptr<FileWatch> watch;
     std::optional<std::vector<agent::ResourceClient>> pending;  // could not be had yet
-    std::string told;                                           // what was last said to be wrong
+    std::string reported;                                       // what was last said to be wrong
   };
   Status Load(File& file);
   Status Apply(File& file, const std::vector<agent::ResourceClient>& clients);

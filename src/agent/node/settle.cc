@@ -4,7 +4,7 @@
 //
 // What the audit found of a member stays charged as that, and only what is beyond it is the answer.
 // (Were it charged by the member's own word from now on, a member that never charges it would make
-// the audit begin anew with each message, and hold any memory implicit.)
+// the audit begin anew with each message, and find any implicit memory.)
 
 #include <spdlog/spdlog.h>
 

@@ -41,8 +41,8 @@ bool Node::MayJoinFrom(Share& share, const Peer& peer) {
 void Node::SetContainer(Share& share, Container container, const ProcessId& process) {
   share.container = std::move(container);
   SaveSoon();
-  const auto told = [this, id = share.id(),
-                     group = share.container->group](const std::string& name) {
+  const auto reported = [this, id = share.id(),
+                         group = share.container->group](const std::string& name) {
     Share* its = Find(id);
     if (its == nullptr || !its->container || its->container->group != group) return;
     if (!name.empty()) its->container->name = name;
@@ -51,7 +51,7 @@ void Node::SetContainer(Share& share, Container container, const ProcessId& proc
     events_.Add(ContainerEvent(api::EventKind::kContainerJoined, *its));
     SaveSoon();
   };
-  containers_.FindName(share.container->group, process, told);
+  containers_.FindName(share.container->group, process, reported);
 }
 
 void Node::ForgetContainerIfEmpty(Share& share) {

@@ -201,7 +201,7 @@ void Node::Finish(uint64_t ticket, Result<Share*> share) {
   LeaveLine(ticket);
   Start start = std::move(starts_.extract(ticket).mapped());
   --creating_;
-  if (start.told) {
+  if (start.reported) {
     api::Event event{.kind = api::EventKind::kShareWaitEnded,
                      .share = start.spec.name.value_or("")};
     event.outcome = share                               ? "made"
@@ -318,7 +318,7 @@ void Node::NotifyPlace(uint64_t ticket) {
   const auto found = starts_.find(ticket);
   if (found == starts_.end()) return;
   Start& start = found->second;
-  if (!std::exchange(start.told, true)) {
+  if (!std::exchange(start.reported, true)) {
     api::Event event{.kind = api::EventKind::kShareWaits, .share = start.spec.name.value_or("")};
     event.detail = api::PlaceInWords(start.place) + "; " + start.why;
     AddWaitEvent(std::move(event), start);

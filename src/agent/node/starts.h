@@ -4,7 +4,7 @@
 //
 //   kNaming   a share of its name that is over already is awaited (Node::AwaitName)
 //   kInLine   in line, in the order of `since_ms`; policy::StartLine says whose turn it is. Without
-//             `wait` it is refused where its slice has not come at once.
+//             `wait` it is refused where it cannot be had at once.
 //   kMaking   the share is there, and is written down
 //
 // Whoever asked may be gone at any moment (Node::GiveUp): then it is taken out, or what was made of
@@ -37,7 +37,7 @@ struct Start {
   int64_t until_ns = std::numeric_limits<int64_t>::max();  // RealClock
   uint32_t place = 0;                                      // 0: it has not waited so far
   std::string why;
-  bool told = false;      // that it waits
+  bool reported = false;  // that it waits
   bool given_up = false;  // in kMaking
 };
 

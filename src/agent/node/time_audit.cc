@@ -1,5 +1,5 @@
 // The audit of time: what NVML shows of each process's device time, a few times a second, for each
-// device that has shares. It is notified to users, and compared with what shares are charged.
+// device that has shares. It is shown to users, and compared with what shares are charged.
 
 #include <algorithm>
 #include <chrono>

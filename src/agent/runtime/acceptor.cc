@@ -16,7 +16,7 @@ using boost::asio::posix::stream_descriptor;
 
 namespace {
 
-constexpr int kMaxAtOnce = 16;  // each may be served at once; then timers and others have a slice
+constexpr int kMaxAtOnce = 16;  // each may be served at once; then timers and others are served
 
 }  // namespace
 

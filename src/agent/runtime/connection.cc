@@ -16,7 +16,7 @@ namespace {
 using boost::asio::posix::stream_descriptor;
 
 constexpr size_t kMaxDescriptors = 4;  // waiting to be taken; a join needs one
-constexpr int kReceivesAtOnce = 16;    // then the others have a slice
+constexpr int kReceivesAtOnce = 16;    // then the others are served
 
 // Moves the descriptors of a message to `fds`; false if there were more than anybody needs.
 bool TakeDescriptors(msghdr& message, std::vector<UniqueFd>& fds) {

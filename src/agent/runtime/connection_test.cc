@@ -22,7 +22,7 @@ struct Pair {
                        .on_malformed = [this] { ++malformed; },
                        .on_closed = [this] { ++closed; }});
   }
-  void Print() const {
+  void Send() const {
     const wire::Frame<wire::Refused> frame(MessageType::kRefused, {});
     EXPECT_EQ(::write(peer.get(), &frame, sizeof frame), static_cast<ssize_t>(sizeof frame));
   }
@@ -34,13 +34,13 @@ struct Pair {
 
 TEST(ConnectionTest, WhatHasComeIsServedBeforeTheLoopGoesOn) {
   Pair pair;
-  pair.Print();
+  pair.Send();
   EXPECT_EQ(pair.frames, 0);
   pair.connection->Read();
   EXPECT_EQ(pair.frames, 1);
   pair.loop.poll();
   EXPECT_EQ(pair.frames, 1);
-  pair.Print();
+  pair.Send();
   pair.loop.poll();
   EXPECT_EQ(pair.frames, 2);
 }
@@ -49,7 +49,7 @@ TEST(ConnectionTest, WhoSpeaksLaterIsServedByTheLoop) {
   Pair pair;
   pair.connection->Read();
   EXPECT_EQ(pair.frames, 0);
-  pair.Print();
+  pair.Send();
   pair.loop.poll();
   EXPECT_EQ(pair.frames, 1);
 }

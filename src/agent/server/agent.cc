@@ -138,7 +138,7 @@ Result<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options, driver:
   auto device_locks = DeviceLocks::Take(parts->loop, nvml);
   if (!device_locks) return std::unexpected(device_locks.error());
   parts->device_locks = std::move(*device_locks);
-  // Before anything is taken over: an agent that cannot do what it was reported changes nothing.
+  // Before anything is taken over: an agent that cannot do what its options ask changes nothing.
   if (options.metrics) {
     if (auto ok = parts->metrics.Start(*options.metrics); !ok) return std::unexpected(ok.error());
     spdlog::info("metrics are at {}", parts->metrics.url());

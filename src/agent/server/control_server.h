@@ -2,7 +2,7 @@
 
 // The control socket: making, listing and removing shares, as api/control.h says.
 //
-// Who may do what. Anybody who can connect may ask what there is, and is notified of the commands
+// Who may do what. Anybody who can connect may ask what there is, and is shown the commands
 // of programs only on shares that it may use. Making shares and ending the agent are for the user
 // the agent runs as, and for root; changing and removing a share are for its owner, too. A user
 // whose machine has an agent of root uses the shares that it was allowed on, by name where a file

@@ -50,7 +50,7 @@ class Account {
     }
   }
 
-  void Print(uint32_t slot, uint64_t used_bytes) { used_[slot] = used_bytes; }
+  void SetUsed(uint32_t slot, uint64_t used_bytes) { used_[slot] = used_bytes; }
 
  private:
   void Check() const {
@@ -91,7 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (const auto* request = std::get_if<prorata::wire::GrantRequest>(&*message)) {
         account.Request(static_cast<uint32_t>(request->id % kSlots), request->needed_bytes);
       } else if (const auto* made = std::get_if<prorata::wire::ContextMade>(&*message)) {
-        account.Print(static_cast<uint32_t>(made->id % kSlots), made->reserved_bytes);
+        account.SetUsed(static_cast<uint32_t>(made->id % kSlots), made->reserved_bytes);
       }
       continue;
     }

@@ -1,7 +1,7 @@
 #pragma once
 
 // The agent's figures as text that Prometheus reads (docs/reference/metrics.md), from the same
-// statuses that `prorata ps` and `prorata gpus` show, so that all of them show one view. Pure;
+// statuses that `prorata ps` and `prorata gpus` show, so that all of them agree. Pure;
 // thread-safe.
 
 #include <span>

@@ -190,7 +190,7 @@ class Share {
   uint64_t OverheadBytes(uint32_t device) const;
   uint64_t DepartedBytes(uint32_t device) const;  // grants that wait for the device
 
-  // --- what the share shows of itself (share view.cc) ---
+  // --- what the share shows of itself (share_view.cc) ---
   // Each tenth of a second, with the time since the last: the parts of the devices' time.
   void PublishUtilization(int64_t elapsed_ns);
 

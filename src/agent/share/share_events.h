@@ -29,7 +29,7 @@ api::Event RefusedEvent(const Share* share, pid_t pid, wire::RefusedReason reaso
 // What a member's usage memory counts, told as events as far as it is new. The counters are the
 // member's: what they say is believed as events only.
 void ReportCounters(Events& events, Share& share, Member& member);
-// It is dead, and so is what of it was notified to go on.
+// It is dead, and so is what of it was to go on.
 void ReportWhatEnded(Events& events, const Share& share, Member& member);
 
 }  // namespace prorata::agent

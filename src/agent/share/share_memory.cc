@@ -64,7 +64,7 @@ void Share::MoveGrant(uint32_t from, uint32_t to, uint32_t device, uint64_t byte
   } else {
     ledger.Move(from, to, bytes);
   }
-  // The lower one first. `from` still has the bytes in its `used`, so until it is notified to
+  // The lower one first. `from` still has the bytes in its `used`, so until it is asked to
   // uncharge it can charge no more than before.
   GrantWord(from, device).store(ledger.grant_bytes(from));
   GrantWord(to, device).store(ledger.grant_bytes(to));

@@ -44,12 +44,12 @@ class AuditTest : public ::testing::Test {
     return testing::Eventually([&] { return Number("a", "overhead_bytes") == bytes; }, kWaitMs);
   }
   std::vector<Event> Told(EventKind kind) {
-    std::vector<Event> told;
+    std::vector<Event> reported;
     const auto reply = api::EventsFromJson(Call(folder_.path(), {{"op", "events"}, {"since", 0}}));
     for (const Event& event : reply ? reply->events : std::vector<Event>{}) {
-      if (event.kind == kind) told.push_back(event);
+      if (event.kind == kind) reported.push_back(event);
     }
-    return told;
+    return reported;
   }
 
   testing::TemporaryFolder folder_;
@@ -107,12 +107,12 @@ TEST_F(AuditTest, ABypassIsReportedOnceAnEpisode) {
   page_->Change(3 * kGiB);
   ASSERT_TRUE(
       testing::Eventually([&] { return Device("a").value("bypass_suspected", false); }, kWaitMs));
-  const auto told = Told(EventKind::kBypassSuspected);
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].share, "a");
-  EXPECT_EQ(told[0].pid, ::getpid());
-  EXPECT_EQ(told[0].used_bytes, 3 * kGiB);
-  EXPECT_EQ(told[0].limit_bytes, kGiB);
+  const auto reported = Told(EventKind::kBypassSuspected);
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].share, "a");
+  EXPECT_EQ(reported[0].pid, ::getpid());
+  EXPECT_EQ(reported[0].used_bytes, 3 * kGiB);
+  EXPECT_EQ(reported[0].limit_bytes, kGiB);
   page_->Change(-3 * static_cast<int64_t>(kGiB));
   ASSERT_TRUE(
       testing::Eventually([&] { return Told(EventKind::kBypassOver).size() == 1; }, kWaitMs));
@@ -208,14 +208,14 @@ TEST_F(AuditTest, AClaimThatComesAndGoesIsReportedAsOne) {
   ASSERT_EQ(liar.Join(), kWelcome);
   const auto begin = std::chrono::steady_clock::now();
   const auto since = [&] { return std::chrono::steady_clock::now() - begin; };
-  std::chrono::steady_clock::duration told{};
+  std::chrono::steady_clock::duration reported{};
   for (int i = 0; since() < std::chrono::seconds(4); ++i) {
     liar.usage().used_bytes = i % 4 == 0 ? ~uint64_t{0} : 0;
     std::this_thread::sleep_for(std::chrono::milliseconds(110));
-    if (told.count() == 0 && !Told(EventKind::kFalseUsage).empty()) told = since();
+    if (reported.count() == 0 && !Told(EventKind::kFalseUsage).empty()) reported = since();
   }
   ASSERT_EQ(Told(EventKind::kFalseUsage).size(), 1u);
-  EXPECT_LE(told, std::chrono::seconds(3));
+  EXPECT_LE(reported, std::chrono::seconds(3));
 }
 
 TEST_F(AuditTest, WithoutFiguresPerProcessTheTotalIsUsedAndThatIsSaid) {

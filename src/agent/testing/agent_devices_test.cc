@@ -81,7 +81,7 @@ TEST_F(AgentDevicesTest, TheLimitsFileHasThemInTheOrderAskedFor) {
     EXPECT_EQ(limits.devices[i].compute_limit_ppm, 500'000u);
     const auto device = static_cast<uint32_t>(i);
     ++member.usage(device).waiting;
-    member.Print(MessageType::kLeaseWanted, device);
+    member.Send(MessageType::kLeaseWanted, device);
     EXPECT_TRUE(Eventually([&] { return (limits.devices[i].lease & shm::kLeaseOpen) != 0; }))
         << "alone on device " << i;
   }
@@ -154,7 +154,7 @@ TEST_F(AgentDevicesTest, TheLeasesOfItsDevicesKnowNothingOfEachOther) {
   ASSERT_TRUE(Eventually([&] { return (lease(0) & shm::kLeaseOpen) != 0; }, 30'000));
   const uint32_t own = lease(0);
   ++a.usage(1).waiting;
-  a.Print(MessageType::kLeaseWanted, 1);
+  a.Send(MessageType::kLeaseWanted, 1);
   ASSERT_TRUE(Eventually([&] { return (lease(1) & shm::kLeaseOpen) != 0; }, 30'000));
   --a.usage(1).waiting;
   ++a.usage(1).launches;
@@ -164,11 +164,11 @@ TEST_F(AgentDevicesTest, TheLeasesOfItsDevicesKnowNothingOfEachOther) {
   TestMember b(one["share"]["directory"].get<std::string>(), &other);
   ASSERT_EQ(b.Join(), kWelcome);
   ++b.usage().waiting;
-  b.Print(MessageType::kLeaseWanted);
+  b.Send(MessageType::kLeaseWanted);
   EXPECT_TRUE(Eventually([&] { return (lease(1) & shm::kLeaseOpen) == 0; }, 30'000));
   a.usage(1).backlog_ns = 0;
   a.usage(1).drained_sequence = lease(1) >> shm::kLeaseSequenceShift;
-  a.Print(MessageType::kLeaseDrained, 1);
+  a.Send(MessageType::kLeaseDrained, 1);
   EXPECT_TRUE(Eventually([&] { return (b.lease() & shm::kLeaseOpen) != 0; }, 30'000));
   EXPECT_EQ(lease(0), own);
 }

@@ -135,14 +135,14 @@ TEST_F(AgentEventsTest, APersistentKernelIsReportedOnceAndWhenItIsOver) {
   TestMember member(share_);
   ASSERT_EQ(member.Join(), static_cast<uint16_t>(wire::MessageType::kWelcome));
   member.usage().persistent_ns = 12'345'000'000;
-  const Event told = Await(EventKind::kPersistentKernel);
-  EXPECT_EQ(told.running_ms, 12'345);
-  EXPECT_EQ(told.uuid, testing::kUuid);
-  EXPECT_EQ(told.pid, ::getpid());
+  const Event reported = Await(EventKind::kPersistentKernel);
+  EXPECT_EQ(reported.running_ms, 12'345);
+  EXPECT_EQ(reported.uuid, testing::kUuid);
+  EXPECT_EQ(reported.pid, ::getpid());
   EXPECT_EQ(Device().at("persistent_kernels"), 1);
   EXPECT_EQ(Device().at("throttle_reasons").at(0), "non_preemptible");
   member.usage().persistent_ns = 20'000'000'000;
-  // The next agent is reported anew: the events of the one before are gone with it.
+  // The next agent starts its list anew: the events of the one before are gone with it.
   agent_.Kill();
   ASSERT_EQ(agent_.Start(), "ready");
   ASSERT_TRUE(member.Rejoin());

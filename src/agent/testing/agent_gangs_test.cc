@@ -70,7 +70,7 @@ class Program {
   bool Open() const { return (word() & kLeaseOpen) != 0; }
   void Want() {
     ++usage().waiting;
-    member_.Print(MessageType::kLeaseWanted, device_);
+    member_.Send(MessageType::kLeaseWanted, device_);
   }
   // It launches, once its lease is open.
   bool Run(uint64_t backlog_ns = kMuch) {
@@ -87,7 +87,7 @@ class Program {
   void Drain() {
     usage().backlog_ns = 0;
     usage().drained_sequence = word() >> shm::kLeaseSequenceShift;
-    member_.Print(MessageType::kLeaseDrained, device_);
+    member_.Send(MessageType::kLeaseDrained, device_);
   }
   uint32_t word() const { return member_.limits().devices[device_].lease.load(); }
 

@@ -43,7 +43,7 @@ bool Contended(const TestMember& member) { return (member.lease() & kLeaseConten
 // As a launching thread does it: counted, said, and gone again when the lease is open.
 bool Want(TestMember& member) {
   ++member.usage().waiting;
-  member.Print(MessageType::kLeaseWanted);
+  member.Send(MessageType::kLeaseWanted);
   const bool open = Eventually([&] { return Open(member); });
   --member.usage().waiting;
   if (open) ++member.usage().launches;
@@ -53,7 +53,7 @@ bool Want(TestMember& member) {
 
 void Drain(TestMember& member) {
   member.usage().drained_sequence = member.sequence();
-  member.Print(MessageType::kLeaseDrained);
+  member.Send(MessageType::kLeaseDrained);
 }
 
 TEST_F(LeaseTest, AloneTheLeaseIsOpen) {
@@ -76,7 +76,7 @@ TEST_F(LeaseTest, TwoTakeTurns) {
   for (TestMember* member : members) {
     ASSERT_EQ(member->Join(), kWelcome);
     ++member->usage().waiting;
-    member->Print(MessageType::kLeaseWanted);
+    member->Send(MessageType::kLeaseWanted);
   }
   const bool both_had_ten = Eventually([&] {
     // By the same word before and after: a's lease was open when b's was read.
@@ -99,7 +99,7 @@ TEST_F(LeaseTest, TwoTakeTurns) {
         ++turns[i];
       } else if (!open) {
         if (held[i]) ++member.usage().waiting;
-        member.Print(MessageType::kLeaseWanted);
+        member.Send(MessageType::kLeaseWanted);
         member.usage().backlog_ns = 0;
         Drain(member);
       }
@@ -121,10 +121,10 @@ TEST_F(LeaseTest, AnIdleHolderLosesItsTurnAtOnce) {
   ASSERT_TRUE(Want(a));
   a.usage().backlog_ns = 0;
   ++b.usage().waiting;
-  b.Print(MessageType::kLeaseWanted);
+  b.Send(MessageType::kLeaseWanted);
   // It was revoked or marked contended; either way it says that it has nothing.
   ASSERT_TRUE(Eventually([&] { return !Open(a) || Contended(a); }));
-  a.Print(MessageType::kLeaseIdle);
+  a.Send(MessageType::kLeaseIdle);
   Drain(a);
   EXPECT_TRUE(Eventually([&] { return Open(b); }));
 }
@@ -171,7 +171,7 @@ TEST_F(LeaseTest, AStoppedMemberDoesNotKeepItsShareFromItsTurns) {
     ASSERT_TRUE(Want(b)) << "turn " << turn;
     if (!Open(a)) Drain(a);
     ++a.usage().waiting;
-    a.Print(MessageType::kLeaseWanted);
+    a.Send(MessageType::kLeaseWanted);
     ASSERT_TRUE(Eventually([&] { return !Open(b); }));
     Drain(b);
     EXPECT_TRUE(Eventually([&] { return Open(a); })) << "turn " << turn;
@@ -227,14 +227,14 @@ TEST_F(LeaseTest, LeasesWorkAgainAfterTheAgentWasKilled) {
   ASSERT_TRUE(b.Rejoin());
   EXPECT_GT(a.sequence(), sequence);
   ++b.usage().waiting;
-  b.Print(MessageType::kLeaseWanted);
+  b.Send(MessageType::kLeaseWanted);
   ASSERT_TRUE(Eventually([&] { return !Open(a); }));
   Drain(a);
   ASSERT_TRUE(Eventually([&] { return Open(b); }));
   --b.usage().waiting;
   ++b.usage().launches;
   ++a.usage().waiting;
-  a.Print(MessageType::kLeaseWanted);
+  a.Send(MessageType::kLeaseWanted);
   ASSERT_TRUE(Eventually([&] { return !Open(b); }));
   Drain(b);
   EXPECT_TRUE(Eventually([&] { return Open(a); }));

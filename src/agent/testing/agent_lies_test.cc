@@ -62,12 +62,12 @@ class LiesTest : public ::testing::Test {
   // It wants the device, gets it, and gives it back.
   bool HonestSlice() {
     ++honest_->usage().waiting;
-    honest_->Print(MessageType::kLeaseWanted);
+    honest_->Send(MessageType::kLeaseWanted);
     const bool open = Eventually([&] { return (honest_->lease() & shm::kLeaseOpen) != 0; }, 10'000);
     --honest_->usage().waiting;
     ++honest_->usage().launches;
     honest_->usage().drained_sequence = honest_->sequence();
-    honest_->Print(MessageType::kLeaseDrained);
+    honest_->Send(MessageType::kLeaseDrained);
     return open;
   }
 
@@ -86,7 +86,7 @@ TEST_F(LiesTest, EveryWordAtEveryExtremeHarmsNoOtherShare) {
     for (const uint64_t value :
          {~uint64_t{0}, uint64_t{1} << 63, uint64_t{random()}, uint64_t{1}, uint64_t{0}}) {
       words[word] = value;
-      liar_->Print(MessageType::kLeaseWanted);
+      liar_->Send(MessageType::kLeaseWanted);
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     EXPECT_TRUE(HonestSlice()) << "word " << word;

@@ -69,7 +69,7 @@ TEST_F(LivenessTest, ADriverThatHangsStopsNothing) {
   ASSERT_EQ(during.Join(), kWelcome);
   EXPECT_TRUE(during.Charge(kMiB));
   ++during.usage().waiting;
-  during.Print(MessageType::kLeaseWanted);
+  during.Send(MessageType::kLeaseWanted);
   EXPECT_TRUE(Eventually([&] { return (during.lease() & kLeaseOpen) != 0; }));
   // What would be measured is answered as not measured.
   during.usage().used_bytes = during.usage().overhead_bytes = kMiB;
@@ -151,15 +151,15 @@ class OverLivenessTest : public LivenessTest {
  protected:
   void SetUp() override {
     ASSERT_EQ(agent_.Start(), "ready");
-    int told[2];
-    ASSERT_EQ(::pipe(told), 0);
+    int reported[2];
+    ASSERT_EQ(::pipe(reported), 0);
     const pid_t owner = ::fork();
     if (owner == 0) {
       const std::string made = Make("a")["share"]["directory"];
-      ::_exit(::write(told[1], made.data(), made.size()) > 0 ? ::pause() : 1);
+      ::_exit(::write(reported[1], made.data(), made.size()) > 0 ? ::pause() : 1);
     }
     char path[256];
-    const ssize_t bytes = ::read(told[0], path, sizeof path);
+    const ssize_t bytes = ::read(reported[0], path, sizeof path);
     ASSERT_GT(bytes, 0);
     auto program = std::make_unique<testing::StandIn>();
     TestMember member({path, static_cast<size_t>(bytes)}, program.get());
@@ -244,7 +244,7 @@ TEST_F(LivenessTest, ALoopThatIsStuckHasNoHeartbeat) {
   const uint64_t first = heartbeat;
   ASSERT_TRUE(Eventually([&] { return heartbeat > first + 3; }));
   ++a.usage().waiting;
-  a.Print(MessageType::kLeaseWanted);
+  a.Send(MessageType::kLeaseWanted);
   ASSERT_TRUE(Eventually([&] { return (a.lease() & kLeaseOpen) != 0; }));
   const uint32_t sequence = a.sequence();
 

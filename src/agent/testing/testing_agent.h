@@ -152,7 +152,7 @@ class TestMember {
   uint32_t sequence() const { return lease() >> shm::kLeaseSequenceShift; }
   uint64_t slot() const { return slot_; }
   int socket() const { return socket_.get(); }
-  void Print(wire::MessageType type, uint32_t device = 0) {
+  void Send(wire::MessageType type, uint32_t device = 0) {
     const uint32_t word = limits_->devices[device].lease;
     const wire::LeaseEvent event{device, word >> shm::kLeaseSequenceShift};
     SendFrame(socket_.get(), static_cast<uint16_t>(type), &event, sizeof event);

@@ -4,7 +4,9 @@
 // (how to run, limit, watch, change and end a share), of each command its options.
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace prorata::cli {
 

@@ -1,4 +1,4 @@
-// The pure parts of gating launches: estimates, batches and their charge, backlog, silence.
+// The pure parts of gating launches: estimates, batches and their charge, backlog, lost heartbeats.
 
 #include <gtest/gtest.h>
 
@@ -221,11 +221,11 @@ TEST(Backlog, TheWordHoldsCountsAndTime) {
 }
 
 TEST(HeartbeatWatch, CountsOnlyWhatIsCertain) {
-  HeartbeatWatch silence;
-  EXPECT_EQ(silence.Observe(7, 100 * kMs), 0) << "the first look knows nothing";
-  EXPECT_EQ(silence.Observe(7, 150 * kMs), 50 * kMs);
-  EXPECT_EQ(silence.Observe(8, 200 * kMs), 0);
-  EXPECT_EQ(silence.Observe(8, 900 * kMs), 700 * kMs);
+  HeartbeatWatch watch;
+  EXPECT_EQ(watch.Observe(7, 100 * kMs), 0) << "the first look knows nothing";
+  EXPECT_EQ(watch.Observe(7, 150 * kMs), 50 * kMs);
+  EXPECT_EQ(watch.Observe(8, 200 * kMs), 0);
+  EXPECT_EQ(watch.Observe(8, 900 * kMs), 700 * kMs);
 }
 
 TEST(FallbackBucket, HoldsTheRate) {

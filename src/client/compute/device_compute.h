@@ -9,7 +9,7 @@
 //
 //   struct World {
 //     int64_t NowNs();
-//     int64_t HeartbeatLostNs();                   // for how long it has certainly been silent
+//     int64_t HeartbeatLostNs();                   // for how long it has certainly been lost
 //     const shm::DeviceLimits& Limits(uint32_t device);
 //     shm::DeviceUsage& Usage(uint32_t device);
 //     DeviceCompute& Compute(uint32_t device);

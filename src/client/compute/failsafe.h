@@ -9,14 +9,14 @@ namespace prorata::client {
 
 // Holds a member to its part of a share's limit while no agent does: device time may be spent as it
 // accrues, `limit_ppm` millionths of real time. Pure, thread-safe. A burst of at most kBurstNs, so
-// that a silence does not start with a feast. Nor with a stop: what was used above the part before
-// the silence was noticed is owed, and a quarter of what is earned goes to pay for it.
+// that failsafe mode does not start with a feast. Nor with a stop: what was used above the part
+// before the loss was noticed is owed, and a quarter of what is earned goes to pay for it.
 class FallbackBucket {
  public:
   static constexpr int64_t kBurstNs = 20'000'000;
 
-  // The silence began `heartbeat lost ns` ago, and since then `spent_ns` of device time were used,
-  // before anybody knew.
+  // The heartbeat was lost `heartbeat_lost_ns` ago, and since then `spent_ns` of device time were
+  // used, before anybody knew.
   void Begin(int64_t now_ns, int64_t heartbeat_lost_ns, uint64_t spent_ns, uint32_t limit_ppm) {
     const int64_t left_ns = Earned(heartbeat_lost_ns, limit_ppm) - static_cast<int64_t>(spent_ns);
     level_ns_.store(Within(left_ns, 0, kBurstNs));

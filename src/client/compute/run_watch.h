@@ -10,7 +10,7 @@
 //   A. work that has not begun: behind a wait, a host function, a semaphore (Forget), or behind
 //      another stream's work in a way that nobody told us (has_begun)
 //   B. work that takes long because the device is shared: time counts by the part of it that the
-//      context can have had, if all that have work have their slices of it in turn (co-run set)
+//      context can have had, if all that have work have their slices of it in turn (co_running)
 //   C. work of a process that was stopped, with the device or without: between two looks no more
 //      counts than looks lie apart
 //   D. a kernel that is merely long: kPersistentNs, and kTimesEstimate of what it was learned to

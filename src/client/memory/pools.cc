@@ -59,7 +59,7 @@ void SettleBy(Pool& pool, uint64_t reserved, uint64_t mine) {
 
 // If the pool is pending destruction, settles it; if nothing is left of it, destroys it and frees
 // its number.
-void SettlePoolsPendingDestruction(Pool& pool) {
+void SettlePendingDestruction(Pool& pool) {
   const CUmemoryPool handle = pool.pending_destruction.exchange(nullptr);
   if (handle == nullptr) return;
   const InFlightEpoch moving;
@@ -203,7 +203,7 @@ void SettleSynchronized() {
     Pool& pool = g_pools[i];
     if (pool.frees.AllDone()) continue;
     const uint64_t own_frees = pool.frees.BeginPoll();
-    SettlePoolsPendingDestruction(pool);
+    SettlePendingDestruction(pool);
     if (Alive(pool.handle.load())) SettlePool(i, 0);
     if (MayShrink(pool)) {
       done = false;
@@ -243,7 +243,7 @@ CUresult DestroyPool(CUmemoryPool handle) {
   if (!g_pools.Forget(handle)) return CUDA_ERROR_INVALID_VALUE;
   pool.handle.store(kDestroyed);
   pool.pending_destruction.store(handle);
-  SettlePoolsPendingDestruction(pool);
+  SettlePendingDestruction(pool);
   g_changed.store(1, std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }
@@ -253,7 +253,7 @@ void SettleChangedPools() {
   const uint32_t count = g_pools.count();
   bool more = false;
   for (uint32_t i = 0; i < count; ++i) {
-    SettlePoolsPendingDestruction(g_pools[i]);
+    SettlePendingDestruction(g_pools[i]);
     if (g_pools[i].charge.Charged() == 0) continue;
     more = true;
     if (Alive(g_pools[i].handle.load())) SettlePool(i, 0);
@@ -270,7 +270,7 @@ bool TrimPools(uint32_t device) {
     if (g_pools[i].device != device) continue;
     const CUmemoryPool handle = g_pools[i].handle.load();
     if (handle == kDestroyed) {
-      SettlePoolsPendingDestruction(g_pools[i]);
+      SettlePendingDestruction(g_pools[i]);
       any = true;
       continue;
     }

@@ -21,10 +21,10 @@
 //
 // A pool that the program destroys lives on in the driver until what was allocated from it is freed
 // and the device has reached those frees, and can no longer be asked. So it is we who destroy it,
-// then: until its reserved memory is zero it is a pending destruction pool, which the program can
-// no longer name and whose memory stays charged, to the byte. Whoever looks at a pending
-// destruction pool takes its handle out of `pending destruction` and puts it back, so that one
-// alone destroys it. Pool numbers are reused after that.
+// then: until its reserved memory is zero it is a pool pending destruction, which the program can
+// no longer name and whose memory stays charged, to the byte. Whoever looks at such a pool takes
+// its handle out of `pending_destruction` and puts it back, so that one alone destroys it. Pool
+// numbers are reused after that.
 
 #include <atomic>
 #include <cstdint>

@@ -131,14 +131,14 @@ void NoteShared(const MemoryName& name, uint32_t device, uint64_t bytes, uint64_
     return true;
   });
   wire::MemoryAnswer answer = {};
-  const bool told =
+  const bool reported =
       AskMemory(wire::MemoryShared{0, block, bytes, name, device, 1}, Patience(), &answer);
-  if (told && answer.result != wire::MemoryResult::kNoted) {
+  if (reported && answer.result != wire::MemoryResult::kNoted) {
     g_names.Find(name.word[0], [&](const Named& named) { return named.number != block; });
     if (!known) ReferenceGone(block, device, 0);
     return SettleReferences();
   }
-  *number = block;  // an agent that did not answer is reported when it is there again
+  *number = block;  // an agent that did not answer is notified when it is there again
 }
 
 Opening BeginOpening(const MemoryName& name, uint64_t* number) {

@@ -35,7 +35,7 @@
 // allocation it gets, nor do we.
 //
 // Sparse arrays (cuMemMapArrayAsync) and multicast objects keep what is bound to them: an entry by
-// owner and record owns a hold until the owner is gone. Unbinding drops nothing: what a owner
+// owner and record owns a hold until the owner is gone. Unbinding drops nothing: what an owner
 // once had is charged until its end, at most too high.
 //
 // What came from another process (an import) is a record without bytes: its maker pays (sharing.h),

@@ -14,12 +14,12 @@ namespace {
 constinit PhysicalRegistry g_registry;
 
 // A sparse array's is its key among the allocations.
-uint64_t OwnerOfShare(const CUarrayMapInfo& info) {
+uint64_t OwnerKey(const CUarrayMapInfo& info) {
   return info.resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY
              ? KeyOf(Space::kMipmap, reinterpret_cast<uint64_t>(info.resource.mipmap))
              : KeyOf(Space::kArray, reinterpret_cast<uint64_t>(info.resource.array));
 }
-uint64_t OwnerOfShare(uint64_t multicast_record) { return multicast_record | uint64_t{1} << 63; }
+uint64_t OwnerKey(uint64_t multicast_record) { return multicast_record | uint64_t{1} << 63; }
 
 void CountOne(const PhysicalRegistry::Gone& gone) {
   if (gone.number != 0) {
@@ -33,7 +33,7 @@ void CountOne(const PhysicalRegistry::Gone& gone) {
 void Count(const PhysicalRegistry::Gone& gone) {
   if (gone.record == 0) return;
   CountOne(gone);
-  g_registry.OwnerGone(OwnerOfShare(gone.record), CountOne);
+  g_registry.OwnerGone(OwnerKey(gone.record), CountOne);
 }
 
 void GiveBack(const PhysicalRegistry::Gone& gone) {
@@ -80,7 +80,7 @@ bool ChargeForeign(uint64_t size, uint64_t* record) {
   return *record != 0;
 }
 
-// The name of a handle that is passed to another process. False: it cannot be notified what it
+// The name of a handle that is passed to another process. False: it cannot be known what it
 // names.
 bool NameOf(const void* handle, CUmemAllocationHandleType type, wire::MemoryName* name) {
   if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
@@ -144,7 +144,7 @@ CUresult Bind(CUmemGenericAllocationHandle multicast, uint64_t record, Call&& ca
   const uint64_t owner = g_registry.HoldHandle(multicast);
   const CUresult result = Within(call);
   // Where there is no room to remember it, the hold stays for ever: too high, never too low.
-  if (result == CUDA_SUCCESS && owner != 0) g_registry.PutKept(OwnerOfShare(owner), record);
+  if (result == CUDA_SUCCESS && owner != 0) g_registry.PutKept(OwnerKey(owner), record);
   if (result != CUDA_SUCCESS) Drop(record);
   if (owner != 0) Drop(owner);
   return result;
@@ -159,7 +159,7 @@ CUresult MapTiles(const CUarrayMapInfo* list, unsigned int count, Call&& call) {
     const CUarrayMapInfo& info = list[i];
     if (info.memOperationType != CU_MEM_OPERATION_TYPE_MAP) continue;
     const uint64_t record = g_registry.HoldHandle(info.memHandle.memHandle);
-    if (record != 0) g_registry.PutKept(OwnerOfShare(info), record);
+    if (record != 0) g_registry.PutKept(OwnerKey(info), record);
   }
   return Within(call);
 }

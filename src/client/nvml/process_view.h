@@ -11,8 +11,8 @@
 namespace prorata::client {
 
 // NVML's protocol of lists: `*count` is the room going in and the number of entries coming out; too
-// little room (none, to ask how much it takes) is reported, and nothing is written. give(i) writes
-// entry i. `infos` may be null only with no room.
+// little room (none, to ask how much it takes) gets that size, and nothing is written. give(i)
+// writes entry i. `infos` may be null only with no room.
 template <typename Info, typename Give>
 nvmlReturn_t HandOut(unsigned int* count, Info* infos, uint32_t found, Give&& give) {
   if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;

@@ -12,6 +12,7 @@ namespace prorata::client {
 
 // Captures open anywhere in the process.
 extern std::atomic<uint32_t> g_open_captures;
+// What the driver says of a stream; CU_STREAM_CAPTURE_STATUS_NONE where it cannot be asked.
 CUstreamCaptureStatus CaptureStatusOf(CUstream stream, bool per_thread);
 bool AskCaptured(CUstream stream, bool per_thread);
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// How long the agent has been silent, from its heartbeat counter. Pure, thread-safe: whoever looks,
-// at whatever intervals, says what it saw; a counter that did not move since an earlier look was
-// silent all that while.
+// For how long the agent's heartbeat has been lost. Pure, thread-safe. Callers report the heartbeat
+// counter as they see it, at any intervals; one that has not moved since an earlier report has not
+// moved in between.
 
 #include <atomic>
 #include <cstdint>
@@ -30,7 +30,7 @@ class HeartbeatWatch {
   std::atomic<int64_t> since_ns_{0};
 };
 
-// For how long the agent of this process's share has certainly been silent. Thread-safe.
+// For how long the heartbeat of this process's agent has certainly been lost. Thread-safe.
 int64_t HeartbeatLostNs();
 
 }  // namespace prorata::client

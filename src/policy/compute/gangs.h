@@ -21,7 +21,7 @@
 //   - A share that did not ask for it is a gang for a while once it was seen to stall: stalled
 //     on one device while it waited for its lease on another, several times in a second.
 //
-// Pure, as the policies: what is seen comes in, what the devices' policies are to be reported goes
+// Pure, as the policies: what is seen comes in, what the devices' policies are to do goes
 // out.
 
 #include <cstdint>
@@ -56,7 +56,7 @@ class Gangs {
   void Add(Key share, std::vector<size_t> devices, bool requested);
   void SetRequested(Key share, bool requested);
   void Remove(Key share);
-  // The devices' policies have forgotten all that they were reported: as if none were a gang.
+  // The devices' policies have forgotten all gangs: as if none were a gang.
   void ResetAfterOutage();
   bool empty() const { return shares_.empty(); }
   bool IsGang(Key share) const;

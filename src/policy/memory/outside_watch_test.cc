@@ -46,7 +46,7 @@ TEST(OutsideWatchTest, NoMoreThanItsMost) {
   watch.Poll(many);
   EXPECT_EQ(watch.Poll(many).size(), OutsideWatch::kMaxReported);
   EXPECT_TRUE(watch.Poll(many).empty());
-  // Where one of them ends another is notified of.
+  // Where one of them ends another is reported.
   many.erase(many.begin());
   EXPECT_EQ(watch.Poll(many).size(), 1u);
 }
