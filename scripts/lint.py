@@ -141,11 +141,18 @@ def tidy_commands(build):
               if path.parts[0] != "tests" and not path.stem.endswith(("_test", "_fuzz"))}
     found = {}
     for entry in json.loads(pathlib.Path(build, "compile_commands.json").read_text()):
-        if entry["file"] in wanted:
-            command = re.sub(r" -Winvalid-pch| -Wno-(?:restrict|stringop-\w+)| -include \S*/cmake_pch\.hxx"
-                             r"| -o \S+ -c \S+", "", entry["command"])
-            found.setdefault(entry["file"], (entry["directory"], command))
+        command = re.sub(r" -Winvalid-pch| -Wno-(?:restrict|stringop-\w+)| -include \S*/cmake_pch\.hxx"
+                         r"| -o \S+ -c \S+", "", entry["command"])
+        for source in wanted & compiled_sources(entry["file"]):
+            found.setdefault(source, (entry["directory"], command))
     return found
+
+
+def compiled_sources(path):
+    """What one compiler command compiles: a source, or those that CMake's unity build has it read as one."""
+    if not re.fullmatch(r"unity_.*_cxx\.cxx", pathlib.Path(path).name):
+        return {path}
+    return set(re.findall(r'^#include "(.+)"$', pathlib.Path(path).read_text(encoding="utf-8"), re.M))
 
 
 def tidy(sources, directory, command):

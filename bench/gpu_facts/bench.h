@@ -10,6 +10,9 @@
 
 namespace prorata::gpufacts {
 
+inline constexpr uint64_t kKiB = 1 << 10;
+inline constexpr uint64_t kMiB = 1 << 20;
+
 using HostClock = std::chrono::steady_clock;
 
 struct Options {

@@ -8,7 +8,6 @@
 namespace prorata::gpufacts {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kBufferBytes = 256 * kMiB;
 constexpr double kCopyMs = 5;
 

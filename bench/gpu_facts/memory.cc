@@ -10,8 +10,6 @@
 namespace prorata::gpufacts {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
-
 Result<uint64_t> FreeBytes(const gpuload::Gpu& gpu) {
   size_t free_bytes = 0;
   size_t total_bytes = 0;

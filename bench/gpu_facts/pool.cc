@@ -7,9 +7,6 @@
 namespace prorata::gpufacts {
 namespace {
 
-constexpr uint64_t kKiB = 1 << 10;
-constexpr uint64_t kMiB = 1 << 20;
-
 Result<uint64_t> Reserved(const gpuload::Driver& driver, CUmemoryPool pool) {
   cuuint64_t bytes = 0;
   GPULOAD_CALL(driver, cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);

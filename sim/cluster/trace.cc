@@ -104,7 +104,7 @@ class Table {
   std::unique_ptr<Reader> reader_;
 };
 
-constexpr int64_t kMaxCpuMilli = 100'000'000;
+constexpr int64_t kMaxNodeCpuMilli = 100'000'000;
 constexpr int64_t kMaxMib = int64_t{1} << 30;
 constexpr int64_t kMaxSeconds = int64_t{1} << 40;
 
@@ -128,7 +128,7 @@ Status FillNode(const Table<8>& table, const Table<8>::Row& row, bool cpu_nodes,
                 std::vector<std::string>* models) {
   int64_t cpu = 0, memory = 0, gpus = 0, gpu_memory = 0, rack = 0;
   for (const auto& [column, least, most, value] :
-       {std::tuple{kNodeCpu, int64_t{1}, kMaxCpuMilli, &cpu},
+       {std::tuple{kNodeCpu, int64_t{1}, kMaxNodeCpuMilli, &cpu},
         std::tuple{kNodeMemory, int64_t{1}, kMaxMib, &memory},
         std::tuple{kGpu, int64_t{0}, int64_t{placement::kMaxGpusPerNode}, &gpus},
         std::tuple{kNodeGpuMemory, int64_t{0}, kMaxMib, &gpu_memory},
@@ -168,7 +168,7 @@ enum PodColumn {
   kPodCpu,
   kPodMemory,
   kNumGpu,
-  kGpuMilli,
+  kPodGpuMilli,
   kGpuSpec,
   kCreation,
   kDeletion,
@@ -201,10 +201,10 @@ Status FillPod(const Table<9>& table, const Table<9>::Row& row,
                const std::vector<std::string>& models, Pod* pod) {
   int64_t cpu = 0, memory = 0, gpus = 0, milli = 0, gpu_memory = 0, creation = 0, deletion = 0;
   for (const auto& [column, least, most, value] :
-       {std::tuple{kPodCpu, int64_t{0}, kMaxCpuMilli, &cpu},
+       {std::tuple{kPodCpu, int64_t{0}, kMaxNodeCpuMilli, &cpu},
         std::tuple{kPodMemory, int64_t{0}, kMaxMib, &memory},
         std::tuple{kNumGpu, int64_t{0}, int64_t{placement::kMaxGpusPerNode}, &gpus},
-        std::tuple{kGpuMilli, int64_t{0}, int64_t{placement::kGpuMilli}, &milli},
+        std::tuple{kPodGpuMilli, int64_t{0}, int64_t{placement::kGpuMilli}, &milli},
         std::tuple{kPodGpuMemory, int64_t{0}, kMaxMib, &gpu_memory},
         std::tuple{kCreation, int64_t{0}, kMaxSeconds, &creation},
         std::tuple{kDeletion, int64_t{0}, kMaxSeconds, &deletion}}) {
@@ -213,7 +213,7 @@ Status FillPod(const Table<9>& table, const Table<9>::Row& row,
   pod->name = row[kName];
   if (pod->name.empty()) return table.Bad("name: the pod has no name");
   if ((gpus == 0) != (milli == 0)) {
-    return table.Bad("num_gpu " + row[kNumGpu] + " and gpu_milli " + row[kGpuMilli] +
+    return table.Bad("num_gpu " + row[kNumGpu] + " and gpu_milli " + row[kPodGpuMilli] +
                      " contradict each other");
   }
   if (deletion < creation) return table.Bad("deletion_time is before creation_time");

@@ -1,12 +1,11 @@
 // Streams that are confined to a part of a device's SMs.
 
+#include "base/units.h"
 #include "sim/core/machine.h"
 #include "sim/core/test_support.h"
 
 namespace prorata::simgpu {
 namespace {
-
-constexpr int64_t kMs = kNsPerMs;
 
 // A device of 100 SMs, where an SM is 10,000 ppm.
 class PartTest : public ::testing::Test {

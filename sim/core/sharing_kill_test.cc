@@ -20,13 +20,13 @@ struct Names {
   int pool_fd = -1;
 };
 
-struct Case {
+struct SharingCase {
   const char* name;
   void (*run)(Party&, const Names&);
 };
 
 // What the victim does with the survivor's 8 MiB and event while it is being killed.
-const Case kCases[] = {
+const SharingCase kSharingCases[] = {
     {"ImportAndDrop",
      [](Party& v, const Names& names) {
        const auto share = v.machine->Import(names.memory, v.process, v.context).value();
@@ -98,7 +98,7 @@ const Case kCases[] = {
      }},
 };
 
-class SharingKillTest : public ::testing::TestWithParam<Case> {};
+class SharingKillTest : public ::testing::TestWithParam<SharingCase> {};
 
 TEST_P(SharingKillTest, AnImporterKilledAtEveryStepLeavesTheExporterWhatItHas) {
   const StateFolder folder;
@@ -133,7 +133,7 @@ TEST_P(SharingKillTest, AnImporterKilledAtEveryStepLeavesTheExporterWhatItHas) {
   EXPECT_EQ(WrongAfterKill(*survivor.machine), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Operations, SharingKillTest, ::testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Operations, SharingKillTest, ::testing::ValuesIn(kSharingCases),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(SharingKillTest, AnExporterKilledAtEveryStepLeavesTheImporterWhatItHas) {

@@ -7,13 +7,13 @@
 #include <map>
 #include <vector>
 
+#include "base/units.h"
 #include "sim/node/unmet.h"
 #include "sim/node/world.h"
 
 namespace prorata::simulation {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kBeginsNs = 1'000 * kMs, kEndsNs = 3'000 * kMs, kDoneNs = 5'000 * kMs;
 constexpr int64_t kPollNs = 5 * kMs;
 
@@ -69,11 +69,6 @@ class Watched {
   void ForgetGaps() { longest_gap_ns_ = 0; }
 
  private:
-  static WorldOptions WithSeed(uint64_t seed) {
-    WorldOptions options;
-    options.seed = seed;
-    return options;
-  }
   std::map<std::string, int64_t> Busy() {
     std::map<std::string, int64_t> busy;
     for (size_t i = 0; i < scenario_.programs.size(); ++i) {

@@ -9,11 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/units.h"
 #include "sim/node/world.h"
 
 namespace prorata::simulation {
-
-inline constexpr int64_t kUs = 1'000, kMs = 1'000'000, kS = 1'000'000'000;
 
 // The audit of device time knows percentages of a second, and nothing of what came since.
 inline constexpr double kAuditedNs = 15 * kMs;

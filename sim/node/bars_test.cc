@@ -16,7 +16,7 @@
 namespace prorata::simulation {
 namespace {
 
-struct Kind {
+struct BarKind {
   const char* name;
   void (*make)(ProgramSpec& program, size_t number);
 };
@@ -25,7 +25,7 @@ void Kernels(ProgramSpec& program, int64_t low_ns, int64_t high_ns) {
   program.kernel = {low_ns, high_ns, {}};
 }
 
-const Kind kKinds[] = {
+const BarKind kBarKinds[] = {
     {"20 us", [](ProgramSpec& p, size_t) { Kernels(p, 20 * kUs, 20 * kUs), p.per_sync = 200; }},
     {"200 us", [](ProgramSpec& p, size_t) { Kernels(p, 200 * kUs, 200 * kUs); }},
     {"5 ms", [](ProgramSpec& p, size_t) { Kernels(p, 5 * kMs, 5 * kMs); }},
@@ -52,10 +52,10 @@ const Terms kTerms[] = {
     {"0.4=0.4, two elastic", {{0.4, 0.4}, {0, 1}, {0, 1}}, {0.4, 0.3, 0.3}},
 };
 
-// Seen over all of kTerms x kKinds x seeds; printed, for the table.
+// Seen over all of kTerms x kBarKinds x seeds; printed, for the table.
 TEST(Bars, EntitlementsAndDeviceUse) {
   std::vector<double> unmet;
-  for (const Kind& kind : kKinds) {
+  for (const BarKind& kind : kBarKinds) {
     for (const Terms& terms : kTerms) {
       Scenario scenario;
       scenario.duration_ns = 6 * kS;

@@ -18,12 +18,6 @@ constexpr uint64_t kSeeds = 3;
 
 double InMs(int64_t ns) { return static_cast<double>(ns) / kMs; }
 
-WorldOptions WithSeed(uint64_t seed) {
-  WorldOptions options;
-  options.seed = seed;
-  return options;
-}
-
 // How far `part` is from `expected` in windows of a second, one beginning every 50 ms, at worst.
 template <typename Part>
 double Worst(const Series& seen, int64_t from_ns, int64_t to_ns, double expected, Part part) {

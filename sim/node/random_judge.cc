@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <map>
 
+#include "base/units.h"
 #include "sim/node/random_world.h"
 
 namespace prorata::simulation {
 namespace {
 
-constexpr int64_t kUs = 1'000, kMs = 1'000'000, kS = 1'000'000'000;
 constexpr int64_t kSliceNs = 13 * kMs;
 // What a member may have queued: of a share without a limit, and with one.
 constexpr int64_t kBacklogNs = 20 * kMs, kLimitedBacklogNs = 5 * kMs;

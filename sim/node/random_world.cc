@@ -1,4 +1,5 @@
 #include "sim/node/random_world.h"
+#include "base/units.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +7,6 @@
 
 namespace prorata::simulation {
 namespace {
-
-constexpr int64_t kUs = 1'000, kMs = 1'000'000, kS = 1'000'000'000;
 
 // Uniform in its logarithm.
 int64_t LogBetween(Random& random, int64_t low, int64_t high) {

@@ -14,12 +14,6 @@
 namespace prorata::simulation {
 namespace {
 
-WorldOptions WithSeed(uint64_t seed) {
-  WorldOptions options;
-  options.seed = seed;
-  return options;
-}
-
 Scenario BusyPrograms(size_t count) {
   Scenario scenario;
   scenario.duration_ns = 4 * kS;

@@ -38,6 +38,12 @@ struct WorldOptions {
   std::string policy = "default";  // one of PolicyNames()
 };
 
+inline WorldOptions WithSeed(uint64_t seed) {
+  WorldOptions options;
+  options.seed = seed;
+  return options;
+}
+
 class World {
  public:
   // `scenario` must outlive it.

@@ -1,4 +1,5 @@
 #include "sim/policies/gemini_tokens.h"
+#include "base/units.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +9,6 @@
 
 namespace prorata::policy {
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
 
 ComputeTerms Terms(double request, double limit = 1) {
   return {{static_cast<uint32_t>(request * 1e6 + 0.5)}, {static_cast<uint32_t>(limit * 1e6 + 0.5)}};

@@ -1,11 +1,10 @@
 #include "sim/policies/round_robin.h"
+#include "base/units.h"
 
 #include <gtest/gtest.h>
 
 namespace prorata::policy {
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
 
 class RoundRobinTest : public ::testing::Test {
  protected:

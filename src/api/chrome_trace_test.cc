@@ -1,6 +1,7 @@
 // The events of the Trace Event Format that a device's entries become.
 
 #include "api/chrome_trace.h"
+#include "base/units.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +14,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kBegin = 5'000 * kMs;
 
 class ChromeTraceTest : public ::testing::Test {

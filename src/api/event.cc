@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::pair<EventKind, std::string_view> kNames[] = {
+constexpr std::pair<EventKind, std::string_view> kEventNames[] = {
     {EventKind::kAgentStarted, "agent_started"},
     {EventKind::kShareCreated, "share_created"},
     {EventKind::kShareAdopted, "share_adopted"},
@@ -147,14 +147,14 @@ std::string UsedOfLimit(const Event& event) {
 }  // namespace
 
 std::string NameOf(EventKind kind) {
-  for (const auto& [known, name] : kNames) {
+  for (const auto& [known, name] : kEventNames) {
     if (known == kind) return std::string(name);
   }
   return "unknown";
 }
 
 std::optional<EventKind> EventKindOf(std::string_view name) {
-  for (const auto& [kind, known] : kNames) {
+  for (const auto& [kind, known] : kEventNames) {
     if (known == name) return kind;
   }
   return std::nullopt;

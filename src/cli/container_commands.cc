@@ -12,8 +12,6 @@
 namespace prorata::cli {
 namespace {
 
-using nlohmann::json;
-
 Result<ControlConnection> ConnectFor(const std::string& what, const AgentPlace& place) {
   auto connection = ControlConnection::Connect(place.socket_path);
   if (connection || connection.error().code != "no_agent") return connection;
@@ -43,7 +41,7 @@ Result<std::string> NewToken() {
   return token;
 }
 
-Result<json> SpecificationOf(const std::string& name, const AgentPlace& place) {
+Result<nlohmann::json> SpecificationOf(const std::string& name, const AgentPlace& place) {
   auto found = Ask("show", name, place);
   if (!found) return std::unexpected(found.error());
   if (found->cdi.is_object()) return found->cdi;
@@ -66,7 +64,7 @@ int Inspect(const NamedOptions& options, bool as_json, const AgentPlace& place) 
   auto found = Ask("show", options.names.front(), place);
   if (!found) return Refuse(found.error());
   if (!as_json) return Print(InspectText(found->share, found->cdi.is_object()));
-  json object = api::ToJson(found->share);
+  nlohmann::json object = api::ToJson(found->share);
   if (found->cdi.is_object()) object["cdi"] = found->cdi;
   return Print(object.dump(2) + "\n");
 }
@@ -92,21 +90,21 @@ int Cdi(const NamedOptions& options, const AgentPlace& place) {
   return Print(*arguments);
 }
 
-Result<std::string> MountArguments(const json& specification, MountStyle style) {
+Result<std::string> MountArguments(const nlohmann::json& specification, MountStyle style) {
   const bool ctr = style == MountStyle::kCtr;
   std::string arguments;
   const auto add = [&](const std::string& option, const std::string& value) {
     arguments += option + (ctr ? "\n" : "=") + value + "\n";
   };
   try {
-    const json& edits = specification.at("devices").at(0).at("containerEdits");
-    for (const json& variable : edits.value("env", json::array())) {
+    const nlohmann::json& edits = specification.at("devices").at(0).at("containerEdits");
+    for (const nlohmann::json& variable : edits.value("env", nlohmann::json::array())) {
       add("--env", variable.get<std::string>());
     }
-    for (const json& node : edits.value("deviceNodes", json::array())) {
+    for (const nlohmann::json& node : edits.value("deviceNodes", nlohmann::json::array())) {
       add("--device", node.at("path").get<std::string>());
     }
-    for (const json& mount : edits.value("mounts", json::array())) {
+    for (const nlohmann::json& mount : edits.value("mounts", nlohmann::json::array())) {
       const auto from = mount.at("hostPath").get<std::string>();
       const auto to = mount.at("containerPath").get<std::string>();
       if ((from + to).find_first_of(",: \t\n'\"*?[$`\\") != std::string::npos) {
@@ -115,7 +113,7 @@ Result<std::string> MountArguments(const json& specification, MountStyle style) 
                                "prorata or its folder (PRORATA_DIR) to a path without");
       }
       std::string flags;
-      for (const json& option : mount.at("options")) {
+      for (const nlohmann::json& option : mount.at("options")) {
         // Engines' volumes are bound without being told, and have these two by themselves.
         const bool own = option == "bind" || option == "nosuid" || option == "nodev";
         if (ctr ? option != "bind" : !own) flags += ":" + option.get<std::string>();
@@ -126,7 +124,7 @@ Result<std::string> MountArguments(const json& specification, MountStyle style) 
         add("--volume", from + ":" + to + flags);
       }
     }
-  } catch (const json::exception& error) {
+  } catch (const nlohmann::json::exception& error) {
     return Fail("agent_reply", std::string("the share's specification cannot be read (") +
                                    error.what() + "); are agent and prorata of the same version?");
   }

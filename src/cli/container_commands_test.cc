@@ -10,14 +10,12 @@
 namespace prorata::cli {
 namespace {
 
-using nlohmann::json;
-
-json Specification(const json& edits) {
-  return {{"devices", json::array({{{"name", "x"}, {"containerEdits", edits}}})}};
+nlohmann::json Specification(const nlohmann::json& edits) {
+  return {{"devices", nlohmann::json::array({{{"name", "x"}, {"containerEdits", edits}}})}};
 }
 
 TEST(ContainerCommandsTest, WhatCtrIsGiven) {
-  const json specification = Specification(
+  const nlohmann::json specification = Specification(
       {{"env", {"A=b"}},
        {"deviceNodes", {{{"path", "/dev/nvidia0"}}}},
        {"mounts", {{{"hostPath", "/a"}, {"containerPath", "/b"}, {"options", {"ro", "bind"}}}}}});
@@ -28,7 +26,7 @@ TEST(ContainerCommandsTest, WhatCtrIsGiven) {
             "--mount\ntype=bind,src=/a,dst=/b,options=rbind:ro\n");
   EXPECT_EQ(MountArguments(specification, MountStyle::kVolumes),
             "--env=A=b\n--device=/dev/nvidia0\n--volume=/a:/b:ro\n");
-  EXPECT_EQ(MountArguments(Specification(json::object()), MountStyle::kCtr), "");
+  EXPECT_EQ(MountArguments(Specification(nlohmann::json::object()), MountStyle::kCtr), "");
 }
 
 TEST(ContainerCommandsTest, WhatCtrCannotBeGiven) {
@@ -40,7 +38,7 @@ TEST(ContainerCommandsTest, WhatCtrCannotBeGiven) {
     ASSERT_FALSE(arguments) << path;
     EXPECT_NE(arguments.error().message.find(path), std::string::npos);
   }
-  EXPECT_EQ(MountArguments(json::object(), MountStyle::kCtr).error().code, "agent_reply");
+  EXPECT_EQ(MountArguments(nlohmann::json::object(), MountStyle::kCtr).error().code, "agent_reply");
 }
 
 TEST(ContainerCommandsTest, AShareInWordsAndInATable) {

@@ -32,7 +32,7 @@ std::string LocalTime(int64_t unix_ms) {
   return text;
 }
 
-std::string Line(const Event& event, bool json) {
+std::string EventLine(const Event& event, bool json) {
   if (json) {
     return ToJson(event).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
@@ -52,7 +52,7 @@ class Printer {
     } else if (reply.lost > 0) {
       PrintError(std::to_string(reply.lost) + " events are lost: the agent keeps the last 1000");
     }
-    for (const Event& event : reply.events) text += Line(event, json_);
+    for (const Event& event : reply.events) text += EventLine(event, json_);
     return WriteOut(text);
   }
 
@@ -61,7 +61,7 @@ class Printer {
 };
 
 // SIGINT, SIGTERM and SIGHUP as a descriptor: they end us between two lines, never in one.
-UniqueFd EndingSignals() {
+UniqueFd OpenEndingSignals() {
   ::signal(SIGPIPE, SIG_IGN);
   sigset_t ending;
   sigemptyset(&ending);
@@ -126,7 +126,7 @@ Status NotifyAll(const EventsOptions& options, ControlConnection& connection, in
 }  // namespace
 
 int ShowEvents(const EventsOptions& options, bool json, const AgentPlace& place) {
-  const UniqueFd signals = EndingSignals();
+  const UniqueFd signals = OpenEndingSignals();
   auto connection = ControlConnection::Connect(place.socket_path);
   Status reported;
   if (connection) {

@@ -28,7 +28,7 @@ constexpr Milliseconds kFirstPause{20};
 constexpr Milliseconds kLongestPause{400};
 constexpr std::chrono::seconds kAgentBackWithin{60};
 // One that ends when idle may be just about to when we come.
-constexpr int kAttemptsMax = 20;
+constexpr int kWaitAttemptsMax = 20;
 // The agent says when the time is over; one that does not answer is waited for so much longer.
 constexpr std::chrono::seconds kLateAnswer{5};
 
@@ -110,7 +110,7 @@ class Waiter {
       if (made || made.error().code != "agent_gone") return made;
       if (last_) {
         lost_ = Clock::now();
-      } else if (++unheard == kAttemptsMax) {
+      } else if (++unheard == kWaitAttemptsMax) {
         return made;
       }
     }

@@ -27,6 +27,9 @@
 
 namespace prorata::conformance {
 
+inline constexpr uint64_t kMiB = 1 << 20;
+inline constexpr uint64_t kMs = 1'000'000;  // in nanoseconds
+
 // The address of an exported function, and nothing else: so that a test calls what a program would.
 void* DriverSymbol(const char* name);
 

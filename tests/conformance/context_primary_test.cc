@@ -5,8 +5,6 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
-
 class PrimaryContextTest : public ::testing::Test {
  protected:
   void SetUp() override { CUDA_OK(cuInit, 0); }

@@ -8,9 +8,8 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
 constexpr char kCreate[] = "CUDA Driver API 13.0, Context Management, cuCtxCreate";
-constexpr char kDestroy[] = "CUDA Driver API 13.0, Context Management, cuCtxDestroy";
+constexpr char kDestroyContext[] = "CUDA Driver API 13.0, Context Management, cuCtxDestroy";
 constexpr char kStack[] =
     "CUDA Driver API 13.0, Context Management, cuCtxPushCurrent and cuCtxPopCurrent";
 constexpr char kSet[] = "CUDA Driver API 13.0, Context Management, cuCtxSetCurrent";
@@ -97,7 +96,7 @@ RULE_TEST(ContextTest, TheNewestCreateMakesPlainContexts,
 }
 
 RULE_TEST(ContextTest, ContextsCostMemory,
-          "a context takes device memory, and its destruction gives it back", kDestroy) {
+          "a context takes device memory, and its destruction gives it back", kDestroyContext) {
   New();
   size_t total = 0;
   size_t before = 0;
@@ -193,7 +192,7 @@ RULE_TEST(ContextTest, SettingNothingPops,
 
 RULE_TEST(ContextTest, DestroyingTheCurrentContextPopsIt,
           "a context that is current to the calling thread is popped as it is destroyed",
-          kDestroy) {
+          kDestroyContext) {
   CUcontext a = New();
   CUcontext b = nullptr;
   CUDA_OK(cuCtxCreate_v2, &b, 0, 0);
@@ -204,7 +203,7 @@ RULE_TEST(ContextTest, DestroyingTheCurrentContextPopsIt,
 RULE_TEST(ContextTest, AContextDestroyedElsewhereIsFoundDead,
           "a context destroyed by another thread stays current here, and calls find it "
           "CUDA_ERROR_CONTEXT_IS_DESTROYED",
-          kDestroy) {
+          kDestroyContext) {
   CUcontext ctx = nullptr;
   CUDA_OK(cuCtxCreate_v2, &ctx, 0, 0);
   std::thread([&] { CUDA_OK(cuCtxDestroy_v2, ctx); }).join();
@@ -216,7 +215,7 @@ RULE_TEST(ContextTest, AContextDestroyedElsewhereIsFoundDead,
 }
 
 RULE_TEST(ContextTest, ADestroyedContextTakesItsMemoryAlong,
-          "cuMemAlloc's memory is freed with its context", kDestroy) {
+          "cuMemAlloc's memory is freed with its context", kDestroyContext) {
   New();
   size_t total = 0;
   size_t before = 0;
@@ -232,7 +231,7 @@ RULE_TEST(ContextTest, ADestroyedContextTakesItsMemoryAlong,
 }
 
 RULE_TEST(ContextTest, PhysicalMemoryOutlivesItsContext,
-          "memory of cuMemCreate is not destroyed with any context", kDestroy) {
+          "memory of cuMemCreate is not destroyed with any context", kDestroyContext) {
   New();
   CUcontext second = nullptr;
   CUDA_OK(cuCtxCreate_v2, &second, 0, 0);
@@ -260,7 +259,7 @@ RULE_TEST(ContextTest, PhysicalMemoryOutlivesItsContext,
 }
 
 RULE_TEST(ContextTest, PoolMemoryOutlivesItsContext,
-          "memory of cuMemAllocAsync is not destroyed with any context", kDestroy) {
+          "memory of cuMemAllocAsync is not destroyed with any context", kDestroyContext) {
   New();
   CUcontext second = nullptr;
   CUDA_OK(cuCtxCreate_v2, &second, 0, 0);

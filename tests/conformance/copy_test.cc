@@ -9,7 +9,6 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kMs = 1'000'000;
 constexpr char kMemcpySync[] =
     "CUDA Driver API 13.0, API synchronization behavior, Memcpy, Synchronous";
 constexpr char kMemcpyAsync[] =

@@ -9,8 +9,6 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kMs = 1'000'000;
-
 class EventTest : public DriverTest {
  protected:
   void SetUp() override {

@@ -11,7 +11,6 @@ namespace {
 
 #define EXTERNAL_API(function) DRIVER_API("External Resource Interoperability, " function)
 
-constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kBytes = 8 * kMiB;
 
 class ExternalMemoryTest : public DriverTest {
@@ -44,7 +43,7 @@ class ExternalMemoryTest : public DriverTest {
 constexpr char kImport[] = EXTERNAL_API("cuImportExternalMemory");
 constexpr char kBuffer[] = EXTERNAL_API("cuExternalMemoryGetMappedBuffer");
 constexpr char kMipmap[] = EXTERNAL_API("cuExternalMemoryGetMappedMipmappedArray");
-constexpr char kDestroy[] = EXTERNAL_API("cuDestroyExternalMemory");
+constexpr char kDestroyMemory[] = EXTERNAL_API("cuDestroyExternalMemory");
 
 RULE_TEST(ExternalMemoryTest, BothSeeTheSameBytes,
           "a mapped buffer is the memory of the other interface: what one writes the other reads",
@@ -125,7 +124,7 @@ RULE_TEST(ExternalMemoryTest, BuffersBeginAtTheirOffset,
 RULE_TEST(
     ExternalMemoryTest, BuffersOutliveTheImport,
     "what is mapped must be freed by itself, with cuMemFree, also when the import is destroyed",
-    kDestroy) {
+    kDestroyMemory) {
   Exporter exporter(kBytes);
   const CUexternalMemory memory = Import(exporter);
   const CUdeviceptr address = Map(memory);

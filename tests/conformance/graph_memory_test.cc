@@ -9,7 +9,7 @@ namespace {
 
 constexpr char kAlloc[] = "CUDA Driver API, Graph Management, cuGraphAddMemAllocNode";
 constexpr char kFree[] = "CUDA Driver API, Graph Management, cuGraphAddMemFreeNode";
-constexpr char kGuide[] =
+constexpr char kMemoryGuide[] =
     "CUDA C++ Programming Guide, Graph Memory Nodes, Physical Memory Footprint";
 constexpr char kTrim[] = "CUDA Driver API, Graph Management, cuDeviceGraphMemTrim";
 
@@ -63,7 +63,7 @@ class GraphMemoryTest : public DriverTest {
 
 RULE_TEST(GraphMemoryTest, ThereIsNoMemoryBeforeTheFirstLaunch,
           "an allocation node has its address at once, and memory behind it from the launch on",
-          kGuide) {
+          kMemoryGuide) {
   CUdeviceptr address = 0;
   const CUgraphNode alloc = AddAlloc(graph_, &address);
   ASSERT_EQ(AddFree(graph_, alloc, address), CUDA_SUCCESS);
@@ -195,7 +195,8 @@ RULE_TEST(GraphMemoryTest, ThereIsOneInstanceAtATime,
 }
 
 RULE_TEST(GraphMemoryTest, ADestroyedGraphsMemoryIsKeptUntilATrim,
-          "destroying a graph does not return its memory to the device; a trim does", kGuide) {
+          "destroying a graph does not return its memory to the device; a trim does",
+          kMemoryGuide) {
   CUdeviceptr address = 0;
   const CUgraphNode alloc = AddAlloc(graph_, &address);
   ASSERT_EQ(AddFree(graph_, alloc, address), CUDA_SUCCESS);

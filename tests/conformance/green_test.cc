@@ -23,7 +23,7 @@ class GreenContextTest : public GreenTest {
 
 constexpr char kSplit[] = GREEN_API("cuDevSmResourceSplitByCount");
 constexpr char kCreate[] = GREEN_API("cuGreenCtxCreate");
-constexpr char kDestroy[] = GREEN_API("cuGreenCtxDestroy");
+constexpr char kDestroyGreen[] = GREEN_API("cuGreenCtxDestroy");
 constexpr char kFromGreen[] = GREEN_API("cuCtxFromGreenCtx");
 
 RULE_TEST(GreenResourceTest, ADeviceHasAllItsSms,
@@ -216,7 +216,7 @@ RULE_TEST(GreenContextTest, ItTakesNoMemoryOfItsOwn,
 }
 
 RULE_TEST(GreenContextTest, AfterItsEndItIsDestroyed,
-          "a green context that was destroyed, and its CUcontext, cannot be used", kDestroy) {
+          "a green context that was destroyed, and its CUcontext, cannot be used", kDestroyGreen) {
   const CUgreenCtx green = NewGreen();
   const CUcontext inside = ContextOf(green);
   Destroy(green);

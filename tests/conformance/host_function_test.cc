@@ -10,7 +10,6 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kMs = 1'000'000;
 constexpr const char* kExecution = DRIVER_API("Execution Control, cuLaunchHostFunc");
 
 // What a function found when it was called.

@@ -8,7 +8,6 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kSlab = 2 * kMiB;
 constexpr const char* kOpenSource = "CUDA Driver API, Memory Management, cuIpcOpenMemHandle_v2";
 constexpr const char* kGetSource = "CUDA Driver API, Memory Management, cuIpcGetMemHandle";

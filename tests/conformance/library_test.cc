@@ -8,7 +8,7 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr char kPtx[] =
+constexpr char kLibraryPtx[] =
     ".version 7.0\n.target sm_80\n.address_size 64\n"
     ".visible .global .align 4 .u32 counter[4];\n"
     ".visible .entry spin(.param .u64 p0, .param .u32 p1) { ret; }\n"
@@ -18,7 +18,7 @@ class LibraryTest : public DriverTest {
  protected:
   void SetUp() override {
     DriverTest::SetUp();
-    CUDA_OK(cuLibraryLoadData, &library_, kPtx, nullptr, nullptr, 0, nullptr, nullptr, 0);
+    CUDA_OK(cuLibraryLoadData, &library_, kLibraryPtx, nullptr, nullptr, 0, nullptr, nullptr, 0);
   }
   void TearDown() override {
     if (library_) {
@@ -39,7 +39,7 @@ RULE_TEST(LibraryTest, ALibraryNeedsNoContext, "a library is loaded without a co
           "CUDA_ERROR_INVALID_CONTEXT)") {
   CUDA_OK(cuCtxPopCurrent_v2, nullptr);
   CUlibrary library = nullptr;
-  CUDA_OK(cuLibraryLoadData, &library, kPtx, nullptr, nullptr, 0, nullptr, nullptr, 0);
+  CUDA_OK(cuLibraryLoadData, &library, kLibraryPtx, nullptr, nullptr, 0, nullptr, nullptr, 0);
   CUkernel kernel = nullptr;
   CUDA_OK(cuLibraryGetKernel, &kernel, library, "turn");
   CUDA_OK(cuLibraryUnload, library);

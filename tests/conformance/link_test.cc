@@ -7,7 +7,7 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr char kPtx[] = R"(.version 7.0
+constexpr char kLinkedPtx[] = R"(.version 7.0
 .target sm_70
 .address_size 64
 .visible .global .align 4 .b8 words[64];
@@ -37,7 +37,7 @@ RULE_TEST(LinkTest, WhatIsLinkedCanBeLoaded,
           "cuLinkComplete gives an image that has what was added, and that cuModuleLoadData takes",
           "CUDA Driver API, Module Management, cuLinkComplete") {
   CUlinkState state = NewState();
-  ASSERT_EQ(AddPtx(state, kPtx), CUDA_SUCCESS);
+  ASSERT_EQ(AddPtx(state, kLinkedPtx), CUDA_SUCCESS);
   ASSERT_EQ(AddPtx(state, kMore), CUDA_SUCCESS);
   void* image = nullptr;
   size_t bytes = 0;

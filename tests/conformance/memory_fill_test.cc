@@ -7,7 +7,6 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kMs = 1'000'000;
 constexpr char kFill[] =
     "CUDA Driver API 13.0, Memory Management, cuMemsetD8, cuMemsetD16, cuMemsetD32";
 constexpr char kFill2D[] =

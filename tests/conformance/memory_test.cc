@@ -11,8 +11,7 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
-constexpr uint64_t kSlab = 2 * kMiB;
+constexpr uint64_t kMemorySlab = 2 * kMiB;
 
 using MemoryTest = DriverTest;
 
@@ -55,10 +54,10 @@ RULE_TEST(MemoryTest, AddressesAreAlignedTo256Bytes,
 RULE_TEST(MemoryTest, LivingAllocationsDoNotOverlap,
           "the memory of an allocation is its own as long as it is not freed",
           "CUDA Driver API 13.0, Memory Management, cuMemAlloc") {
-  constexpr size_t kSizes[] = {1, 300, 512, 5000, 600ULL * 1024, 3 * kMiB};
+  constexpr size_t kMemorySizes[] = {1, 300, 512, 5000, 600ULL * 1024, 3 * kMiB};
   std::vector<std::pair<CUdeviceptr, size_t>> ranges;
   for (int round = 0; round < 3; ++round) {
-    for (size_t bytes : kSizes) {
+    for (size_t bytes : kMemorySizes) {
       CUdeviceptr address = 0;
       CUDA_OK(cuMemAlloc_v2, &address, bytes);
       ranges.emplace_back(address, bytes);
@@ -99,7 +98,7 @@ RULE_TEST(MemoryTest, FreeingTheMiddleIsRefused,
   CUdeviceptr address = 0;
   CUDA_OK(cuMemAlloc_v2, &address, 4 * kMiB);
   CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2, address + 512);
-  CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2, address + kSlab);
+  CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2, address + kMemorySlab);
   CUDA_OK(cuMemFree_v2, address);
 }
 
@@ -161,7 +160,7 @@ RULE_TEST(MemoryTest, TheDeviceCanBeFilledAndEmptied,
           "allocations succeed until the memory is gone, then fail; what is freed can be had again",
           "CUDA Driver API 13.0, Memory Management, cuMemAlloc") {
   const uint64_t before = FreeBytes();
-  const uint64_t each = before / 16 / kSlab * kSlab;
+  const uint64_t each = before / 16 / kMemorySlab * kMemorySlab;
   std::vector<CUdeviceptr> all;
   CUdeviceptr address = 0;
   CUresult result = CUDA_SUCCESS;
@@ -214,12 +213,12 @@ RULE_TEST(MemoryTest, SmallAllocationsShareASlab,
   CUdeviceptr a = 0;
   CUdeviceptr b = 0;
   CUDA_OK(cuMemAlloc_v2, &a, 100);
-  EXPECT_EQ(FreeBytes(), before - kSlab);
+  EXPECT_EQ(FreeBytes(), before - kMemorySlab);
   CUDA_OK(cuMemAlloc_v2, &b, 512ULL * 1024);
-  EXPECT_EQ(FreeBytes(), before - kSlab);
-  EXPECT_EQ(a / kSlab, b / kSlab);
+  EXPECT_EQ(FreeBytes(), before - kMemorySlab);
+  EXPECT_EQ(a / kMemorySlab, b / kMemorySlab);
   CUDA_OK(cuMemFree_v2, a);
-  EXPECT_EQ(FreeBytes(), before - kSlab);
+  EXPECT_EQ(FreeBytes(), before - kMemorySlab);
   CUDA_OK(cuMemFree_v2, b);
   EXPECT_EQ(FreeBytes(), before);
 }
@@ -230,9 +229,9 @@ RULE_TEST(MemoryTest, LargeAllocationsHaveSlabsOfTheirOwn,
   SIMULATED_ONLY("it assumes the simulated heap's slabs");
   const uint64_t before = FreeBytes();
   CUdeviceptr a = 0;
-  CUDA_OK(cuMemAlloc_v2, &a, kSlab + 1);
-  EXPECT_EQ(a % kSlab, 0u);
-  EXPECT_EQ(FreeBytes(), before - 2 * kSlab);
+  CUDA_OK(cuMemAlloc_v2, &a, kMemorySlab + 1);
+  EXPECT_EQ(a % kMemorySlab, 0u);
+  EXPECT_EQ(FreeBytes(), before - 2 * kMemorySlab);
   CUDA_OK(cuMemFree_v2, a);
   EXPECT_EQ(FreeBytes(), before);
 }

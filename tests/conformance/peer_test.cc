@@ -9,13 +9,12 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
 constexpr const char* kCopySource = "CUDA Driver API, Memory Management, cuMemcpyPeer";
 constexpr const char* kMultiSource =
     "CUDA Driver API, Execution Control, cuLaunchCooperativeKernelMultiDevice";
 
 // 0 and 1 have NVLink, 1 and 2 nothing but the host.
-constexpr const char* kMachine = R"(
+constexpr const char* kThreeDevices = R"(
 [[devices]]
 memory = "4GiB"
 d2h_gb_per_s = 0.5
@@ -46,7 +45,7 @@ class PeerTest : public DriverTest {
       if (count > 1) CUDA(cuDeviceCanAccessPeer)(&reached, 0, 1);
       return reached == 0;
     }
-    return !InFreshProcessOn(kMachine);
+    return !InFreshProcessOn(kThreeDevices);
   }
   // Current afterwards; destroyed with the process.
   CUcontext OnDevice(int device) {

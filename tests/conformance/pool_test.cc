@@ -8,7 +8,6 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
 constexpr char kAttributes[] =
     "CUDA Driver API 13.0, Stream Ordered Memory Allocator, cuMemPoolSetAttribute";
 

@@ -11,7 +11,6 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kSlab = 2 * kMiB;
 
 // --- Events -------------------------------------------------------------------------------------

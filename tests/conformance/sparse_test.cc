@@ -7,7 +7,7 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr char kCreate[] = "CUDA Driver API 13.0, Memory Management, cuArray3DCreate";
+constexpr char kCreateSparse[] = "CUDA Driver API 13.0, Memory Management, cuArray3DCreate";
 constexpr char kProperties[] =
     "CUDA Driver API 13.0, Memory Management, cuArrayGetSparseProperties";
 constexpr char kLevels[] =
@@ -134,7 +134,7 @@ class SparseTest : public DriverTest {
 
 RULE_TEST(SparseTest, ItHasNoMemory,
           "a sparse array, and one with deferred mapping, is made without memory behind it",
-          kCreate) {
+          kCreateSparse) {
   const uint64_t before = FreeBytes();
   CUarray sparse = Create(8192, 8192);
   CUarray deferred = Create(8192, 8192, 0, CUDA_ARRAY3D_DEFERRED_MAPPING);

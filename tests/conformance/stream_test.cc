@@ -7,8 +7,6 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kMs = 1'000'000;
-
 // Two streams that step the same word. The earlier work is held by a gate until the later has been
 // submitted: what does not wait for it is done first, and shows.
 class StreamTest : public DriverTest {

@@ -10,8 +10,6 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kMs = 1'000'000;
-
 #define MEMORY_OPERATIONS(function) DRIVER_API("Stream Memory Operations, " function)
 
 class StreamValueTest : public DriverTest {

@@ -7,7 +7,7 @@
 namespace prorata::limits {
 namespace {
 
-constexpr uint64_t kBytes = 16 * kMib;
+constexpr uint64_t kContextBytes = 16 * kMib;
 
 class ContextLimits : public LimitTest {
  protected:
@@ -68,8 +68,8 @@ class ContextLimits : public LimitTest {
     CUcontext other = nullptr;
     CUdeviceptr address = 0;
     ASSERT_EQ(Create(&other, device_), CUDA_SUCCESS);
-    CUDA_OK(cuMemAlloc_v2, &address, kBytes);
-    EXPECT_LE(Free() + kBytes, Total());
+    CUDA_OK(cuMemAlloc_v2, &address, kContextBytes);
+    EXPECT_LE(Free() + kContextBytes, Total());
     End(other, end);
     EXPECT_TRUE(Charged(0));
   }
@@ -108,14 +108,14 @@ class ContextLimits : public LimitTest {
   }
   void PrimaryGivesBackBy(const std::function<CUresult()>& end) {
     CUdeviceptr address = 0;
-    CUDA_OK(cuMemAlloc_v2, &address, kBytes);
+    CUDA_OK(cuMemAlloc_v2, &address, kContextBytes);
     const uint64_t before = Free();
     CUcontext other = nullptr;
     ASSERT_EQ(Create(&other, device_), CUDA_SUCCESS);
     const uint64_t beside = Free();
     ASSERT_EQ(end(), CUDA_SUCCESS);
     // Its overhead, as large as the other's, and what was in it.
-    EXPECT_TRUE(FreeBecomes(beside + (before - beside) + kBytes));
+    EXPECT_TRUE(FreeBecomes(beside + (before - beside) + kContextBytes));
     CUDA_OK(cuDevicePrimaryCtxRetain, &ctx_, device_);
     End(other, Destroy);
   }
@@ -284,10 +284,10 @@ TEST_F(ContextLimits, GreenCtxMemoryRefused) {
   CUcontext inside = nullptr;
   ASSERT_EQ(CreateGreen(&green, device_), CUDA_SUCCESS);
   CUDA_OK(cuCtxFromGreenCtx, &inside, green);
-  LeaveRoom(kBytes / 2);
+  LeaveRoom(kContextBytes / 2);
   CUDA_OK(cuCtxPushCurrent_v2, inside);
   CUdeviceptr address = 0;
-  Refused([&] { return CUDA(cuMemAlloc_v2)(&address, kBytes); });
+  Refused([&] { return CUDA(cuMemAlloc_v2)(&address, kContextBytes); });
   CUDA_OK(cuCtxPopCurrent_v2, &inside);
   GiveRoomBack();
   CUDA_OK(cuGreenCtxDestroy, green);
@@ -300,11 +300,11 @@ TEST_F(ContextLimits, GreenCtxMemoryCharged) {
   ASSERT_EQ(CreateGreen(&green, device_), CUDA_SUCCESS);
   CUDA_OK(cuCtxFromGreenCtx, &inside, green);
   CUDA_OK(cuCtxPushCurrent_v2, inside);
-  CUDA_OK(cuMemAlloc_v2, &address, kBytes);
-  EXPECT_TRUE(Charged(kBytes));
+  CUDA_OK(cuMemAlloc_v2, &address, kContextBytes);
+  EXPECT_TRUE(Charged(kContextBytes));
   CUDA_OK(cuCtxPopCurrent_v2, &inside);
   CUDA_OK(cuGreenCtxDestroy, green);
-  EXPECT_TRUE(Charged(kBytes));
+  EXPECT_TRUE(Charged(kContextBytes));
   CUDA_OK(cuMemFree_v2, address);
   EXPECT_TRUE(Charged(0));
 }
@@ -333,7 +333,7 @@ TEST_F(ContextLimits, GreenCtxDestroyGivesBack) {
                    ASSERT_EQ(CreateGreen(&green, device_), CUDA_SUCCESS);
                    CUDA_OK(cuCtxFromGreenCtx, &inside, green);
                    CUDA_OK(cuCtxPushCurrent_v2, inside);
-                   CUDA_OK(cuMemAlloc_v2, &address, kBytes);
+                   CUDA_OK(cuMemAlloc_v2, &address, kContextBytes);
                    CUDA_OK(cuCtxPopCurrent_v2, &inside);
                    CUDA_OK(cuGreenCtxDestroy, green);  // and with it the primary context
                    EXPECT_TRUE(FreeBecomes(before));

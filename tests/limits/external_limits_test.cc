@@ -12,7 +12,7 @@ namespace {
 
 using conformance::Exporter;
 
-constexpr uint64_t kBytes = 16 * kMib;
+constexpr uint64_t kExternalBytes = 16 * kMib;
 
 class ExternalLimits : public LimitTest {
  protected:
@@ -25,7 +25,7 @@ class ExternalLimits : public LimitTest {
   }
 
   static CUresult Import(const Exporter& exporter, CUexternalMemory* memory,
-                         uint64_t bytes = kBytes) {
+                         uint64_t bytes = kExternalBytes) {
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc = {};
     desc.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
     desc.handle.fd = exporter.fd();
@@ -35,8 +35,8 @@ class ExternalLimits : public LimitTest {
 };
 
 TEST_F(ExternalLimits, ImportExternalMemoryRefused) {
-  Exporter exporter(kBytes);
-  LeaveRoom(kBytes / 2);
+  Exporter exporter(kExternalBytes);
+  LeaveRoom(kExternalBytes / 2);
   CUexternalMemory memory = nullptr;
   Refused([&] { return Import(exporter, &memory); });
   EXPECT_NE(fcntl(exporter.fd(), F_GETFD), -1) << "a refused import leaves the descriptor alone";
@@ -46,10 +46,10 @@ TEST_F(ExternalLimits, ImportExternalMemoryRefused) {
 }
 
 TEST_F(ExternalLimits, ImportExternalMemoryCharged) {
-  Exporter exporter(kBytes);
+  Exporter exporter(kExternalBytes);
   CUexternalMemory memory = nullptr;
-  ASSERT_EQ(Import(exporter, &memory, kBytes - kSlab + 1), CUDA_SUCCESS);
-  EXPECT_TRUE(Charged(kBytes)) << "in whole slabs";
+  ASSERT_EQ(Import(exporter, &memory, kExternalBytes - kSlab + 1), CUDA_SUCCESS);
+  EXPECT_TRUE(Charged(kExternalBytes)) << "in whole slabs";
   // What is mapped of it is a view.
   const CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer = {0, kMib, 0, {}};
   CUdeviceptr first = 0, second = 0;
@@ -60,40 +60,40 @@ TEST_F(ExternalLimits, ImportExternalMemoryCharged) {
   array.numLevels = 2;
   CUmipmappedArray mipmap = nullptr;
   CUDA_OK(cuExternalMemoryGetMappedMipmappedArray, &mipmap, memory, &array);
-  EXPECT_TRUE(Charged(kBytes));
+  EXPECT_TRUE(Charged(kExternalBytes));
   CUDA_OK(cuMipmappedArrayDestroy, mipmap);
   CUDA_OK(cuMemFree_v2, first);
   CUDA_OK(cuMemFree_v2, second);
-  EXPECT_TRUE(Charged(kBytes)) << "until the import itself is destroyed";
+  EXPECT_TRUE(Charged(kExternalBytes)) << "until the import itself is destroyed";
   CUDA_OK(cuDestroyExternalMemory, memory);
   EXPECT_TRUE(Charged(0));
 }
 
 TEST_F(ExternalLimits, AFailedImportIsNotCharged) {
-  Exporter exporter(kBytes);
+  Exporter exporter(kExternalBytes);
   CUexternalMemory memory = nullptr;
-  EXPECT_NE(Import(exporter, &memory, 2 * kBytes), CUDA_SUCCESS) << "it is not as large";
+  EXPECT_NE(Import(exporter, &memory, 2 * kExternalBytes), CUDA_SUCCESS) << "it is not as large";
   EXPECT_TRUE(Charged(0));
   close(exporter.fd());
 }
 
 TEST_F(ExternalLimits, DestroyExternalMemoryMakesRoom) {
-  Exporter exporter(kBytes);
-  LeaveRoom(kBytes + kBytes / 2);
+  Exporter exporter(kExternalBytes);
+  LeaveRoom(kExternalBytes + kExternalBytes / 2);
   CUexternalMemory memory = nullptr;
   CUdeviceptr address = 0;
   ASSERT_EQ(Import(exporter, &memory), CUDA_SUCCESS);
-  Refused([&] { return CUDA(cuMemAlloc_v2)(&address, kBytes); });
+  Refused([&] { return CUDA(cuMemAlloc_v2)(&address, kExternalBytes); });
   CUDA_OK(cuDestroyExternalMemory, memory);
-  CUDA_OK(cuMemAlloc_v2, &address, kBytes);
+  CUDA_OK(cuMemAlloc_v2, &address, kExternalBytes);
   CUDA_OK(cuMemFree_v2, address);
 }
 
 TEST_F(ExternalLimits, DestroyExternalMemoryGivesBack) {
-  Exporter exporter(kBytes), other_exporter(kBytes);
+  Exporter exporter(kExternalBytes), other_exporter(kExternalBytes);
   CUexternalMemory memory = nullptr, in_other = nullptr;
   ASSERT_EQ(Import(exporter, &memory), CUDA_SUCCESS);
-  EXPECT_TRUE(Charged(kBytes));
+  EXPECT_TRUE(Charged(kExternalBytes));
   CUDA_OK(cuDestroyExternalMemory, memory);
   EXPECT_TRUE(Charged(0));
   EXPECT_NE(CUDA(cuDestroyExternalMemory)(memory), CUDA_SUCCESS) << "once";

@@ -5,7 +5,7 @@
 namespace prorata::limits {
 namespace {
 
-constexpr uint64_t kBytes = 64 * kMib;
+constexpr uint64_t kGraphBytes = 64 * kMib;
 
 class GraphLimits : public LimitTest {
  protected:
@@ -121,22 +121,22 @@ class GraphLimits : public LimitTest {
     CUDA_OK(cuGraphDestroy, graph);
   }
 
-  // What the driver takes for a graph of kBytes.
+  // What the driver takes for a graph of kGraphBytes.
   uint64_t Cost() {
-    CUgraph graph = Graph(AddMemAllocNode, kBytes);
+    CUgraph graph = Graph(AddMemAllocNode, kGraphBytes);
     CUgraphExec exec = Instantiate(graph);
     EXPECT_EQ(CUDA(cuGraphUpload)(exec, stream_), CUDA_SUCCESS);
     const uint64_t bytes = Reserved();
     Destroy(exec, graph);
     EXPECT_EQ(CUDA(cuDeviceGraphMemTrim)(device_), CUDA_SUCCESS);
     EXPECT_TRUE(Charged(0));
-    EXPECT_GE(bytes, kBytes);
+    EXPECT_GE(bytes, kGraphBytes);
     return bytes;
   }
 
   void LaunchIsRefused(CUgraph graph) {
     CUgraphExec exec = Instantiate(graph);
-    LeaveRoom(kBytes / 2);
+    LeaveRoom(kGraphBytes / 2);
     Refused([&] { return CUDA(cuGraphLaunch)(exec, stream_); });
     EXPECT_EQ(Reserved(), 0U);
     // As soon as there is room it runs.
@@ -152,7 +152,7 @@ class GraphLimits : public LimitTest {
       CUDA_OK(cuGraphLaunch, exec, stream_);
       EXPECT_TRUE(Charged(Reserved())) << "launch " << i;
     }
-    EXPECT_GE(Reserved(), kBytes);
+    EXPECT_GE(Reserved(), kGraphBytes);
     Destroy(exec, graph);
     CUDA_OK(cuDeviceGraphMemTrim, device_);
     EXPECT_TRUE(Charged(0));
@@ -162,21 +162,21 @@ class GraphLimits : public LimitTest {
 };
 
 TEST_F(GraphLimits, GraphAddMemAllocNodeRefused) {
-  LaunchIsRefused(Graph(AddMemAllocNode, kBytes));
+  LaunchIsRefused(Graph(AddMemAllocNode, kGraphBytes));
 }
 TEST_F(GraphLimits, GraphAddMemAllocNodeCharged) {
-  LaunchIsCharged(Graph(AddMemAllocNode, kBytes));
+  LaunchIsCharged(Graph(AddMemAllocNode, kGraphBytes));
 }
 
 TEST_F(GraphLimits, GraphMovedChildRefused) {
   SKIP_UNLESS(MovesGraphs(), "child graphs that are moved (CUDA 13.0)");
-  LaunchIsRefused(Parent(Graph(AddMemAllocNode, kBytes)));
-  LaunchIsRefused(Parent(Parent(Captured(kBytes))));
+  LaunchIsRefused(Parent(Graph(AddMemAllocNode, kGraphBytes)));
+  LaunchIsRefused(Parent(Parent(Captured(kGraphBytes))));
   // A child for each half: together they do not fit.
-  CUgraph both = Parent(Graph(AddNodeV2, kBytes / 2));
+  CUgraph both = Parent(Graph(AddNodeV2, kGraphBytes / 2));
   CUgraphNodeParams params = {};
   params.type = CU_GRAPH_NODE_TYPE_GRAPH;
-  params.graph.graph = Graph(AddNodeV2, kBytes / 2);
+  params.graph.graph = Graph(AddNodeV2, kGraphBytes / 2);
   params.graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
   CUgraphNode node = nullptr;
   CUDA_OK(cuGraphAddNode, &node, both, nullptr, 0, &params);
@@ -184,15 +184,15 @@ TEST_F(GraphLimits, GraphMovedChildRefused) {
 }
 TEST_F(GraphLimits, GraphMovedChildCharged) {
   SKIP_UNLESS(MovesGraphs(), "child graphs that are moved (CUDA 13.0)");
-  LaunchIsCharged(Parent(Graph(AddMemAllocNode, kBytes)));
-  LaunchIsCharged(Parent(Parent(Captured(kBytes))));
+  LaunchIsCharged(Parent(Graph(AddMemAllocNode, kGraphBytes)));
+  LaunchIsCharged(Parent(Parent(Captured(kGraphBytes))));
 }
 
 // However deep a child graph lies, its allocations are found.
 TEST_F(GraphLimits, DeepChildRefused) {
   SKIP_UNLESS(MovesGraphs(), "child graphs that are moved (CUDA 13.0)");
   for (const int depth : {20, 200}) {
-    CUgraph graph = Graph(AddMemAllocNode, kBytes);
+    CUgraph graph = Graph(AddMemAllocNode, kGraphBytes);
     for (int i = 0; i < depth; ++i) graph = Parent(graph);
     LaunchIsRefused(graph);
   }
@@ -200,33 +200,33 @@ TEST_F(GraphLimits, DeepChildRefused) {
 TEST_F(GraphLimits, DeepChildCharged) {
   SKIP_UNLESS(MovesGraphs(), "child graphs that are moved (CUDA 13.0)");
   for (const int depth : {20, 200}) {
-    CUgraph graph = Graph(AddMemAllocNode, kBytes);
+    CUgraph graph = Graph(AddMemAllocNode, kGraphBytes);
     for (int i = 0; i < depth; ++i) graph = Parent(graph);
     LaunchIsCharged(graph);
   }
 }
 
 TEST_F(GraphLimits, GraphAddNodeRefused) {
-  LaunchIsRefused(Graph(AddNode, kBytes));
-  LaunchIsRefused(Graph(AddNodeV2, kBytes));
+  LaunchIsRefused(Graph(AddNode, kGraphBytes));
+  LaunchIsRefused(Graph(AddNodeV2, kGraphBytes));
 }
 TEST_F(GraphLimits, GraphAddNodeCharged) {
-  LaunchIsCharged(Graph(AddNode, kBytes));
-  LaunchIsCharged(Graph(AddNodeV2, kBytes));
+  LaunchIsCharged(Graph(AddNode, kGraphBytes));
+  LaunchIsCharged(Graph(AddNodeV2, kGraphBytes));
 }
 
-TEST_F(GraphLimits, CapturedAllocationRefused) { LaunchIsRefused(Captured(kBytes)); }
-TEST_F(GraphLimits, CapturedAllocationCharged) { LaunchIsCharged(Captured(kBytes)); }
+TEST_F(GraphLimits, CapturedAllocationRefused) { LaunchIsRefused(Captured(kGraphBytes)); }
+TEST_F(GraphLimits, CapturedAllocationCharged) { LaunchIsCharged(Captured(kGraphBytes)); }
 
 TEST_F(GraphLimits, GraphUploadRefused) {
-  CUgraph graph = Graph(AddMemAllocNode, kBytes);
+  CUgraph graph = Graph(AddMemAllocNode, kGraphBytes);
   CUgraphExec exec = Instantiate(graph);
-  LeaveRoom(kBytes / 2);
+  LeaveRoom(kGraphBytes / 2);
   Refused([&] { return CUDA(cuGraphUpload)(exec, stream_); });
   Destroy(exec, graph);
 }
 TEST_F(GraphLimits, GraphUploadCharged) {
-  CUgraph graph = Graph(AddMemAllocNode, kBytes);
+  CUgraph graph = Graph(AddMemAllocNode, kGraphBytes);
   CUgraphExec exec = Instantiate(graph);
   CUDA_OK(cuGraphUpload, exec, stream_);
   EXPECT_TRUE(Charged(Reserved()));
@@ -236,19 +236,19 @@ TEST_F(GraphLimits, GraphUploadCharged) {
 }
 
 TEST_F(GraphLimits, GraphInstantiateWithParamsRefused) {
-  CUgraph graph = Graph(AddMemAllocNode, kBytes);
+  CUgraph graph = Graph(AddMemAllocNode, kGraphBytes);
   CUgraphExec exec = nullptr;
-  LeaveRoom(kBytes / 2);
+  LeaveRoom(kGraphBytes / 2);
   Refused([&] { return InstantiateUploaded(graph, &exec); });
   GiveRoomBack();
   ASSERT_EQ(InstantiateUploaded(graph, &exec), CUDA_SUCCESS);
   Destroy(exec, graph);
 }
 TEST_F(GraphLimits, GraphInstantiateWithParamsCharged) {
-  CUgraph graph = Graph(AddMemAllocNode, kBytes);
+  CUgraph graph = Graph(AddMemAllocNode, kGraphBytes);
   CUgraphExec exec = nullptr;
   ASSERT_EQ(InstantiateUploaded(graph, &exec), CUDA_SUCCESS);
-  EXPECT_GE(Reserved(), kBytes);
+  EXPECT_GE(Reserved(), kGraphBytes);
   EXPECT_TRUE(Charged(Reserved()));
   Destroy(exec, graph);
 }
@@ -259,17 +259,17 @@ TEST_F(GraphLimits, GraphLaunchRefused) {
   CUgraph graphs[2];
   CUgraphExec execs[2];
   for (int i = 0; i < 2; ++i) {
-    graphs[i] = Graph(AddMemAllocNode, kBytes);
+    graphs[i] = Graph(AddMemAllocNode, kGraphBytes);
     execs[i] = Instantiate(graphs[i]);
   }
-  LeaveRoom(cost + kBytes / 2);
+  LeaveRoom(cost + kGraphBytes / 2);
   const uint64_t before = Free();
   CUDA_OK(cuGraphLaunch, execs[0], stream_);
   // A driver may let the second use the first one's memory; if not, the first one's is trimmed.
   CUDA_OK(cuStreamSynchronize, stream_);
   CUDA_OK(cuGraphLaunch, execs[1], stream_);
   CUDA_OK(cuStreamSynchronize, stream_);
-  EXPECT_LE(Reserved(), cost + kBytes / 2 + 2 * kSlab);
+  EXPECT_LE(Reserved(), cost + kGraphBytes / 2 + 2 * kSlab);
   EXPECT_TRUE(FreeBecomes(before - Reserved()));
   GiveRoomBack();
   // Full to the brim, but that graph has its memory.
@@ -279,7 +279,7 @@ TEST_F(GraphLimits, GraphLaunchRefused) {
 }
 TEST_F(GraphLimits, GraphLaunchCharged) {
   const uint64_t cost = Cost();
-  CUgraph graph = Graph(AddMemAllocNode, kBytes);
+  CUgraph graph = Graph(AddMemAllocNode, kGraphBytes);
   CUgraphExec exec = Instantiate(graph);
   LeaveRoom(cost + kSlab);
   for (int i = 0; i < 4; ++i) {  // exactly its cost is enough, however often it is launched
@@ -291,19 +291,19 @@ TEST_F(GraphLimits, GraphLaunchCharged) {
 
 TEST_F(GraphLimits, DeviceGraphMemTrimMakesRoom) {
   // What graphs keep unused is trimmed before anything is refused.
-  CUgraph graph = Graph(AddMemAllocNode, kBytes);
+  CUgraph graph = Graph(AddMemAllocNode, kGraphBytes);
   CUgraphExec exec = Instantiate(graph);
   CUDA_OK(cuGraphLaunch, exec, stream_);
   Destroy(exec, graph);
-  EXPECT_GE(Reserved(), kBytes);
+  EXPECT_GE(Reserved(), kGraphBytes);
   LeaveRoom(kSlab);
   CUdeviceptr address = 0;
-  CUDA_OK(cuMemAlloc_v2, &address, kBytes);
+  CUDA_OK(cuMemAlloc_v2, &address, kGraphBytes);
   EXPECT_EQ(Reserved(), 0U);
   CUDA_OK(cuMemFree_v2, address);
 }
 TEST_F(GraphLimits, DeviceGraphMemTrimGivesBack) {
-  CUgraph graph = Graph(AddMemAllocNode, kBytes);
+  CUgraph graph = Graph(AddMemAllocNode, kGraphBytes);
   CUgraphExec exec = Instantiate(graph);
   CUDA_OK(cuGraphLaunch, exec, stream_);
   CUDA_OK(cuStreamSynchronize, stream_);

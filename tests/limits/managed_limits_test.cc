@@ -8,7 +8,7 @@
 namespace prorata::limits {
 namespace {
 
-constexpr uint64_t kBytes = 64 * kMib;
+constexpr uint64_t kManagedBytes = 64 * kMib;
 
 class ManagedLimits : public LimitTest {
  protected:
@@ -45,7 +45,7 @@ class ManagedLimits : public LimitTest {
   }
   uint64_t ChargedThere() { return free_there_ - FreeThere(); }
 
-  static CUdeviceptr Managed(uint64_t bytes = kBytes) {
+  static CUdeviceptr Managed(uint64_t bytes = kManagedBytes) {
     CUdeviceptr address = 0;
     EXPECT_EQ(CUDA(cuMemAllocManaged)(&address, bytes, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
     return address;
@@ -84,24 +84,24 @@ class ManagedLimits : public LimitTest {
 
   void RefusedThere(Prefetch prefetch) {
     CUdeviceptr fill = 0;
-    There([&] { CUDA_OK(cuMemAlloc_v2, &fill, Free() - kBytes / 2); });
+    There([&] { CUDA_OK(cuMemAlloc_v2, &fill, Free() - kManagedBytes / 2); });
     const CUdeviceptr address = Managed();
     const uint64_t left = FreeThere();
-    Refused([&] { return prefetch(address, kBytes, there_); });
+    Refused([&] { return prefetch(address, kManagedBytes, there_); });
     EXPECT_EQ(FreeThere(), left);
     There([&] { CUDA_OK(cuMemFree_v2, fill); });
-    EXPECT_EQ(prefetch(address, kBytes, there_), CUDA_SUCCESS) << "there is room now";
+    EXPECT_EQ(prefetch(address, kManagedBytes, there_), CUDA_SUCCESS) << "there is room now";
     CUDA_OK(cuMemFree_v2, address);
   }
   void IsCharged(Prefetch prefetch) {
     const CUdeviceptr address = Managed();
-    EXPECT_TRUE(Charged(kBytes));
+    EXPECT_TRUE(Charged(kManagedBytes));
     EXPECT_EQ(ChargedThere(), 0U);
-    EXPECT_EQ(prefetch(address, kBytes, device_), CUDA_SUCCESS) << "it is there";
-    EXPECT_TRUE(Charged(kBytes));
+    EXPECT_EQ(prefetch(address, kManagedBytes, device_), CUDA_SUCCESS) << "it is there";
+    EXPECT_TRUE(Charged(kManagedBytes));
     for (int i = 0; i < 2; ++i) {
-      EXPECT_EQ(prefetch(address, kBytes, there_), CUDA_SUCCESS);
-      EXPECT_EQ(ChargedThere(), kBytes);
+      EXPECT_EQ(prefetch(address, kManagedBytes, there_), CUDA_SUCCESS);
+      EXPECT_EQ(ChargedThere(), kManagedBytes);
     }
     CUDA_OK(cuMemFree_v2, address);
     EXPECT_EQ(ChargedThere(), 0U);
@@ -129,13 +129,13 @@ TEST_F(ManagedLimits, MemDiscardAndPrefetchBatchAsyncCharged) { IsCharged(Discar
 TEST_F(ManagedLimits, WhatMovesAsAWholeMovesItsCharge) {
   const CUdeviceptr address = Managed();
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(First(address, kBytes, there_), CUDA_SUCCESS);
+    EXPECT_EQ(First(address, kManagedBytes, there_), CUDA_SUCCESS);
     EXPECT_TRUE(Charged(0));
-    EXPECT_EQ(ChargedThere(), kBytes);
-    EXPECT_EQ(First(address, kBytes, CU_DEVICE_CPU), CUDA_SUCCESS);
-    EXPECT_EQ(ChargedThere(), kBytes) << "the next access brings it back without a call";
-    EXPECT_EQ(First(address, kBytes, device_), CUDA_SUCCESS);
-    EXPECT_TRUE(Charged(kBytes));
+    EXPECT_EQ(ChargedThere(), kManagedBytes);
+    EXPECT_EQ(First(address, kManagedBytes, CU_DEVICE_CPU), CUDA_SUCCESS);
+    EXPECT_EQ(ChargedThere(), kManagedBytes) << "the next access brings it back without a call";
+    EXPECT_EQ(First(address, kManagedBytes, device_), CUDA_SUCCESS);
+    EXPECT_TRUE(Charged(kManagedBytes));
     EXPECT_EQ(ChargedThere(), 0U);
   }
   CUDA_OK(cuMemFree_v2, address);
@@ -145,15 +145,15 @@ TEST_F(ManagedLimits, PartsAreChargedWhereTheyGoAndNoMoreThanTheWhole) {
   const CUdeviceptr address = Managed();
   EXPECT_EQ(First(address + 1, 1, there_), CUDA_SUCCESS);
   EXPECT_EQ(ChargedThere(), kSlab);
-  EXPECT_EQ(First(address + kBytes / 2, kBytes / 2, there_), CUDA_SUCCESS);
-  EXPECT_EQ(ChargedThere(), kSlab + kBytes / 2);
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(First(address, kBytes / 2, there_), CUDA_SUCCESS);
-  EXPECT_EQ(ChargedThere(), kBytes);
-  EXPECT_TRUE(Charged(kBytes)) << "which parts are left here is not known";
-  EXPECT_EQ(First(address, kBytes, device_), CUDA_SUCCESS);
-  EXPECT_TRUE(Charged(kBytes));
+  EXPECT_EQ(First(address + kManagedBytes / 2, kManagedBytes / 2, there_), CUDA_SUCCESS);
+  EXPECT_EQ(ChargedThere(), kSlab + kManagedBytes / 2);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(First(address, kManagedBytes / 2, there_), CUDA_SUCCESS);
+  EXPECT_EQ(ChargedThere(), kManagedBytes);
+  EXPECT_TRUE(Charged(kManagedBytes)) << "which parts are left here is not known";
+  EXPECT_EQ(First(address, kManagedBytes, device_), CUDA_SUCCESS);
+  EXPECT_TRUE(Charged(kManagedBytes));
   EXPECT_EQ(ChargedThere(), 0U);
-  EXPECT_EQ(First(address, kBytes / 2, there_), CUDA_SUCCESS);
+  EXPECT_EQ(First(address, kManagedBytes / 2, there_), CUDA_SUCCESS);
   CUDA_OK(cuMemFree_v2, address);
   EXPECT_EQ(ChargedThere(), 0U);
 }
@@ -172,8 +172,8 @@ TEST_F(ManagedLimits, SmallOnesAreChargedThereToo) {
 
 TEST_F(ManagedLimits, WhatIsRefusedByTheDriverIsNotCharged) {
   CUdeviceptr plain = 0;
-  CUDA_OK(cuMemAlloc_v2, &plain, kBytes);
-  EXPECT_EQ(First(plain, kBytes, there_), CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuMemAlloc_v2, &plain, kManagedBytes);
+  EXPECT_EQ(First(plain, kManagedBytes, there_), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(ChargedThere(), 0U);
   CUDA_OK(cuMemFree_v2, plain);
 }

@@ -55,37 +55,37 @@ class PoolLimits : public LimitTest {
   CUmemoryPool default_ = nullptr, pool_ = nullptr;
 };
 
-constexpr uint64_t kBytes = 96 * kMib;
+constexpr uint64_t kPoolBytes = 96 * kMib;
 
 TEST_F(PoolLimits, MemAllocAsyncRefused) {
-  LeaveRoom(kBytes / 2);
+  LeaveRoom(kPoolBytes / 2);
   CUdeviceptr address = 0;
-  Refused([&] { return CUDA(cuMemAllocAsync)(&address, kBytes, nullptr); });
+  Refused([&] { return CUDA(cuMemAllocAsync)(&address, kPoolBytes, nullptr); });
 }
 
 TEST_F(PoolLimits, MemAllocAsyncCharged) {
-  LeaveRoom(2 * kBytes);
+  LeaveRoom(2 * kPoolBytes);
   CUdeviceptr address = 0;
-  CUDA_OK(cuMemAllocAsync, &address, kBytes, nullptr);
-  EXPECT_GE(Reserved(default_), kBytes);
+  CUDA_OK(cuMemAllocAsync, &address, kPoolBytes, nullptr);
+  EXPECT_GE(Reserved(default_), kPoolBytes);
   EXPECT_TRUE(Charged(Reserved(default_)));
   Free(address);
 }
 
 TEST_F(PoolLimits, MemAllocFromPoolAsyncRefused) {
-  LeaveRoom(kBytes / 2);
+  LeaveRoom(kPoolBytes / 2);
   CUdeviceptr address = 0;
-  Refused([&] { return CUDA(cuMemAllocFromPoolAsync)(&address, kBytes, pool_, nullptr); });
+  Refused([&] { return CUDA(cuMemAllocFromPoolAsync)(&address, kPoolBytes, pool_, nullptr); });
 }
 
 TEST_F(PoolLimits, MemAllocFromPoolAsyncCharged) {
   SetThreshold(pool_, ~cuuint64_t{0});
-  Free(From(pool_, kBytes));
-  EXPECT_GE(Reserved(pool_), kBytes) << "a pool keeps up to its release threshold";
+  Free(From(pool_, kPoolBytes));
+  EXPECT_GE(Reserved(pool_), kPoolBytes) << "a pool keeps up to its release threshold";
   EXPECT_TRUE(Charged(Reserved(pool_)));
   // What is reserved already is free of charge.
   const uint64_t before = LimitTest::Free();
-  const CUdeviceptr again = From(pool_, kBytes);
+  const CUdeviceptr again = From(pool_, kPoolBytes);
   EXPECT_EQ(LimitTest::Free(), before);
   Free(again);
 }
@@ -93,31 +93,31 @@ TEST_F(PoolLimits, MemAllocFromPoolAsyncCharged) {
 TEST_F(PoolLimits, MemAllocFromPoolAsyncTrimsBeforeItIsRefused) {
   SetThreshold(pool_, ~cuuint64_t{0});
   SetThreshold(default_, ~cuuint64_t{0});
-  Free(From(pool_, kBytes));
+  Free(From(pool_, kPoolBytes));
   const uint64_t kept = Reserved(pool_);
   LeaveRoom(kSlab);
   // Only what the other pool keeps unused makes this fit; plain memory finds it, too.
   CUdeviceptr address = 0;
-  CUDA_OK(cuMemAllocFromPoolAsync, &address, kBytes / 2, default_, nullptr);
+  CUDA_OK(cuMemAllocFromPoolAsync, &address, kPoolBytes / 2, default_, nullptr);
   EXPECT_LT(Reserved(pool_), kept);
   Free(address);
-  CUDA_OK(cuMemAlloc_v2, &address, kBytes / 2);
+  CUDA_OK(cuMemAlloc_v2, &address, kPoolBytes / 2);
   CUDA_OK(cuMemFree_v2, address);
 }
 
 // The driver hands such memory out again in the order of the stream; a share that is full refused
 // it.
 TEST_F(PoolLimits, MemAllocAsyncGetsWhatIsFreedBehindWork) {
-  LeaveRoom(kBytes + 32 * kMib);
+  LeaveRoom(kPoolBytes + 32 * kMib);
   CUstream stream = nullptr;
   CUDA_OK(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
   const auto work = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
   CUdeviceptr address = 0;
-  CUDA_OK(cuMemAllocAsync, &address, kBytes, stream);
+  CUDA_OK(cuMemAllocAsync, &address, kPoolBytes, stream);
   for (int i = 0; i < 5; ++i) {
     CUDA_OK(cuLaunchHostFunc, stream, work, nullptr);
     CUDA_OK(cuMemFreeAsync, address, stream);
-    CUDA_OK(cuMemAllocAsync, &address, kBytes, stream) << i;
+    CUDA_OK(cuMemAllocAsync, &address, kPoolBytes, stream) << i;
   }
   CUDA_OK(cuMemFreeAsync, address, stream);
   CUDA_OK(cuStreamSynchronize, stream);
@@ -126,7 +126,7 @@ TEST_F(PoolLimits, MemAllocAsyncGetsWhatIsFreedBehindWork) {
 
 // As for a full device: nothing is waited for while a capture is open in the process.
 TEST_F(PoolLimits, NothingFreedBehindWorkIsWaitedForDuringACapture) {
-  LeaveRoom(kBytes + 32 * kMib);
+  LeaveRoom(kPoolBytes + 32 * kMib);
   CUstream stream = nullptr, captured = nullptr;
   CUDA_OK(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
   CUDA_OK(cuStreamCreate, &captured, CU_STREAM_NON_BLOCKING);
@@ -134,12 +134,12 @@ TEST_F(PoolLimits, NothingFreedBehindWorkIsWaitedForDuringACapture) {
   ends = false;
   const auto work = [](void*) { ends.wait(false); };
   CUdeviceptr address = 0, refused = 0;
-  CUDA_OK(cuMemAllocAsync, &address, kBytes, stream);
+  CUDA_OK(cuMemAllocAsync, &address, kPoolBytes, stream);
   CUDA_OK(cuLaunchHostFunc, stream, work, nullptr);
   CUDA_OK(cuMemFreeAsync, address, stream);
   CUDA_OK(cuStreamBeginCapture_v2, captured, CU_STREAM_CAPTURE_MODE_RELAXED);
   const auto began = std::chrono::steady_clock::now();
-  EXPECT_EQ(CUDA(cuMemAllocAsync)(&refused, kBytes, stream), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(CUDA(cuMemAllocAsync)(&refused, kPoolBytes, stream), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
   CUgraph graph = nullptr;
   CUDA_OK(cuStreamEndCapture, captured, &graph);
@@ -161,33 +161,34 @@ TEST_F(PoolLimits, ManyPoolsAreCharged) {
   }
   for (const size_t number : {size_t{0}, pools.size() / 2, pools.size() - 1}) {
     CUdeviceptr address = 0;
-    CUDA_OK(cuMemAllocFromPoolAsync, &address, kBytes, pools[number], nullptr) << number;
+    CUDA_OK(cuMemAllocFromPoolAsync, &address, kPoolBytes, pools[number], nullptr) << number;
     EXPECT_TRUE(Charged(Reserved(pools[number]))) << number;
     Free(address);
     EXPECT_TRUE(Charged(0)) << number;
   }
-  LeaveRoom(kBytes / 2);
+  LeaveRoom(kPoolBytes / 2);
   CUdeviceptr address = 0;
-  Refused([&] { return CUDA(cuMemAllocFromPoolAsync)(&address, kBytes, pools.back(), nullptr); });
+  Refused(
+      [&] { return CUDA(cuMemAllocFromPoolAsync)(&address, kPoolBytes, pools.back(), nullptr); });
   for (CUmemoryPool pool : pools) {
     CUDA_OK(cuMemPoolDestroy, pool);
   }
 }
 
 TEST_F(PoolLimits, MemFreeAsyncMakesRoom) {
-  LeaveRoom(kBytes + 32 * kMib);
-  const CUdeviceptr address = From(pool_, kBytes);
+  LeaveRoom(kPoolBytes + 32 * kMib);
+  const CUdeviceptr address = From(pool_, kPoolBytes);
   CUdeviceptr more = 0;
-  Refused([&] { return CUDA(cuMemAlloc_v2)(&more, kBytes); });
+  Refused([&] { return CUDA(cuMemAlloc_v2)(&more, kPoolBytes); });
   Free(address);
-  CUDA_OK(cuMemAlloc_v2, &more, kBytes);
+  CUDA_OK(cuMemAlloc_v2, &more, kPoolBytes);
   CUDA_OK(cuMemFree_v2, more);
 }
 
 TEST_F(PoolLimits, MemFreeAsyncGivesBack) {
-  Free(From(pool_, kBytes));
+  Free(From(pool_, kPoolBytes));
   EXPECT_TRUE(Charged(Reserved(pool_)));
-  EXPECT_LT(Reserved(pool_), kBytes);
+  EXPECT_LT(Reserved(pool_), kPoolBytes);
 }
 
 // What the driver takes out of a pool by itself, when the program synchronises, another process of
@@ -227,7 +228,7 @@ TEST_F(PoolLimits, SynchronizeGivesBackAtOnce) {
 
 TEST_F(PoolLimits, ADestroyedPoolIsGivenBackAtOnce) {
   const uint64_t before = LimitTest::Free();
-  const CUdeviceptr held = From(pool_, kBytes);
+  const CUdeviceptr held = From(pool_, kPoolBytes);
   CUDA_OK(cuMemPoolDestroy, pool_);
   pool_ = nullptr;
   CUDA_OK(cuMemFreeAsync, held, nullptr);
@@ -237,36 +238,36 @@ TEST_F(PoolLimits, ADestroyedPoolIsGivenBackAtOnce) {
 
 TEST_F(PoolLimits, MemPoolTrimToMakesRoom) {
   SetThreshold(pool_, ~cuuint64_t{0});
-  Free(From(pool_, kBytes));
+  Free(From(pool_, kPoolBytes));
   LeaveRoom(kSlab);
   const uint64_t before = LimitTest::Free();
   CUDA_OK(cuMemPoolTrimTo, pool_, 0);
-  EXPECT_GE(LimitTest::Free(), before + kBytes);
+  EXPECT_GE(LimitTest::Free(), before + kPoolBytes);
 }
 
 TEST_F(PoolLimits, MemPoolTrimToGivesBack) {
   SetThreshold(pool_, ~cuuint64_t{0});
-  const CUdeviceptr held = From(pool_, kBytes), freed = From(pool_, kBytes);
+  const CUdeviceptr held = From(pool_, kPoolBytes), freed = From(pool_, kPoolBytes);
   Free(freed);
   CUDA_OK(cuMemPoolTrimTo, pool_, 0);
-  EXPECT_GE(Reserved(pool_), kBytes);
+  EXPECT_GE(Reserved(pool_), kPoolBytes);
   EXPECT_TRUE(Charged(Reserved(pool_)));
   Free(held);
 }
 
 TEST_F(PoolLimits, MemPoolDestroyMakesRoom) {
   SetThreshold(pool_, ~cuuint64_t{0});
-  Free(From(pool_, kBytes));
+  Free(From(pool_, kPoolBytes));
   LeaveRoom(kSlab);
   const uint64_t before = LimitTest::Free();
   CUDA_OK(cuMemPoolDestroy, pool_);
   pool_ = nullptr;
   EXPECT_TRUE(FreeBecomes(LimitTest::Free()));
-  EXPECT_GE(LimitTest::Free(), before + kBytes);
+  EXPECT_GE(LimitTest::Free(), before + kPoolBytes);
 }
 
 TEST_F(PoolLimits, MemPoolDestroyGivesBack) {
-  const CUdeviceptr held = From(pool_, kBytes);
+  const CUdeviceptr held = From(pool_, kPoolBytes);
   const uint64_t reserved = Reserved(pool_);
   CUDA_OK(cuMemPoolDestroy, pool_);
   pool_ = nullptr;

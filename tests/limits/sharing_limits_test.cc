@@ -16,7 +16,7 @@ namespace {
 using conformance::OtherProcess;
 using conformance::Reply;
 
-constexpr uint64_t kBytes = 64 * kMib;
+constexpr uint64_t kSharingBytes = 64 * kMib;
 constexpr unsigned kLazy = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
 
 class SharingLimits : public LimitTest {
@@ -26,7 +26,7 @@ class SharingLimits : public LimitTest {
     EXPECT_EQ(CUDA(cuIpcGetMemHandle)(&handle, address), CUDA_SUCCESS);
     return handle;
   }
-  CUdeviceptr Allocate(uint64_t bytes = kBytes) {
+  CUdeviceptr Allocate(uint64_t bytes = kSharingBytes) {
     CUdeviceptr address = 0;
     EXPECT_EQ(CUDA(cuMemAlloc_v2)(&address, bytes), CUDA_SUCCESS);
     return address;
@@ -77,7 +77,7 @@ TEST_F(SharingLimits, IpcCloseMemHandleGivesBackNothing) {
   EXPECT_EQ(other.Close(second.value).result, CUDA_SUCCESS);
   EXPECT_EQ(Free(), free_bytes);
   CUDA_OK(cuMemFree_v2, mine);
-  EXPECT_TRUE(FreeBecomes(free_bytes + kBytes)) << "nobody holds it any more";
+  EXPECT_TRUE(FreeBecomes(free_bytes + kSharingBytes)) << "nobody holds it any more";
 }
 
 TEST_F(SharingLimits, IpcOpenMemHandleFitsAFullShare) {
@@ -99,7 +99,7 @@ TEST_F(SharingLimits, IpcOpenMemHandleAfterAFree) {
   const Reply opened = other.Open(HandleOf(mine), kLazy);
   ASSERT_EQ(opened.result, CUDA_SUCCESS);
   CUDA_OK(cuMemFree_v2, mine);
-  EXPECT_TRUE(FreeBecomes(empty - kBytes)) << "the device has it still: " << empty - Free();
+  EXPECT_TRUE(FreeBecomes(empty - kSharingBytes)) << "the device has it still: " << empty - Free();
   // And a limit that it fills stops the next.
   LeaveRoom(4 * kMib);
   CUdeviceptr more = 0;
@@ -115,12 +115,12 @@ TEST_F(SharingLimits, IpcCloseMemHandleGivesBackWhatADeadOneMade) {
   CUdeviceptr theirs = 0;
   {
     OtherProcess other;
-    const Reply made = other.Allocate(kBytes);
+    const Reply made = other.Allocate(kSharingBytes);
     ASSERT_EQ(made.result, CUDA_SUCCESS);
     theirs = OpenOf(&other, made.value);
     other.Kill();
   }
-  EXPECT_TRUE(FreeBecomes(empty - kBytes)) << "now mine: " << empty - Free();
+  EXPECT_TRUE(FreeBecomes(empty - kSharingBytes)) << "now mine: " << empty - Free();
   LeaveRoom(4 * kMib);
   CUdeviceptr more = 0;
   Refused([&] { return CUDA(cuMemAlloc_v2)(&more, 8 * kMib); });
@@ -135,7 +135,7 @@ TEST_F(SharingLimits, IpcThirdProcessPaysWhenTwoAreGone) {
   CUdeviceptr mine = 0;
   {
     OtherProcess maker, second;
-    const Reply made = maker.Allocate(kBytes);
+    const Reply made = maker.Allocate(kSharingBytes);
     const Reply exported = maker.Export(made.value);
     CUipcMemHandle handle{};
     std::copy(std::begin(exported.handle), std::end(exported.handle), handle.reserved);
@@ -144,7 +144,7 @@ TEST_F(SharingLimits, IpcThirdProcessPaysWhenTwoAreGone) {
     maker.Kill();
     second.Kill();
   }
-  EXPECT_TRUE(FreeBecomes(empty - kBytes)) << empty - Free();
+  EXPECT_TRUE(FreeBecomes(empty - kSharingBytes)) << empty - Free();
   CUDA_OK(cuIpcCloseMemHandle, mine);
   EXPECT_TRUE(CanHave(empty));
 }
@@ -164,7 +164,7 @@ TEST_F(SharingLimits, IpcSmallAllocationsAreTheirSlab) {
 
 TEST_F(SharingLimits, IpcADestroyedContextClosesWhatItOpened) {
   OtherProcess other;
-  const Reply made = other.Allocate(kBytes);
+  const Reply made = other.Allocate(kSharingBytes);
   const uint64_t free_bytes = Free();
   CUcontext second = nullptr;
   CUDA_OK(cuCtxCreate_v2, &second, 0, device_);
@@ -173,7 +173,7 @@ TEST_F(SharingLimits, IpcADestroyedContextClosesWhatItOpened) {
   CUDA_OK(cuCtxSetCurrent, ctx_);
   EXPECT_TRUE(FreeBecomes(free_bytes));
   EXPECT_EQ(other.Free(made.value).result, CUDA_SUCCESS);
-  EXPECT_TRUE(CanHave(free_bytes + kBytes));
+  EXPECT_TRUE(CanHave(free_bytes + kSharingBytes));
 }
 
 // --- Descriptors --------------------------------------------------------------------------------
@@ -181,17 +181,17 @@ TEST_F(SharingLimits, IpcADestroyedContextClosesWhatItOpened) {
 TEST_F(SharingLimits, MemImportFromShareableHandleFreeOfCharge) {
   SKIP_UNLESS(!OnRealGpu(), "descriptors that can be told apart: an import is charged by mapping");
   OtherProcess other;
-  const Reply made = other.CreatePhysical(kBytes);
+  const Reply made = other.CreatePhysical(kSharingBytes);
   ASSERT_EQ(made.result, CUDA_SUCCESS);
   LeaveRoom(0);
   const uint64_t free_bytes = Free();
   const CUmemGenericAllocationHandle handle = Import(made.fd);
   CUdeviceptr address = 0;
-  CUDA_OK(cuMemAddressReserve, &address, kBytes, 0, 0, 0);
-  CUDA_OK(cuMemMap, address, kBytes, 0, handle, 0);
+  CUDA_OK(cuMemAddressReserve, &address, kSharingBytes, 0, 0, 0);
+  CUDA_OK(cuMemMap, address, kSharingBytes, 0, handle, 0);
   EXPECT_EQ(Free(), free_bytes);
-  CUDA_OK(cuMemUnmap, address, kBytes);
-  CUDA_OK(cuMemAddressFree, address, kBytes);
+  CUDA_OK(cuMemUnmap, address, kSharingBytes);
+  CUDA_OK(cuMemAddressFree, address, kSharingBytes);
   CUDA_OK(cuMemRelease, handle);
   EXPECT_EQ(Free(), free_bytes);
   close(made.fd);
@@ -203,13 +203,13 @@ TEST_F(SharingLimits, MemImportFromShareableHandleChargePasses) {
   CUmemGenericAllocationHandle handle = 0;
   {
     OtherProcess other;
-    const Reply made = other.CreatePhysical(kBytes);
+    const Reply made = other.CreatePhysical(kSharingBytes);
     ASSERT_EQ(made.result, CUDA_SUCCESS);
     handle = Import(made.fd);
     close(made.fd);
     other.Kill();
   }
-  EXPECT_TRUE(FreeBecomes(empty - kBytes)) << empty - Free();
+  EXPECT_TRUE(FreeBecomes(empty - kSharingBytes)) << empty - Free();
   LeaveRoom(4 * kMib);
   CUdeviceptr more = 0;
   Refused([&] { return CUDA(cuMemAlloc_v2)(&more, 8 * kMib); });
@@ -225,14 +225,14 @@ TEST_F(SharingLimits, MemImportFromShareableHandleOfItsOwnIsOneCharge) {
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
   prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUmemGenericAllocationHandle made = 0;
-  CUDA_OK(cuMemCreate, &made, kBytes, &prop, 0);
+  CUDA_OK(cuMemCreate, &made, kSharingBytes, &prop, 0);
   int fd = -1;
   CUDA_OK(cuMemExportToShareableHandle, &fd, made, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   const CUmemGenericAllocationHandle again = Import(fd);
   close(fd);
-  EXPECT_TRUE(FreeBecomes(empty - kBytes));
+  EXPECT_TRUE(FreeBecomes(empty - kSharingBytes));
   CUDA_OK(cuMemRelease, made);
-  EXPECT_TRUE(FreeBecomes(empty - kBytes)) << "the import holds it";
+  EXPECT_TRUE(FreeBecomes(empty - kSharingBytes)) << "the import holds it";
   CUDA_OK(cuMemRelease, again);
   EXPECT_TRUE(CanHave(empty));
 }
@@ -250,7 +250,7 @@ class SharedPool {
     EXPECT_EQ(CUDA(cuMemPoolExportToShareableHandle)(&fd, pool,
                                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
               CUDA_SUCCESS);
-    EXPECT_EQ(CUDA(cuMemAllocFromPoolAsync)(&address, kBytes, pool, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(CUDA(cuMemAllocFromPoolAsync)(&address, kSharingBytes, pool, nullptr), CUDA_SUCCESS);
     EXPECT_EQ(CUDA(cuStreamSynchronize)(nullptr), CUDA_SUCCESS);
     EXPECT_EQ(CUDA(cuMemPoolExportPointer)(&data, address), CUDA_SUCCESS);
   }
@@ -307,7 +307,7 @@ TEST_F(SharingLimits, MemPoolImportPointerChargePasses) {
     pointer = other.ImportPointer(pool.value, shared.data);
     ASSERT_EQ(pointer.result, CUDA_SUCCESS);
   }
-  EXPECT_TRUE(FreeBecomes(empty - kBytes)) << empty - Free();
+  EXPECT_TRUE(FreeBecomes(empty - kSharingBytes)) << empty - Free();
   LeaveRoom(4 * kMib);
   CUdeviceptr more = 0;
   Refused([&] { return CUDA(cuMemAlloc_v2)(&more, 8 * kMib); });

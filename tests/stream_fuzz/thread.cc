@@ -17,7 +17,7 @@ constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 constexpr uint64_t kFlags = 1024;
 constexpr unsigned kBlocksThatFill = 264;
 
-CUdeviceptr Address(const void* pointer) {
+CUdeviceptr AddressOf(const void* pointer) {
   return static_cast<CUdeviceptr>(reinterpret_cast<uint64_t>(pointer));
 }
 
@@ -92,7 +92,7 @@ void Thread::AddChain(CUstream stream, bool ptsz, bool blocking, bool made) {
 }
 
 CUresult Thread::Mix(const Chain& chain, uint64_t* word, const uint64_t* from) {
-  uint64_t values[] = {Address(word), Address(from), 2 * Pick(1, 1000) + 1, Pick(1, 1000),
+  uint64_t values[] = {AddressOf(word), AddressOf(from), 2 * Pick(1, 1000) + 1, Pick(1, 1000),
                        KernelNs()};
   void* params[] = {&values[0], &values[1], &values[2], &values[3], &values[4]};
   const unsigned blocks = Chance(30) ? kBlocksThatFill : 1;
@@ -103,8 +103,8 @@ CUresult Thread::Mix(const Chain& chain, uint64_t* word, const uint64_t* from) {
 CUresult Thread::Snapshot(const Chain& chain, Record* record) {
   record->snapshot = NewWord();
   record->gates = chain.gates;
-  const CUresult copied = ON(chain, cuMemcpyDtoDAsync_v2, Address(record->snapshot),
-                             Address(chain.word), 8, chain.stream);
+  const CUresult copied = ON(chain, cuMemcpyDtoDAsync_v2, AddressOf(record->snapshot),
+                             AddressOf(chain.word), 8, chain.stream);
   const CUresult recorded = ON(chain, cuEventRecord, record->event, chain.stream);
   return copied != CUDA_SUCCESS ? copied : recorded;
 }
@@ -163,7 +163,7 @@ void Thread::Run() {
 
 void Thread::Finish() {
   std::vector<uint64_t> words(kWords);
-  Note("words", 0, {driver_.cuMemcpyDtoH_v2(words.data(), Address(words_), 8 * kWords)});
+  Note("words", 0, {driver_.cuMemcpyDtoH_v2(words.data(), AddressOf(words_), 8 * kWords)});
   uint64_t all = 0;
   for (uint64_t i = 0; i < kWords; ++i) {
     all = all * 31 + words[i];
@@ -181,7 +181,7 @@ void Thread::Finish() {
   for (const Record& record : shared_->published[number_].records) {
     driver_.cuEventDestroy_v2(record.event);
   }
-  driver_.cuMemFree_v2(Address(words_));
+  driver_.cuMemFree_v2(AddressOf(words_));
   driver_.cuMemFreeHost(slots_);
 }
 

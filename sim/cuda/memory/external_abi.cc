@@ -59,14 +59,14 @@ struct Externals {
   std::map<const void*, std::unique_ptr<External>> imports;
   std::map<uint64_t, Buffer> buffers;  // by address
 };
-Externals& X() {
+Externals& Imports() {
   static auto* const externals = new Externals;
   return *externals;
 }
 
 CUresult Find(CUexternalMemory handle, External** out) {
-  const auto found = X().imports.find(handle);
-  if (found == X().imports.end()) return CUDA_ERROR_INVALID_HANDLE;
+  const auto found = Imports().imports.find(handle);
+  if (found == Imports().imports.end()) return CUDA_ERROR_INVALID_HANDLE;
   *out = found->second.get();
   return CUDA_SUCCESS;
 }
@@ -83,20 +83,20 @@ bool LiesWithin(const External& external, uint64_t offset, uint64_t bytes) {
 
 }  // namespace
 
-bool IsExternalBuffer(uint64_t address) { return X().buffers.contains(address); }
+bool IsExternalBuffer(uint64_t address) { return Imports().buffers.contains(address); }
 
 bool FreeExternalBuffer(uint64_t address) {
-  if (X().buffers.erase(address) == 0) return false;
+  if (Imports().buffers.erase(address) == 0) return false;
   D().memory.erase(address);
   return true;
 }
 
 void DropExternal(Context* ctx) {
-  for (auto at = X().buffers.begin(); at != X().buffers.end();) {
+  for (auto at = Imports().buffers.begin(); at != Imports().buffers.end();) {
     const auto buffer = at++;
     if (buffer->second.ctx == ctx) FreeExternalBuffer(buffer->first);
   }
-  std::erase_if(X().imports, [&](const auto& entry) { return entry.second->ctx == ctx; });
+  std::erase_if(Imports().imports, [&](const auto& entry) { return entry.second->ctx == ctx; });
 }
 
 }  // namespace prorata::simgpu::driver
@@ -135,7 +135,7 @@ PRORATA_ENUMS_FROM_C CUresult cuImportExternalMemory(
   // It is the driver's from now on.
   if (!Broken(Rule::kExternalTakesTheDescriptor)) close(desc.handle.fd);
   *extMem_out = reinterpret_cast<CUexternalMemory>(made.get());
-  X().imports[made.get()] = std::move(made);
+  Imports().imports[made.get()] = std::move(made);
   return CUDA_SUCCESS;
 }
 
@@ -159,7 +159,7 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr* devPtr, CUexternalMemory e
   memory.ctx = external->ctx;
   memory.device = external->ctx->device;
   AddMemory(memory);
-  X().buffers[memory.base] = {external->ctx, std::move(view)};
+  Imports().buffers[memory.base] = {external->ctx, std::move(view)};
   *devPtr = memory.base;
   return CUDA_SUCCESS;
 }
@@ -188,12 +188,12 @@ CUresult cuDestroyExternalMemory(CUexternalMemory extMem) {
   if (CUresult result = Find(extMem, &external)) return result;
   if (Broken(Rule::kExternalOutlivesItsImport)) {
     const Context* const owner = external->ctx;
-    std::erase_if(X().buffers, [&](const auto& entry) {
+    std::erase_if(Imports().buffers, [&](const auto& entry) {
       if (entry.second.ctx != owner) return false;
       D().memory.erase(entry.first);
       return true;
     });
   }
-  X().imports.erase(extMem);
+  Imports().imports.erase(extMem);
   return CUDA_SUCCESS;
 }

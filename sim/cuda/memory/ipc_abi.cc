@@ -44,7 +44,7 @@ struct Packed {
 };
 constexpr uint64_t kMagic = 0x31637069'6d697370;  // "psimipc1"
 
-uint64_t BytesOf(const SharedMemory& shared) {
+uint64_t MappedBytesOf(const SharedMemory& shared) {
   uint64_t bytes = 0;
   for (const Extent& extent : shared.extents) bytes += extent.length_bytes;
   return bytes;
@@ -78,7 +78,7 @@ CUresult FromImportCode(Code code) {
 }
 
 uint64_t MapShared(const SharedMemory& shared) {
-  const uint64_t bytes = BytesOf(shared);
+  const uint64_t bytes = MappedBytesOf(shared);
   const uint64_t slab = D().machine->device(shared.device).slab_bytes;
   const uint64_t address = ReserveAnywhere(bytes, slab, 0);
   if (address == 0) return 0;
@@ -133,7 +133,7 @@ CUresult Open(CUdeviceptr* dptr, Context* ctx, const ShareName& name, bool enabl
   memory.ctx = ctx;
   memory.device = OrdinalOf(shared->device, ctx->device);
   AddMemory(memory);
-  O()[memory.base] = {ctx, name.handle, shared->share, mapping, BytesOf(*shared), 1};
+  O()[memory.base] = {ctx, name.handle, shared->share, mapping, MappedBytesOf(*shared), 1};
   *dptr = memory.base;
   return CUDA_SUCCESS;
 }

@@ -15,14 +15,14 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 
+}  // namespace
+
 // A place as one number: a device's ordinal, or as the driver numbers the rest.
 struct Place {
   CUmemLocationType type = CU_MEM_LOCATION_TYPE_INVALID;
   int id = CU_DEVICE_INVALID;
   bool operator==(const Place&) const = default;
 };
-
-}  // namespace
 
 // What was said of a managed allocation: of each piece from its address up to the next piece's.
 struct Advice {

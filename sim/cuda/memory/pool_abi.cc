@@ -115,7 +115,7 @@ CUresult Free(CUdeviceptr dptr, CUstream stream_handle, bool per_thread) {
 }
 
 template <typename T>
-CUresult Put(void* out, T value) {
+CUresult PutAttribute(void* out, T value) {
   std::memcpy(out, &value, sizeof(value));
   return CUDA_SUCCESS;
 }
@@ -201,21 +201,21 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attr, vo
   if (CUresult result = FindPool(handle, &pool)) return result;
   switch (attr) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-      return Put(value, pool->reuse_event);
+      return PutAttribute(value, pool->reuse_event);
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-      return Put(value, pool->reuse_opportunistic);
+      return PutAttribute(value, pool->reuse_opportunistic);
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-      return Put(value, pool->reuse_internal);
+      return PutAttribute(value, pool->reuse_internal);
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      return Put(value, pool->release_threshold);
+      return PutAttribute(value, pool->release_threshold);
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-      return Put(value, pool->reserved);
+      return PutAttribute(value, pool->reserved);
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      return Put(value, pool->reserved_high);
+      return PutAttribute(value, pool->reserved_high);
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-      return Put(value, pool->used);
+      return PutAttribute(value, pool->used);
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-      return Put(value, pool->used_high);
+      return PutAttribute(value, pool->used_high);
   }
   return CUDA_ERROR_INVALID_VALUE;
 }

@@ -28,7 +28,7 @@ std::unordered_map<unsigned long long, Object>& Objects() {
 // cuTexObjectCreate: linear memory is aligned to the device's texture alignment, pitches to its
 // pitch alignment, as cuDeviceGetAttribute tells them.
 constexpr uint64_t kTextureAlignment = 512;
-constexpr uint64_t kPitchAlignment = 32;
+constexpr uint64_t kTexturePitchAlignment = 32;
 
 CUresult CheckResource(const CUDA_RESOURCE_DESC& resource, bool surface) {
   if (resource.flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -57,7 +57,7 @@ CUresult CheckResource(const CUDA_RESOURCE_DESC& resource, bool surface) {
       const uint64_t row = pitch.width * ElementBytes(pitch.format, pitch.numChannels);
       const bool usable =
           !surface && row > 0 && pitch.height > 0 && pitch.devPtr % kTextureAlignment == 0 &&
-          pitch.pitchInBytes % kPitchAlignment == 0 && pitch.pitchInBytes >= row &&
+          pitch.pitchInBytes % kTexturePitchAlignment == 0 && pitch.pitchInBytes >= row &&
           DeviceRangeIsValid(pitch.devPtr, (pitch.height - 1) * pitch.pitchInBytes + row);
       return usable ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }

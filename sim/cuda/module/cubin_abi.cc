@@ -41,7 +41,7 @@ constexpr int kLastAbiWithArchInLowByte = 7;
 constexpr unsigned kFirstArchWithReservedShared = 90;
 
 template <typename T>
-T Load(const uint8_t* at) {
+T LoadAt(const uint8_t* at) {
   T value;
   std::memcpy(&value, at, sizeof(value));
   return value;
@@ -57,7 +57,7 @@ class Elf {
   }
   size_t section_count() const { return header_.e_shoff ? header_.e_shnum : 0; }
   Elf64_Shdr section(size_t index) const {
-    return Load<Elf64_Shdr>(data_ + header_.e_shoff + index * header_.e_shentsize);
+    return LoadAt<Elf64_Shdr>(data_ + header_.e_shoff + index * header_.e_shentsize);
   }
   const uint8_t* content(const Elf64_Shdr& section) const { return data_ + section.sh_offset; }
   const char* section_name(const Elf64_Shdr& section) const {
@@ -75,7 +75,8 @@ class Elf {
         end = std::max(end, s.sh_offset + s.sh_size);
     }
     for (size_t i = 0; i < header_.e_phnum; ++i) {
-      const auto p = Load<Elf64_Phdr>(data_ + header_.e_phoff + i * uint64_t{header_.e_phentsize});
+      const auto p =
+          LoadAt<Elf64_Phdr>(data_ + header_.e_phoff + i * uint64_t{header_.e_phentsize});
       end = std::max(end, p.p_offset + p.p_filesz);
     }
     return end;
@@ -97,7 +98,7 @@ void ForEachAttribute(const uint8_t* data, uint64_t bytes, Use use) {
   for (uint64_t at = 0; at + 4 <= bytes;) {
     const uint8_t format = data[at];
     const uint8_t number = data[at + 1];
-    const auto length = Load<uint16_t>(data + at + 2);
+    const auto length = LoadAt<uint16_t>(data + at + 2);
     const uint8_t* payload = data + at + 4;
     at += 4 + (format == kFormatPayload ? length : 0);
     if (format == kFormatPayload && at <= bytes) use(number, payload, length);
@@ -109,16 +110,16 @@ void ReadKernelInfo(const uint8_t* data, uint64_t bytes, ImageKernel* kernel) {
   ForEachAttribute(data, bytes, [&](uint8_t number, const uint8_t* payload, unsigned length) {
     if (length < 12) return;
     if (number == kMaxThreads) {
-      const uint64_t threads = uint64_t{Load<uint32_t>(payload)} * Load<uint32_t>(payload + 4) *
-                               Load<uint32_t>(payload + 8);
+      const uint64_t threads = uint64_t{LoadAt<uint32_t>(payload)} * LoadAt<uint32_t>(payload + 4) *
+                               LoadAt<uint32_t>(payload + 8);
       kernel->max_threads = static_cast<int>(std::clamp<uint64_t>(threads, 1, 1024));
     }
     if (number != kParameter && number != kLargeParameter) return;
-    const auto ordinal = Load<uint16_t>(payload + 4);
+    const auto ordinal = LoadAt<uint16_t>(payload + 4);
     const uint32_t size =
-        number == kParameter ? Load<uint32_t>(payload + 8) >> 18 : Load<uint16_t>(payload + 8);
+        number == kParameter ? LoadAt<uint32_t>(payload + 8) >> 18 : LoadAt<uint16_t>(payload + 8);
     if (kernel->parameters.size() <= ordinal) kernel->parameters.resize(ordinal + 1u);
-    kernel->parameters[ordinal] = {Load<uint16_t>(payload + 6), size};
+    kernel->parameters[ordinal] = {LoadAt<uint16_t>(payload + 6), size};
   });
 }
 
@@ -141,7 +142,7 @@ class Reader {
   void ReadSymbols(const Elf64_Shdr& table) {
     names_.clear();
     for (uint64_t at = 0; at + sizeof(Elf64_Sym) <= table.sh_size; at += sizeof(Elf64_Sym)) {
-      const auto symbol = Load<Elf64_Sym>(elf_.content(table) + at);
+      const auto symbol = LoadAt<Elf64_Sym>(elf_.content(table) + at);
       const char* name = elf_.text(table.sh_link, symbol.st_name);
       names_.push_back(name);
       if (symbol.st_shndx == SHN_UNDEF || symbol.st_shndx >= elf_.section_count()) continue;
@@ -180,12 +181,12 @@ class Reader {
                      [&](uint8_t number, const uint8_t* payload, unsigned length) {
                        if (number != kRegisterCount && number != kFrameBytes) return;
                        if (length < 8) return;
-                       const auto symbol = Load<uint32_t>(payload);
+                       const auto symbol = LoadAt<uint32_t>(payload);
                        if (symbol >= names_.size()) return;
                        ImageKernel* kernel = image_->FindKernel(names_[symbol]);
                        if (!kernel) return;
                        (number == kRegisterCount ? kernel->registers : kernel->local_bytes) =
-                           Load<int32_t>(payload + 4);
+                           LoadAt<int32_t>(payload + 4);
                      });
   }
 

@@ -19,7 +19,6 @@ constexpr int kMaxOptInShared = 232448;
 constexpr int kSharedPerSm = 233472;
 constexpr int kReservedShared = 1024;
 constexpr int kRegistersPerSm = 65536;
-constexpr int kThreadsPerSm = 2048;
 constexpr int kBlocksPerSm = 32;
 
 CUresult Lookup(const void* handle, FunctionRef* out) {
@@ -142,7 +141,7 @@ namespace prorata::simgpu::driver {
 int BlocksPerSm(const Function& function, int block, size_t dynamic_shared) {
   if (block > function.max_threads) return 0;
   const int warps = (block + 31) / 32;
-  const int by_threads = std::min(kThreadsPerSm / 32 / warps, kBlocksPerSm);
+  const int by_threads = std::min(static_cast<int>(kThreadsPerSm) / 32 / warps, kBlocksPerSm);
   const int by_registers = WarpsByRegisters(function) / warps;
   const size_t shared =
       static_cast<size_t>(function.shared_bytes) + dynamic_shared + kReservedShared;

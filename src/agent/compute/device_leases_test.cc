@@ -1,6 +1,7 @@
 // What DeviceLeases shows a policy, and the figures of the last second.
 
 #include "agent/compute/device_leases.h"
+#include "base/units.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +12,6 @@
 
 namespace prorata::agent {
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
 
 // Does as the test says.
 class Scripted final : public policy::LeasePolicy {

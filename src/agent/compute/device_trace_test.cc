@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "agent/compute/device_leases.h"
+#include "base/units.h"
 
 namespace prorata::agent {
 namespace {
@@ -19,8 +20,6 @@ using api::TraceMode;
 using api::TraceState;
 using Phase = policy::LeasePolicy::Phase;
 using ShareState = policy::LeasePolicy::ShareState;
-
-constexpr int64_t kMs = 1'000'000;
 
 ShareState In(Phase phase, double lag_ns = 0) {
   ShareState state;

@@ -7,7 +7,7 @@ namespace {
 
 // A turn that ends on one device ends on the others, and lets others in; more than a few rounds at
 // one instant would be a quarrel, which the next event or deadline goes on with.
-constexpr int kRounds = 8;
+constexpr int kGangRounds = 8;
 constexpr int64_t kGoOnNs = 100'000;
 
 }  // namespace
@@ -25,7 +25,7 @@ GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
   const auto see = [&](uint64_t share, size_t device) {
     return devices_[device]->policy().SeeGang(share, now_ns);
   };
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kGangRounds; ++round) {
     const policy::Gangs::Decisions decisions = gangs_.Decide(now_ns, see);
     outcome.next_ns = decisions.next_ns;
     if (decisions.orders.empty()) return outcome;

@@ -1,11 +1,11 @@
 #include "agent/compute/process_times.h"
+#include "base/units.h"
 
 #include <gtest/gtest.h>
 
 namespace prorata::agent {
 namespace {
 
-constexpr int64_t kMs = kNsPerMs;
 constexpr pid_t kOne = 11;
 constexpr pid_t kTwo = 22;
 

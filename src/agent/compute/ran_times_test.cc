@@ -1,11 +1,10 @@
 #include "agent/compute/ran_times.h"
+#include "base/units.h"
 
 #include <gtest/gtest.h>
 
 namespace prorata::agent {
 namespace {
-
-constexpr int64_t kMs = kNsPerMs;
 
 // Two shares, a of two processes and b of one, and a program outside.
 class RanTimesTest : public ::testing::Test {

@@ -5,7 +5,7 @@
 namespace prorata::agent {
 namespace {
 
-std::unexpected<Error> Bad(std::string_view text, std::string_view why) {
+std::unexpected<Error> BadCeiling(std::string_view text, std::string_view why) {
   return Fail("bad_elastic_ceiling", "'" + std::string(text.substr(0, 120)) + "' " +
                                          std::string(why) +
                                          "; write for example 0.9, or 0=0.9 for GPU 0 alone");
@@ -20,10 +20,10 @@ Result<std::vector<ElasticCeiling>> ParseElasticCeiling(std::string_view text) {
   for (const OfGpu& one : *list) {
     const auto ceiling = ParseFraction(one.value);
     if (!ceiling) {
-      return Bad(one.value, "is no fraction of a GPU from 0 to 1, of at most six decimals");
+      return BadCeiling(one.value, "is no fraction of a GPU from 0 to 1, of at most six decimals");
     }
     if (*ceiling == Fraction::Zero()) {
-      return Bad(one.value, "would leave nothing above the requests");
+      return BadCeiling(one.value, "would leave nothing above the requests");
     }
     all.push_back({one.gpu, *ceiling});
   }

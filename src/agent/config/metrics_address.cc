@@ -8,7 +8,7 @@
 namespace prorata::agent {
 namespace {
 
-std::unexpected<Error> Bad(std::string_view text, std::string_view why) {
+std::unexpected<Error> BadAddress(std::string_view text, std::string_view why) {
   return Fail("bad_metrics", "'" + std::string(text.substr(0, 120)) + "' " + std::string(why) +
                                  "; write for example 127.0.0.1:9400, or 9400 for the same");
 }
@@ -31,13 +31,13 @@ Result<MetricsAddress> ParseMetricsAddress(std::string_view text) {
     if (address == "localhost") address = "127.0.0.1";
     where.address = address;
     if (!IsAddress(where.address, brackets)) {
-      return Bad(text, "has no numeric address before its port (IPv6 in brackets)");
+      return BadAddress(text, "has no numeric address before its port (IPv6 in brackets)");
     }
   }
   const char* const end = text.data() + text.size();  // the port's, too
   const auto [at, error] = std::from_chars(end - port.size(), end, where.port);
   if (port.empty() || error != std::errc{} || at != end) {
-    return Bad(text, "has no port from 0 to 65535");
+    return BadAddress(text, "has no port from 0 to 65535");
   }
   return where;
 }

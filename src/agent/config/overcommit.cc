@@ -9,7 +9,7 @@
 namespace prorata::agent {
 namespace {
 
-std::unexpected<Error> Bad(std::string_view text, std::string_view why) {
+std::unexpected<Error> BadOvercommit(std::string_view text, std::string_view why) {
   return Fail("bad_overcommit", "'" + std::string(text.substr(0, 120)) + "' " + std::string(why) +
                                     "; write for example 1.5, or 0=1.5 for GPU 0 alone");
 }
@@ -20,12 +20,13 @@ Result<double> ParseRatio(std::string_view text) {
   const char* const end = begin + text.size();
   const auto [at, error] = std::from_chars(begin, end, ratio, std::chars_format::fixed);
   if (text.empty() || error != std::errc{} || at != end || !std::isfinite(ratio)) {
-    return Bad(text, "is no ratio: it is not a number");
+    return BadOvercommit(text, "is no ratio: it is not a number");
   }
   if (ratio < 1) {
-    return Bad(text, "is below 1: to promise less than a GPU has, give its shares less --memory");
+    return BadOvercommit(
+        text, "is below 1: to promise less than a GPU has, give its shares less --memory");
   }
-  if (ratio > kMaxOvercommit) return Bad(text, "is above 100");
+  if (ratio > kMaxOvercommit) return BadOvercommit(text, "is above 100");
   return ratio;
 }
 

@@ -15,7 +15,7 @@ using Verdict = policy::MemoryAdmission::Verdict;
 
 constexpr int64_t kDeadNs = 3 * kNsPerS;
 constexpr int64_t kSampleEveryNs = 5 * kNsPerMs;
-constexpr int64_t kFreshNs = 100 * kNsPerMs;
+constexpr int64_t kSampleFreshNs = 100 * kNsPerMs;
 // What other programs take is the median of so many looks, for one alone may count as theirs what a
 // share took and gave back meanwhile; nobody is refused before so many looks since it asked.
 constexpr size_t kPolls = 3;
@@ -270,7 +270,7 @@ void MemoryRequests::Sampled(size_t device, const std::map<uint64_t, uint64_t>& 
     ours += std::max(was != before.end() ? was->second : 0, UseOf(*share, device));
   }
   std::erase_if(others.samples, [&](const Others::Sample& sample) {
-    return others.sampled_ns - sample.at_ns > kFreshNs;
+    return others.sampled_ns - sample.at_ns > kSampleFreshNs;
   });
   if (others.samples.size() >= kPolls) others.samples.erase(others.samples.begin());
   others.samples.push_back({others.sampled_ns, used_bytes > ours ? used_bytes - ours : 0});

@@ -1,6 +1,7 @@
 // A deadline on the loop, on real clocks: never too early, and no upper bound is asked for.
 
 #include "agent/runtime/deadline.h"
+#include "base/units.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +10,9 @@
 namespace prorata::agent {
 namespace {
 
-constexpr int64_t kMs = 1'000'000, kHour = 3'600'000'000'000;
+constexpr int64_t kHour = 3'600'000'000'000;
 
-class DeadlineTest : public testing::Test {
+class DeadlineTest : public ::testing::Test {
  protected:
   static int64_t NowNs() {
     return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -19,14 +19,13 @@ constexpr auto kEndWithin = std::chrono::seconds(1);
 
 std::atomic<bool> g_left_behind{false};
 
-struct Job {
-  std::function<void()> work;
-  std::function<void()> then;
-};
-
 }  // namespace
 
 struct Worker::State {
+  struct Job {
+    std::function<void()> work;
+    std::function<void()> then;
+  };
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Job> queue;
@@ -61,7 +60,7 @@ void Worker::Serve(const std::shared_ptr<State>& state) {
   while (true) {
     state->changed.wait(lock, [&] { return !state->queue.empty() || state->loop == nullptr; });
     if (state->queue.empty()) break;
-    Job job = std::move(state->queue.front());
+    State::Job job = std::move(state->queue.front());
     state->queue.pop_front();
     state->since_ns = RealClock().NowNs();
     lock.unlock();

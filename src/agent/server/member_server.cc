@@ -14,7 +14,7 @@ using wire::RefusedReason;
 
 namespace {
 
-constexpr size_t kMaxUnsent = 64 << 10;
+constexpr size_t kMaxMemberUnsent = 64 << 10;
 // Per share: more than its members, all that may be quiet, and some that speak just now.
 constexpr uint32_t kMaxConnections = kMaxMembers + QuietConnections::kMost + 64;
 constexpr auto kJoinWithin = std::chrono::seconds(5);
@@ -59,8 +59,8 @@ void MemberServer::Accept(uint64_t share_id, UniqueFd socket) {
   auto peer = IdentifyPeer(socket.get());
   auto session = std::make_shared<Session>(loop_, next_id_++, share_id);
   Session& s = *session;
-  s.connection =
-      std::make_shared<Connection>(loop_, std::move(socket), wire::kMaxMemberBodyBytes, kMaxUnsent);
+  s.connection = std::make_shared<Connection>(loop_, std::move(socket), wire::kMaxMemberBodyBytes,
+                                              kMaxMemberUnsent);
   const uint64_t id = s.id;
   sessions_[id] = session;
   const uint32_t connections = ++by_share_[share_id];

@@ -21,7 +21,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr size_t kMaxSessions = 16;
+constexpr size_t kMaxMetricsSessions = 16;
 constexpr uint32_t kMaxRequestBytes = 8192;
 constexpr auto kRequestWithin = std::chrono::seconds(10);
 constexpr int64_t kTextForNs = 100 * kNsPerMs;
@@ -32,7 +32,7 @@ struct MetricsServer::State {
   State(asio::io_context& loop, MakeText make)
       : acceptor(loop), pause(loop), make_text(std::move(make)) {}
 
-  // At most kMaxSessions wait for one text.
+  // At most kMaxMetricsSessions wait for one text.
   static void WithText(const std::shared_ptr<State>& state,
                        std::function<void(const std::string&)> then) {
     if (state->made_ns && RealClock().NowNs() - *state->made_ns < kTextForNs) {
@@ -163,7 +163,7 @@ Status MetricsServer::Start(const agent::MetricsAddress& where) {
 }
 
 void MetricsServer::Accept(const std::shared_ptr<State>& state) {
-  if (state->accepting || state->sessions >= kMaxSessions) return;
+  if (state->accepting || state->sessions >= kMaxMetricsSessions) return;
   state->accepting = true;
   state->acceptor.async_accept([state](const error_code& error, tcp::socket socket) {
     state->accepting = false;

@@ -15,10 +15,10 @@ using api::Event;
 using api::EventKind;
 using nlohmann::json;
 using testing::Call;
+using testing::kWelcome;
 using testing::TestMember;
 
-constexpr auto kWelcome = static_cast<uint16_t>(wire::MessageType::kWelcome);
-constexpr int kWaitMs = 60'000;
+constexpr int kAuditWaitMs = 60'000;
 
 class AuditTest : public ::testing::Test {
  protected:
@@ -41,7 +41,8 @@ class AuditTest : public ::testing::Test {
     return Device(name).value(field, ~uint64_t{0});
   }
   bool AwaitOverhead(uint64_t bytes) {
-    return testing::Eventually([&] { return Number("a", "overhead_bytes") == bytes; }, kWaitMs);
+    return testing::Eventually([&] { return Number("a", "overhead_bytes") == bytes; },
+                               kAuditWaitMs);
   }
   std::vector<Event> Told(EventKind kind) {
     std::vector<Event> reported;
@@ -86,7 +87,7 @@ TEST_F(AuditTest, OverheadThatIsGoneIsGivenBack) {
   ASSERT_TRUE(AwaitOverhead(600 * kMiB));
   EXPECT_FALSE(member.Charge(500 * kMiB));
   page_->Change(-600 * kMiB);
-  EXPECT_TRUE(testing::Eventually([&] { return member.Charge(500 * kMiB); }, kWaitMs));
+  EXPECT_TRUE(testing::Eventually([&] { return member.Charge(500 * kMiB); }, kAuditWaitMs));
 }
 
 TEST_F(AuditTest, OverTheLimitByOverheadAloneIsReportedAtTheNextAllocation) {
@@ -105,8 +106,8 @@ TEST_F(AuditTest, ABypassIsReportedOnceAnEpisode) {
   TestMember member(MakeShare("a", kGiB));
   ASSERT_EQ(member.Join(), kWelcome);
   page_->Change(3 * kGiB);
-  ASSERT_TRUE(
-      testing::Eventually([&] { return Device("a").value("bypass_suspected", false); }, kWaitMs));
+  ASSERT_TRUE(testing::Eventually([&] { return Device("a").value("bypass_suspected", false); },
+                                  kAuditWaitMs));
   const auto reported = Told(EventKind::kBypassSuspected);
   ASSERT_EQ(reported.size(), 1u);
   EXPECT_EQ(reported[0].share, "a");
@@ -115,7 +116,7 @@ TEST_F(AuditTest, ABypassIsReportedOnceAnEpisode) {
   EXPECT_EQ(reported[0].limit_bytes, kGiB);
   page_->Change(-3 * static_cast<int64_t>(kGiB));
   ASSERT_TRUE(
-      testing::Eventually([&] { return Told(EventKind::kBypassOver).size() == 1; }, kWaitMs));
+      testing::Eventually([&] { return Told(EventKind::kBypassOver).size() == 1; }, kAuditWaitMs));
   EXPECT_FALSE(Device("a").value("bypass_suspected", true));
   EXPECT_EQ(Told(EventKind::kBypassSuspected).size(), 1u);
   EXPECT_TRUE(member.Charge(kGiB)) << "all is its own again";
@@ -179,7 +180,7 @@ TEST_F(AuditTest, WhatStaysAfterAnExecIsChargedWhenTheFormerGrantReturnsAndNotLa
         least = std::min<uint64_t>(least, after.limits().devices[0].granted_bytes);
         return Number("a", "overhead_bytes") == 600 * kMiB;
       },
-      kWaitMs));
+      kAuditWaitMs));
   EXPECT_EQ(least, 600 * kMiB) << "less was taken for granted than the device shows";
   EXPECT_FALSE(after.Charge(424 * kMiB + 1));
   EXPECT_TRUE(after.Charge(424 * kMiB));
@@ -191,7 +192,7 @@ TEST_F(AuditTest, AFalseClaimHarmsNobodyAndIsReportedOnce) {
   ASSERT_EQ(liar.Join(), kWelcome);
   liar.usage().used_bytes = uint64_t{1} << 60;
   ASSERT_TRUE(
-      testing::Eventually([&] { return Told(EventKind::kFalseUsage).size() == 1; }, kWaitMs));
+      testing::Eventually([&] { return Told(EventKind::kFalseUsage).size() == 1; }, kAuditWaitMs));
   EXPECT_EQ(Told(EventKind::kFalseUsage)[0].used_bytes, uint64_t{1} << 60);
   EXPECT_EQ(Number("a", "used_bytes"), 0u);
   // Nor does it help to say too little: the device is believed.
@@ -223,8 +224,8 @@ TEST_F(AuditTest, WithoutFiguresPerProcessTheTotalIsUsedAndThatIsSaid) {
   page_->EntryOf(1)->bytes = 100 * kMiB;  // somebody else's, from before
   TestMember member(MakeShare("a", kGiB));
   ASSERT_EQ(member.Join(), kWelcome);
-  ASSERT_TRUE(
-      testing::Eventually([&] { return Device("a").value("figures_missing", false); }, kWaitMs));
+  ASSERT_TRUE(testing::Eventually([&] { return Device("a").value("figures_missing", false); },
+                                  kAuditWaitMs));
   ASSERT_EQ(Told(EventKind::kFiguresMissing).size(), 1u);
   ASSERT_TRUE(member.Charge(300 * kMiB));
   page_->Change(500 * kMiB);
@@ -233,8 +234,8 @@ TEST_F(AuditTest, WithoutFiguresPerProcessTheTotalIsUsedAndThatIsSaid) {
   EXPECT_EQ(member.limits().devices[0].overhead_bytes, 200 * kMiB);
   EXPECT_FALSE(member.Charge(525 * kMiB));
   page_->no_figures = false;
-  ASSERT_TRUE(
-      testing::Eventually([&] { return !Device("a").value("figures_missing", true); }, kWaitMs));
+  ASSERT_TRUE(testing::Eventually([&] { return !Device("a").value("figures_missing", true); },
+                                  kAuditWaitMs));
   ASSERT_TRUE(AwaitOverhead(200 * kMiB)) << "now by the process's own figure";
   EXPECT_EQ(member.limits().devices[0].overhead_bytes, 0u);
 }

@@ -12,10 +12,9 @@ using testing::AgentProcess;
 using testing::Call;
 using testing::DevicePage;
 using testing::Eventually;
+using testing::kWelcome;
 using testing::TestMember;
 using wire::MessageType;
-
-constexpr auto kWelcome = static_cast<uint16_t>(MessageType::kWelcome);
 
 class AgentDevicesTest : public ::testing::Test {
  protected:

@@ -13,14 +13,14 @@ using testing::AgentProcess;
 using testing::Call;
 using testing::DevicePage;
 using testing::Eventually;
+using testing::kWelcome;
 using testing::StandIn;
 using testing::TestMember;
 using wire::MessageType;
 
-constexpr auto kWelcome = static_cast<uint16_t>(MessageType::kWelcome);
 // The agent's clock is slowed down: a program that is let in must have launched before its slice is
 // over, and three stalls within a second make a gang; on a busy machine this test takes longer.
-constexpr uint32_t kDilation = 20;
+constexpr uint32_t kGangDilation = 20;
 constexpr uint64_t kMuch = 10'000'000'000;  // not stalled while a test looks away
 constexpr uint64_t kLittle = 1'000'000;     // soon stalled
 
@@ -30,7 +30,7 @@ class AgentGangsTest : public ::testing::Test {
     agent_.SetDevices(2);
     Start();
   }
-  void Start() { ASSERT_EQ(agent_.Start(/*exit_when_idle=*/false, kDilation), "ready"); }
+  void Start() { ASSERT_EQ(agent_.Start(/*exit_when_idle=*/false, kGangDilation), "ready"); }
   // The folder of a new share.
   std::string Make(const std::string& name, json share) {
     share["name"] = name;

@@ -18,14 +18,14 @@ namespace {
 
 using testing::Call;
 using testing::ConnectTo;
+using testing::kRefused;
+using testing::kWelcome;
 using testing::ReceiveFrame;
 using testing::SendFrame;
 using testing::TestMember;
 using wire::MessageType;
 
 constexpr auto kJoin = static_cast<uint16_t>(MessageType::kJoin);
-constexpr auto kWelcome = static_cast<uint16_t>(MessageType::kWelcome);
-constexpr auto kRefused = static_cast<uint16_t>(MessageType::kRefused);
 
 class HostileTest : public ::testing::Test {
  protected:

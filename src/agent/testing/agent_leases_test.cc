@@ -13,10 +13,9 @@ using shm::kLeaseContended;
 using shm::kLeaseOpen;
 using testing::Call;
 using testing::Eventually;
+using testing::kWelcome;
 using testing::TestMember;
 using wire::MessageType;
-
-constexpr auto kWelcome = static_cast<uint16_t>(MessageType::kWelcome);
 
 class LeaseTest : public ::testing::Test {
  protected:

@@ -16,10 +16,9 @@ namespace {
 using nlohmann::json;
 using testing::Call;
 using testing::Eventually;
+using testing::kWelcome;
 using testing::TestMember;
 using wire::MessageType;
-
-constexpr auto kWelcome = static_cast<uint16_t>(MessageType::kWelcome);
 
 // A liar and an honest member, each with a share of its own of 1 GiB and a third of the time.
 class LiesTest : public ::testing::Test {

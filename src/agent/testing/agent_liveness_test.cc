@@ -17,10 +17,10 @@ namespace {
 using shm::kLeaseOpen;
 using testing::Call;
 using testing::Eventually;
+using testing::kWelcome;
 using testing::TestMember;
 using wire::MessageType;
 
-constexpr auto kWelcome = static_cast<uint16_t>(MessageType::kWelcome);
 constexpr int kStuckMs = 1000;
 
 class LivenessTest : public ::testing::Test {

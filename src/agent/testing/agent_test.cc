@@ -19,11 +19,10 @@ using testing::AgentProcess;
 using testing::Call;
 using testing::DevicePage;
 using testing::Eventually;
+using testing::kRefused;
+using testing::kWelcome;
 using testing::TestMember;
 using wire::MessageType;
-
-constexpr auto kWelcome = static_cast<uint16_t>(MessageType::kWelcome);
-constexpr auto kRefused = static_cast<uint16_t>(MessageType::kRefused);
 
 class AgentTest : public ::testing::Test {
  protected:

@@ -14,9 +14,9 @@ namespace {
 using nlohmann::json;
 using testing::Call;
 using testing::Eventually;
+using testing::kWelcome;
 using testing::TestMember;
 
-constexpr auto kWelcome = static_cast<uint16_t>(wire::MessageType::kWelcome);
 constexpr double kNear = 0.011;  // a percent is the least that NVML tells
 
 class AgentTimeTest : public ::testing::Test {

@@ -20,6 +20,8 @@ using testing::Call;
 using testing::ConnectTo;
 using testing::DevicePage;
 using testing::Eventually;
+using testing::kRefused;
+using testing::kWelcome;
 using testing::ReceiveFrame;
 using testing::SendFrame;
 using testing::TestMember;
@@ -27,10 +29,8 @@ using wire::MessageType;
 using wire::UsageShown;
 using wire::UsageWanted;
 
-constexpr auto kWelcome = static_cast<uint16_t>(MessageType::kWelcome);
 constexpr auto kWanted = static_cast<uint16_t>(MessageType::kUsageWanted);
 constexpr auto kShown = static_cast<uint16_t>(MessageType::kUsageShown);
-constexpr auto kRefused = static_cast<uint16_t>(MessageType::kRefused);
 
 class ViewTest : public ::testing::Test {
  protected:

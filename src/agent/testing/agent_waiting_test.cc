@@ -16,12 +16,11 @@ using testing::Call;
 using testing::DevicePage;
 using testing::Eventually;
 using testing::kPatienceMs;
+using testing::kWelcome;
 using testing::TestMember;
 using wire::GrantReply;
 using wire::GrantResult;
 using wire::MessageType;
-
-constexpr auto kWelcome = static_cast<uint16_t>(MessageType::kWelcome);
 
 // The device has 8 GiB.
 class AgentWaitingTest : public ::testing::Test {

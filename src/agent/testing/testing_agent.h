@@ -24,6 +24,10 @@
 
 namespace prorata::agent::testing {
 
+// What an agent answers who wants to join.
+inline constexpr auto kWelcome = static_cast<uint16_t>(wire::MessageType::kWelcome);
+inline constexpr auto kRefused = static_cast<uint16_t>(wire::MessageType::kRefused);
+
 // Of the first device; the others differ in the first digit.
 inline constexpr char kUuid[] = "GPU-11111111-2222-3333-4444-555555555555";
 

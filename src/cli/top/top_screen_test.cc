@@ -31,7 +31,7 @@ bool Shows(const Screen& screen, const std::string& text) {
   return TextOf(screen).find(text) != std::string::npos;
 }
 
-api::ShareStatus Share(const std::string& name, double busy) {
+api::ShareStatus BusyShare(const std::string& name, double busy) {
   api::ShareStatus share;
   share.name = name;
   api::ShareDevice& on = share.devices.emplace_back();
@@ -49,7 +49,7 @@ TopScene Scene(size_t shares, size_t devices = 1) {
   scene.interval = "1s";
   for (size_t i = 0; i < shares; ++i) {
     scene.snapshot.shares.push_back(
-        Share("share" + std::to_string(i), 1 - static_cast<double>(i) / 1000));
+        BusyShare("share" + std::to_string(i), 1 - static_cast<double>(i) / 1000));
   }
   for (size_t i = 0; i < devices; ++i) {
     api::DeviceStatus& device = scene.snapshot.devices.emplace_back();

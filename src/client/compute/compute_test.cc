@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/units.h"
 #include "client/compute/backlog.h"
 #include "client/compute/device_compute.h"
 #include "client/compute/estimates.h"
@@ -15,8 +16,6 @@
 
 namespace prorata::client {
 namespace {
-
-constexpr int64_t kUs = 1'000, kMs = 1'000'000;
 
 TEST(Estimates, UnknownUntilLearnedThenFollowsSlowly) {
   auto estimates = std::make_unique<Estimates>();

@@ -1,13 +1,13 @@
 // When the helper reports, and when it looks again.
 
 #include "client/compute/lease_watch.h"
+#include "base/units.h"
 
 #include <gtest/gtest.h>
 
 namespace prorata::client {
 namespace {
 
-constexpr int64_t kUs = 1'000, kMs = 1'000'000, kS = 1'000'000'000;
 constexpr uint32_t kOpen = shm::kLeaseOpen;
 constexpr uint32_t kContended = shm::kLeaseOpen | shm::kLeaseContended;
 constexpr uint32_t Word(uint32_t sequence, uint32_t bits) {

@@ -11,12 +11,12 @@
 #include <map>
 #include <vector>
 
+#include "base/units.h"
 #include "client/compute/gate.h"
 #include "client/compute/lease_report.h"
 
 namespace prorata::client {
 
-inline constexpr int64_t kMs = 1'000'000, kS = 1'000'000'000;
 inline constexpr int64_t kNever = INT64_MAX;
 
 class FakeWorld {

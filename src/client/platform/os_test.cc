@@ -1,12 +1,11 @@
 #include "client/platform/os.h"
+#include "base/units.h"
 
 #include <gtest/gtest.h>
 #include <time.h>
 
 namespace prorata::client {
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
 
 int64_t RealNs() {
   timespec now;

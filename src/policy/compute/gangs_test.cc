@@ -1,4 +1,5 @@
 #include "policy/compute/gangs.h"
+#include "base/units.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +7,6 @@
 
 namespace prorata::policy {
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
 
 // A share on two devices: it stalls on the first while it waits for its lease on the second, again
 // and again.

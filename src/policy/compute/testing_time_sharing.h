@@ -6,13 +6,13 @@
 
 #include <map>
 
+#include "base/units.h"
 #include "policy/compute/time_sharing.h"
 
 namespace prorata::policy {
 
 using Phase = LeasePolicy::Phase;
-constexpr int64_t kMs = 1'000'000, kS = 1'000 * kMs;
-constexpr int64_t kSlice = 13 * kMs;
+constexpr int64_t kSliceNs = 13 * kMs;
 
 inline ComputeTerms Terms(double request, double limit = 1, int32_t priority = 0) {
   ComputeTerms terms = {{static_cast<uint32_t>(request * 1e6 + 0.5)},

@@ -41,7 +41,7 @@ TEST_F(TimeSharingTest, TransitionsPairByPair) {
     const auto others_wait = [&] {
       policy.Wanted(2, now_ns);
       policy.Decide(now_ns);
-      now_ns += 3 * kSlice;
+      now_ns += 3 * kSliceNs;
       policy.Decide(now_ns);
     };
     LeasePolicy::Work work;
@@ -58,7 +58,7 @@ TEST_F(TimeSharingTest, TransitionsPairByPair) {
       policy.Decide(0);
       policy.Observe(1, work);
       if (row.from != Phase::kRunning) others_wait();
-      if (row.from == Phase::kStalled) policy.Decide(now_ns += 3 * kSlice);
+      if (row.from == Phase::kStalled) policy.Decide(now_ns += 3 * kSliceNs);
     }
     ASSERT_EQ(policy.State(1).phase, row.from);
     switch (row.event) {
@@ -75,7 +75,7 @@ TEST_F(TimeSharingTest, TransitionsPairByPair) {
         others_wait();
         break;
       case kDeadline:
-        now_ns += 3 * kSlice;
+        now_ns += 3 * kSliceNs;
         break;
     }
     policy.Decide(now_ns);
@@ -87,11 +87,11 @@ TEST_F(TimeSharingTest, TransitionsPairByPair) {
 
 TEST_F(TimeSharingTest, WhoWantsAgainWhileItDrainsIsRunnableWhenItHasDrained) {
   TwoBusy();
-  Decide(kSlice);
+  Decide(kSliceNs);
   ASSERT_EQ(In(1), Phase::kDraining);
-  Wants(1, kSlice);
+  Wants(1, kSliceNs);
   EXPECT_EQ(In(1), Phase::kDraining);
-  Drains(1, kSlice + kMs);
+  Drains(1, kSliceNs + kMs);
   EXPECT_EQ(In(1), Phase::kRunnable);
   EXPECT_EQ(In(2), Phase::kRunning);
 }
@@ -156,21 +156,21 @@ TEST_F(TimeSharingTest, OtherTermsScheduleADevice) {
 
 TEST_F(TimeSharingTest, WhileSomebodyWaitsTheTimeFromGrantToDrainIsCharged) {
   TwoBusy();
-  Backlog(1, kMs, kSlice + kMs);
-  Decide(kSlice);
+  Backlog(1, kMs, kSliceNs + kMs);
+  Decide(kSliceNs);
   ASSERT_EQ(In(1), Phase::kDraining);
-  Decide(kSlice + kMs / 2);
-  Drains(1, kSlice + kMs);
+  Decide(kSliceNs + kMs / 2);
+  Drains(1, kSliceNs + kMs);
   EXPECT_NEAR(ChargedMs(1), 14, 0.2) << "whatever its members say of their kernels";
   EXPECT_NEAR(LagMs(1) + LagMs(2), 0, 0.01);
 }
 
 TEST_F(TimeSharingTest, AnEarlyDrainThatIsSaidLateIsNotCharged) {
   TwoBusy();
-  Decide(kSlice);
-  Decide(kSlice + 2 * kMs - 1);
+  Decide(kSliceNs);
+  Decide(kSliceNs + 2 * kMs - 1);
   const double before = ChargedMs(1);
-  policy_.Drained(1, kSlice + kMs, kSlice + 2 * kMs);
+  policy_.Drained(1, kSliceNs + kMs, kSliceNs + 2 * kMs);
   EXPECT_LT(ChargedMs(1), before);
 }
 
@@ -197,12 +197,12 @@ TEST_F(TimeSharingTest, AFalseHintOfIdlenessIsChargedWhenItIsKnown) {
 
 TEST_F(TimeSharingTest, OneThatStallsGoesOnPayingBesideAnother) {
   TwoBusy();
-  Decide(kSlice);
+  Decide(kSliceNs);
   Backlog(1, kS, 2 * kS);
-  int64_t now_ns = kSlice;
+  int64_t now_ns = kSliceNs;
   while (In(1) != Phase::kStalled && now_ns < kS) Decide(now_ns += kMs);
   ASSERT_EQ(In(1), Phase::kStalled);
-  EXPECT_LE(now_ns, 3 * kSlice + 2 * kMs) << "two slices at most";
+  EXPECT_LE(now_ns, 3 * kSliceNs + 2 * kMs) << "two slices at most";
   EXPECT_EQ(In(2), Phase::kRunning);
   Backlog(2, kMs, now_ns + kMs);
   const double first = ChargedMs(1), second = ChargedMs(2);
@@ -255,19 +255,19 @@ TEST_F(TimeSharingTest, OneThatStallsAndNeedsALeaseToEndGetsOne) {
   for (now_ns = granted_ns; In(1) == Phase::kRunning && now_ns < 13 * kS;) {
     Decide(now_ns = std::max(now_ns, next_ns_));
   }
-  EXPECT_GE(now_ns - granted_ns, kSlice);
-  EXPECT_LE(now_ns - granted_ns, kSlice + kMs);
+  EXPECT_GE(now_ns - granted_ns, kSliceNs);
+  EXPECT_LE(now_ns - granted_ns, kSliceNs + kMs);
 }
 
 // --- Who is next --------------------------------------------------------------------------------
 
 TEST_F(TimeSharingTest, ASliceThatIsOverGoesOnWhileNobodyHasALargerLag) {
   TwoBusy(0.9, 0.1);
-  Decide(kSlice / 2);
+  Decide(kSliceNs / 2);
   EXPECT_EQ(In(1), Phase::kRunning);
   int64_t now_ns = 0;
   while (In(1) == Phase::kRunning && now_ns < kS) Decide(now_ns += kMs);
-  EXPECT_GE(now_ns, kSlice);
+  EXPECT_GE(now_ns, kSliceNs);
   const double lag_first = LagMs(1), lag_second = LagMs(2);
   EXPECT_GT(lag_second, lag_first);
 }
@@ -301,17 +301,17 @@ TEST_F(TimeSharingTest, TheHighestPriorityIsFirstAndNobodyWaitsForEver) {
   Wants(1, now_ns);
   Backlog(2, kMs, now_ns);
   while (In(2) == Phase::kRunning && now_ns < 3 * kS) Decide(now_ns += kMs);
-  EXPECT_LE(now_ns, 2 * kS + kSlice + 2 * kMs) << "one slice";
+  EXPECT_LE(now_ns, 2 * kS + kSliceNs + 2 * kMs) << "one slice";
 }
 
 TEST_F(TimeSharingTest, AGangThatIsAwayIsNotWaitedForInCircles) {
   TwoBusy();
   policy_.SetGang(2, LeasePolicy::GangSlice::kAway, 0);
   Backlog(1, kMs, LeasePolicy::kNever);
-  Decide(2 * kSlice);
+  Decide(2 * kSliceNs);
   ASSERT_EQ(In(1), Phase::kRunning) << "its devices have not agreed on it yet";
   ASSERT_GT(LagMs(2), LagMs(1));
-  EXPECT_GT(next_ns_, 2 * kSlice + kMs);
+  EXPECT_GT(next_ns_, 2 * kSliceNs + kMs);
 }
 
 TEST_F(TimeSharingTest, AnotherHasItsTurnWhileAGangIsAway) {
@@ -359,12 +359,12 @@ TEST_F(TimeSharingTest, AGapBesideWorkBehindAWaitIsNotChargedToALimit) {
 
 TEST_F(TimeSharingTest, TheNextIsDispatchedShortlyBeforeTheLastHasDrained) {
   TwoBusy();
-  Backlog(1, kMs, kSlice + kMs);
-  Decide(kSlice);
+  Backlog(1, kMs, kSliceNs + kMs);
+  Decide(kSliceNs);
   ASSERT_EQ(In(1), Phase::kDraining);
   EXPECT_EQ(In(2), Phase::kRunnable);
-  EXPECT_GT(next_ns_, kSlice + 800'000);
-  EXPECT_LE(next_ns_, kSlice + kMs);
+  EXPECT_GT(next_ns_, kSliceNs + 800'000);
+  EXPECT_LE(next_ns_, kSliceNs + kMs);
   Decide(next_ns_);
   EXPECT_EQ(In(2), Phase::kRunning);
 }
@@ -372,9 +372,9 @@ TEST_F(TimeSharingTest, TheNextIsDispatchedShortlyBeforeTheLastHasDrained) {
 TEST_F(TimeSharingTest, AShareWithLongKernelsInDebtDoesNotUseAShortPause) {
   TwoBusy(0.1, 0.9);
   Backlog(1, 2 * kS, 2 * kS);
-  Decide(kSlice);
-  Wants(1, kSlice);
-  int64_t now_ns = kSlice;
+  Decide(kSliceNs);
+  Wants(1, kSliceNs);
+  int64_t now_ns = kSliceNs;
   while (now_ns < 2 * kS) Decide(now_ns += 10 * kMs);
   Backlog(2, kMs, now_ns + kMs);
   Drains(1, now_ns);
@@ -393,9 +393,9 @@ TEST_F(TimeSharingTest, AShareWithLongKernelsInDebtDoesNotUseAShortPause) {
 TEST_F(TimeSharingTest, ADebtIsKeptWhileActiveAndForgivenWhileIdle) {
   TwoBusy(0.1, 0.9);
   Backlog(1, kS, kS);
-  Decide(kSlice);
-  Wants(1, kSlice);
-  Decide(3 * kSlice);
+  Decide(kSliceNs);
+  Wants(1, kSliceNs);
+  Decide(3 * kSliceNs);
   ASSERT_EQ(In(1), Phase::kStalled);
   Decide(kS);
   Drains(1, kS);
@@ -439,23 +439,23 @@ TEST_F(TimeSharingTest, OneWithoutALimitThatIsAloneNeedNotAsk) {
 // The agent woke three hundred times a second while one ran and another waited.
 TEST_F(TimeSharingTest, NobodyIsLookedAtBeforeASliceIsOver) {
   TwoBusy();
-  Decide(kSlice);
-  Drains(1, kSlice);
-  policy_.Wanted(1, kSlice);
-  Backlog(2, kMs, kSlice + kMs);
-  Decide(kSlice + kMs);
+  Decide(kSliceNs);
+  Drains(1, kSliceNs);
+  policy_.Wanted(1, kSliceNs);
+  Backlog(2, kMs, kSliceNs + kMs);
+  Decide(kSliceNs + kMs);
   ASSERT_EQ(In(1), Phase::kRunnable);
   ASSERT_EQ(In(2), Phase::kRunning);
-  EXPECT_GE(next_ns_, 2 * kSlice - kMs);
+  EXPECT_GE(next_ns_, 2 * kSliceNs - kMs);
 }
 
 TEST_F(TimeSharingTest, AfterEveryEventThereIsADeadlineWhileAnythingIsUnderWay) {
   TwoBusy();
-  EXPECT_LE(next_ns_, kSlice + kMs);
-  Decide(kSlice);
-  EXPECT_LE(next_ns_, 4 * kSlice);
-  Decide(4 * kSlice);
-  Wants(1, 4 * kSlice);
+  EXPECT_LE(next_ns_, kSliceNs + kMs);
+  Decide(kSliceNs);
+  EXPECT_LE(next_ns_, 4 * kSliceNs);
+  Decide(4 * kSliceNs);
+  Wants(1, 4 * kSliceNs);
   EXPECT_LT(next_ns_, 60 * kS);
 }
 

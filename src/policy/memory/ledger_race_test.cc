@@ -31,7 +31,7 @@ struct Thread {
   auto operator<=>(const Thread&) const = default;
 };
 
-struct State {
+struct RaceState {
   std::array<int8_t, 2> used{};
   std::array<int8_t, 2> grant{static_cast<int8_t>(kLimit), 0};
   std::array<int8_t, 2> ledger_grant{static_cast<int8_t>(kLimit), 0};
@@ -39,7 +39,7 @@ struct State {
   int8_t agent_step = 0;
   int8_t target = 0;
   int8_t read = 0;
-  auto operator<=>(const State&) const = default;
+  auto operator<=>(const RaceState&) const = default;
 };
 
 class Model {
@@ -61,18 +61,18 @@ class Model {
  private:
   static constexpr int8_t kAgentDone = 9;
 
-  void Visit(const State& state) {
+  void Visit(const RaceState& state) {
     if (!wrong_.empty() || !seen_.insert(state).second) return;
     Judge(state);
     for (size_t i = 0; i < state.threads.size(); ++i) {
-      State next = state;
+      RaceState next = state;
       if (StepThread(next, next.threads[i])) Visit(next);
     }
-    State next = state;
+    RaceState next = state;
     if (StepAgent(next)) Visit(next);
   }
 
-  void Judge(const State& state) {
+  void Judge(const RaceState& state) {
     int proceeds = 0;
     std::array<int, 2> held{};
     for (const Thread& t : state.threads) {
@@ -86,7 +86,7 @@ class Model {
     if (state.ledger_grant[0] + state.ledger_grant[1] > kLimit) wrong_ = "grants above the limit";
   }
 
-  bool StepThread(State& s, Thread& t) {
+  bool StepThread(RaceState& s, Thread& t) {
     int8_t& used = s.used[t.member];
     switch (t.step) {
       case 0:
@@ -123,7 +123,7 @@ class Model {
 
   // Steps 0-3: recall; 4-7: recall again; 8: everything recalled goes to the second member. The
   // arithmetic is Ledger's own.
-  bool StepAgent(State& s) {
+  bool StepAgent(RaceState& s) {
     Ledger ledger(kLimit, 2);
     ledger.Admit(0, s.ledger_grant[0]);
     ledger.Admit(1, s.ledger_grant[1]);
@@ -153,8 +153,8 @@ class Model {
   }
 
   Protocol protocol_;
-  State first_;
-  std::set<State> seen_;
+  RaceState first_;
+  std::set<RaceState> seen_;
   std::string wrong_;
 };
 

@@ -9,7 +9,7 @@
 namespace prorata::policy {
 namespace {
 
-using Verdict = Ledger::Verdict;
+using LedgerVerdict = Ledger::Verdict;
 
 TEST(Ledger, GrowsInChunksWhileThereIsRoom) {
   Ledger ledger(4 * kGiB, 4);
@@ -25,9 +25,9 @@ TEST(Ledger, GrantsTheVeryLastByteAndNotOneMore) {
   Ledger ledger(kGiB, 2);
   ledger.Admit(0);
   const std::vector<uint64_t> used = {kGiB - 1, 0};
-  EXPECT_EQ(ledger.Request(0, kGiB - 1, used).verdict, Verdict::kGranted);
-  EXPECT_EQ(ledger.Request(0, kGiB, used).verdict, Verdict::kGranted);
-  EXPECT_EQ(ledger.Request(0, kGiB + 1, used).verdict, Verdict::kRefused);
+  EXPECT_EQ(ledger.Request(0, kGiB - 1, used).verdict, LedgerVerdict::kGranted);
+  EXPECT_EQ(ledger.Request(0, kGiB, used).verdict, LedgerVerdict::kGranted);
+  EXPECT_EQ(ledger.Request(0, kGiB + 1, used).verdict, LedgerVerdict::kRefused);
 }
 
 TEST(Ledger, AChargeThatPassesTakesItsGrantAlong) {
@@ -42,18 +42,19 @@ TEST(Ledger, AChargeThatPassesTakesItsGrantAlong) {
   EXPECT_EQ(ledger.granted_bytes(), 60u);
   ledger.Acknowledge(2, 70);  // nobody was charged, and the device has it
   EXPECT_TRUE(ledger.OverLimit());
-  EXPECT_EQ(ledger.Request(1, 61, std::vector<uint64_t>{10, 50, 70}).verdict, Verdict::kRefused);
+  EXPECT_EQ(ledger.Request(1, 61, std::vector<uint64_t>{10, 50, 70}).verdict,
+            LedgerVerdict::kRefused);
 }
 
 TEST(Ledger, RecallsTheLargestSlackAndOnlyThat) {
   Ledger ledger(100, 3);
   for (uint32_t i = 0; i < 3; ++i) ledger.Admit(i);
   std::vector<uint64_t> used = {0, 0, 0};
-  EXPECT_EQ(ledger.Request(0, 60, used).verdict, Verdict::kGranted);
-  EXPECT_EQ(ledger.Request(1, 34, used).verdict, Verdict::kGranted);
+  EXPECT_EQ(ledger.Request(0, 60, used).verdict, LedgerVerdict::kGranted);
+  EXPECT_EQ(ledger.Request(1, 34, used).verdict, LedgerVerdict::kGranted);
   used = {10, 30, 0};
   const auto decision = ledger.Request(2, 40, used);
-  ASSERT_EQ(decision.verdict, Verdict::kRecall);
+  ASSERT_EQ(decision.verdict, LedgerVerdict::kRecall);
   EXPECT_EQ(decision.recall, std::vector<uint32_t>{0});
   const uint64_t target = ledger.RecallTarget(0, used[0]);
   EXPECT_EQ(target, 10u);
@@ -66,11 +67,11 @@ TEST(Ledger, KeepsWhatADepartedMemberHeldUntilTheDeviceShowsItGone) {
   ledger.Admit(0);
   ledger.Admit(1);
   const std::vector<uint64_t> used = {0, 0};
-  EXPECT_EQ(ledger.Request(0, 80, used).verdict, Verdict::kGranted);
+  EXPECT_EQ(ledger.Request(0, 80, used).verdict, LedgerVerdict::kGranted);
   ledger.Depart(0);
-  EXPECT_EQ(ledger.Request(1, 50, used).verdict, Verdict::kRefused);
+  EXPECT_EQ(ledger.Request(1, 50, used).verdict, LedgerVerdict::kRefused);
   EXPECT_GE(ledger.Release(0), 80u);
-  EXPECT_EQ(ledger.Request(1, 100, used).verdict, Verdict::kGranted);
+  EXPECT_EQ(ledger.Request(1, 100, used).verdict, LedgerVerdict::kGranted);
 }
 
 TEST(Ledger, ALimitLoweredBelowUseGrantsNothingUntilUseFell) {
@@ -78,20 +79,20 @@ TEST(Ledger, ALimitLoweredBelowUseGrantsNothingUntilUseFell) {
   ledger.Admit(0);
   ledger.Admit(1);
   std::vector<uint64_t> used = {60, 30};
-  EXPECT_EQ(ledger.Request(0, 60, used).verdict, Verdict::kGranted);
-  EXPECT_EQ(ledger.Request(1, 30, used).verdict, Verdict::kGranted);
+  EXPECT_EQ(ledger.Request(0, 60, used).verdict, LedgerVerdict::kGranted);
+  EXPECT_EQ(ledger.Request(1, 30, used).verdict, LedgerVerdict::kGranted);
   ledger.SetLimit(50);
   for (const uint32_t slot : ledger.RecallsOverLimit(used)) {
     ledger.FinishRecall(slot, ledger.RecallTarget(slot, used[slot]), used[slot]);
   }
   EXPECT_EQ(ledger.granted_bytes(), 90u);
-  EXPECT_EQ(ledger.Request(1, 31, used).verdict, Verdict::kRefused);
+  EXPECT_EQ(ledger.Request(1, 31, used).verdict, LedgerVerdict::kRefused);
   used[0] = 10;
   auto decision = ledger.Request(1, 40, used);
-  ASSERT_EQ(decision.verdict, Verdict::kRecall);
+  ASSERT_EQ(decision.verdict, LedgerVerdict::kRecall);
   ledger.FinishRecall(0, ledger.RecallTarget(0, 10), 10);
-  EXPECT_EQ(ledger.Request(1, 40, used).verdict, Verdict::kGranted);
-  EXPECT_EQ(ledger.Request(1, 41, used).verdict, Verdict::kRefused);
+  EXPECT_EQ(ledger.Request(1, 40, used).verdict, LedgerVerdict::kGranted);
+  EXPECT_EQ(ledger.Request(1, 41, used).verdict, LedgerVerdict::kRefused);
 }
 
 TEST(Ledger, ALieCannotRaiseAGrant) {
@@ -111,21 +112,21 @@ TEST(Ledger, GrantsNothingBeyondWhatTheDeviceGave) {
   ledger.Admit(1);
   ledger.SetCeiling(0);
   auto decision = ledger.Request(0, 40, used);
-  EXPECT_EQ(decision.verdict, Verdict::kBeyond);
+  EXPECT_EQ(decision.verdict, LedgerVerdict::kBeyond);
   EXPECT_EQ(decision.sum_bytes, 40u);
   EXPECT_TRUE(decision.recall.empty());
   ledger.SetCeiling(60);
-  EXPECT_EQ(ledger.Request(0, 40, used).verdict, Verdict::kGranted);
+  EXPECT_EQ(ledger.Request(0, 40, used).verdict, LedgerVerdict::kGranted);
   // Its own slack helps a little, which the caller may take or leave.
   used[0] = 30;
   decision = ledger.Request(1, 50, used);
-  EXPECT_EQ(decision.verdict, Verdict::kBeyond);
+  EXPECT_EQ(decision.verdict, LedgerVerdict::kBeyond);
   EXPECT_EQ(decision.sum_bytes, ledger.granted_bytes() + 50);
   EXPECT_EQ(decision.recall, std::vector<uint32_t>{0});
   // Beyond the limit it is refused, whatever the device would give.
-  EXPECT_EQ(ledger.Request(1, 71, used).verdict, Verdict::kRefused);
+  EXPECT_EQ(ledger.Request(1, 71, used).verdict, LedgerVerdict::kRefused);
   ledger.SetCeiling(1000);
-  EXPECT_EQ(ledger.Request(1, 60, used).verdict, Verdict::kGranted);
+  EXPECT_EQ(ledger.Request(1, 60, used).verdict, LedgerVerdict::kGranted);
   EXPECT_EQ(ledger.granted_bytes(), 100u);
 }
 
@@ -168,16 +169,16 @@ class RandomRun {
       if (was_over) {
         EXPECT_LE(ledger_.granted_bytes(), before);
       }
-      if (decision.verdict == Verdict::kGranted) {
+      if (decision.verdict == LedgerVerdict::kGranted) {
         EXPECT_GE(ledger_.grant_bytes(slot), needed);
         if (slot != kLiar) used_[slot] = needed;
         return;
       }
-      if (decision.verdict == Verdict::kRefused) {
+      if (decision.verdict == LedgerVerdict::kRefused) {
         ExpectReallyFull(slot, needed, ledger_.limit_bytes());
         return;
       }
-      if (decision.verdict == Verdict::kBeyond) {
+      if (decision.verdict == LedgerVerdict::kBeyond) {
         EXPECT_GT(decision.sum_bytes, ledger_.ceiling_bytes());
         EXPECT_LE(decision.sum_bytes, ledger_.limit_bytes());
         if (Pick(0, 1) == 0) {  // the device has it

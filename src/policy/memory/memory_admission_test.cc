@@ -7,14 +7,13 @@
 #include <random>
 
 #include "base/bytes.h"
+#include "base/units.h"
 
 namespace prorata::policy {
 namespace {
 
 using Verdict = MemoryAdmission::Verdict;
 using Terms = MemoryAdmission::Terms;
-
-constexpr int64_t kS = 1'000'000'000;
 
 MemoryAdmission::Options Exact(WaitOrder order = WaitOrder::kFifo) {
   return {.order = order, .chunk_bytes = 1};

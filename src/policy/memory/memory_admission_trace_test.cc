@@ -16,7 +16,9 @@ namespace {
 using Verdict = MemoryAdmission::Verdict;
 using Terms = MemoryAdmission::Terms;
 
-MemoryAdmission::Options Exact(WaitOrder order) { return {.order = order, .chunk_bytes = 1}; }
+MemoryAdmission::Options ExactOptions(WaitOrder order) {
+  return {.order = order, .chunk_bytes = 1};
+}
 
 // Programs that ask for more in steps, hold it, and end; on some devices, waiting or not.
 class Trace {
@@ -24,7 +26,7 @@ class Trace {
   // `changes`: terms and capacities change too.
   Trace(uint64_t seed, WaitOrder order, bool changes = false) : random_(seed), changes_(changes) {
     const size_t devices = 1 + Pick(3);
-    auto options = Exact(order);
+    auto options = ExactOptions(order);
     options.most_bypasses = static_cast<uint32_t>(Pick(5));
     options.longest_bypass_ns = static_cast<int64_t>(1 + Pick(200));
     if (Pick(2) == 0) options.chunk_bytes = 4;
