@@ -1,4 +1,4 @@
-#include "agent/memory/devices.h"
+#include "agent/runtime/devices.h"
 
 #include <algorithm>
 #include <memory>
