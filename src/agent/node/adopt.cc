@@ -89,7 +89,7 @@ Status Node::Adopt() {
   returning_ = std::min<uint32_t>(state->waiting, api::kMaxWaiting);
   returning_until_ns_ = RealClock().NowNs() + kReturnNs;
   std::vector<const ShareConfig*> held;
-  for (const auto& [id, share] : shares_) {
+  for (const Share* share : shares_.All()) {
     if (share->config().life.token() != nullptr && !share->ended())
       held.push_back(&share->config());
   }
@@ -166,9 +166,7 @@ Status Node::AdoptShare(SavedShare saved) {
   }
   auto limits = LimitsMapping::Adopt(saved.config.folder + "/limits", saved.config.name);
   if (!limits) return std::unexpected(limits.error());
-  const uint64_t id = next_id_++;
-  auto made = std::make_unique<Share>(id, std::move(saved.config), std::move(*limits));
-  Share& share = *made;
+  Share& share = shares_.Add(std::move(saved.config), std::move(*limits));
 
   // First everybody, then the dead among them: a grant that nobody holds is not to be seen between.
   std::array<bool, kMaxMembers> held{};
@@ -194,14 +192,13 @@ Status Node::AdoptShare(SavedShare saved) {
   share.container = std::move(saved.container);
   const bool ended = saved.ended || share.limits()->header.ended != 0;
   if (ended) share.End();
-  shares_[id] = std::move(made);
   share.WriteLimits(ContextOverheads(share), true);
   memory_.Adopt(share);
   if (auto ok = Begin(share); !ok) {
     memory_.Remove(share);
     leases_.Remove(share);
     heartbeat_.Remove(share.limits());
-    shares_.erase(id);
+    shares_.Remove(share.id());
     return ok;
   }
   if (ended) share.LetGo();
@@ -212,8 +209,8 @@ Status Node::AdoptShare(SavedShare saved) {
   api::Event adopted = EventOf(api::EventKind::kShareAdopted, share);
   adopted.detail = std::to_string(members.size()) + " process(es)";
   events_.Add(std::move(adopted));
-  ReapSoon();
-  boost::asio::post(loop_, [this, id] { TakeAwayIfDone(id); });
+  reaper_.ReapSoon();
+  boost::asio::post(loop_, [this, id = share.id()] { TakeAwayIfDone(id); });
   return {};
 }
 

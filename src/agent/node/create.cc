@@ -98,7 +98,7 @@ void Node::AwaitName(const std::optional<std::string>& name, int64_t until_ns,
     }
     const bool over = named != nullptr && !named->kept() && named->CountLiving() == 0;
     if (!over || RealClock().NowNs() >= until_ns) return then();
-    ReapSoon();
+    reaper_.ReapSoon();
     auto timer = std::make_shared<boost::asio::steady_timer>(loop_, kLookAgainAfter);
     timer->async_wait(
         [this, name, until_ns, then, timer](const boost::system::error_code& stopped) {
@@ -128,13 +128,11 @@ std::optional<Result<Share*>> Node::FindMade(const api::ShareSpec& spec) {
 
 Result<Share*> Node::CreateNow(const api::ShareSpec& spec, const Peer& owner,
                                const std::vector<api::DeviceStatus>& devices) {
-  std::vector<std::string> names;
-  for (const auto& [id, share] : shares_) names.push_back(share->config().name);
-  auto valid = ValidateShare(spec, devices, names);
+  auto valid = ValidateShare(spec, devices, shares_.Names());
   if (!valid) return std::unexpected(valid.error());
 
   ShareConfig config;
-  config.name = spec.name ? *spec.name : FreeName();
+  config.name = spec.name ? *spec.name : shares_.FreeName();
   config.owner_uid = owner.uid;
   config.life = spec.token ? ShareLife::OfToken(*spec.token) : ShareLife::OfProcess(owner.process);
   config.any_container = spec.any_container;
@@ -159,9 +157,7 @@ Result<Share*> Node::Make(ShareConfig config) {
   ::chmod(config.folder.c_str(), 0755);  // whatever the umask: containers run as anybody
   auto limits = LimitsMapping::Create(config.folder + "/limits", config.name);
   if (!limits) return std::unexpected(limits.error());
-  const uint64_t id = next_id_++;
-  auto made = std::make_unique<Share>(id, std::move(config), std::move(*limits));
-  Share& share = *made;
+  Share& share = shares_.Add(std::move(config), std::move(*limits));
   share.WriteLimits(ContextOverheads(share), false);
   if (share.config().life.token() != nullptr) {
     // Without it a share is recovered less well, should the state be damaged: no reason to fail.
@@ -172,7 +168,6 @@ Result<Share*> Node::Make(ShareConfig config) {
           ::write(mark.get(), kExclusiveMark, sizeof kExclusiveMark - 1);
     }
   }
-  shares_[id] = std::move(made);
   // Nobody asks for memory of a share without members.
   Status ok = share.config().exclusive ? Status{} : memory_.Add(share);
   if (ok) ok = Begin(share);
@@ -188,17 +183,8 @@ Result<Share*> Node::Make(ShareConfig config) {
                  FormatFraction(on.compute.limit), whose);
   }
   events_.Add(CreatedEvent(share));
-  for (const DeviceOfShare& on : share.config().devices) LearnIdle(on.device);
+  for (const DeviceOfShare& on : share.config().devices) memory_audit_.LearnIdle(on.device);
   return &share;
-}
-
-std::string Node::FreeName() const {
-  for (int number = 1;; ++number) {
-    const std::string name = "share-" + std::to_string(number);
-    bool taken = false;
-    for (const auto& [id, share] : shares_) taken |= share->config().name == name;
-    if (!taken) return name;
-  }
 }
 
 }  // namespace prorata::agent

@@ -46,7 +46,7 @@ api::ShareStatus Node::Describe(Share& share) {
     device.priority = on.compute.priority;
     device.yield_within_ns = on.compute.yield_within_ns;
     leases_.Describe(share, i, device);
-    DescribeTime(share, i, device);
+    time_audit_.Describe(share, i, device);
     memory_.Describe(share, i, device);
     device.throttle_reasons = policy::ThrottleReasons({
         .programs = share.CountLiving(),
@@ -81,7 +81,7 @@ api::ShareStatus Node::Describe(Share& share) {
 
 std::vector<api::ShareStatus> Node::DescribeShares() {
   std::vector<api::ShareStatus> all;
-  for (const auto& [id, share] : shares_) all.push_back(Describe(*share));
+  for (Share* share : shares_.All()) all.push_back(Describe(*share));
   return all;
 }
 
@@ -94,7 +94,7 @@ std::vector<api::DeviceStatus> Node::DescribeDevices() {
     status.name = devices_[number].name;
     status.total_bytes = devices_[number].total_bytes;
     status.busy = leases_.Busy(number);
-    status.others = times_[number].ran.Others(clock_.NowNs());
+    status.others = time_audit_.Others(number);
     status.overcommit = ratios_[number];
     status.elastic_ceiling = leases_.elastic_ceiling(number);
     status.borrowed_bytes = memory_.Borrowed(number);
@@ -102,17 +102,15 @@ std::vector<api::DeviceStatus> Node::DescribeDevices() {
     status.used_bytes = devices_.LastUsedBytes(number);
     status.driver_unresponsive_ms = devices_.UnansweredNs() / kNsPerMs;
     uint64_t ours = 0;
-    for (const auto& [id, share] : shares_) {
-      const auto index = share->IndexOf(number);
-      if (!index) continue;
-      const DeviceOfShare& on = share->config().devices[*index];
+    for (const auto& [share, index] : shares_.On(number)) {
+      const DeviceOfShare& on = share->config().devices[index];
       status.promised_bytes += on.memory_request_bytes;
       status.limit_bytes += on.memory_bytes;
       const bool over = share->ended() && share->CountLiving() == 0;
       if (!over) status.promised_request.ppm += on.compute.request.ppm;
       ++status.shares;
       if (share->config().exclusive) status.exclusive = share->config().name;
-      ours += share->UsedBytes(*index) + share->DepartedBytes(*index);
+      ours += share->UsedBytes(index) + share->DepartedBytes(index);
     }
     status.foreign_bytes = status.used_bytes > ours ? status.used_bytes - ours : 0;
   }

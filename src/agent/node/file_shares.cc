@@ -112,9 +112,8 @@ class Node::FileChange {
 
 std::vector<Share*> Node::FileShares(size_t device) const {
   std::vector<Share*> found;
-  for (const auto& [id, share] : shares_) {
-    const bool of_file = share->config().life.file() != nullptr;
-    if (of_file && share->IndexOf(device)) found.push_back(share.get());
+  for (const auto& [share, index] : shares_.On(device)) {
+    if (share->config().life.file() != nullptr) found.push_back(share);
   }
   return found;
 }
@@ -130,8 +129,8 @@ Status Node::ApplyResourceConfig(size_t device, const std::string& file,
     judged.push_back({share->config().name, share->Terms().front(), share->HasMembers()});
   }
   std::vector<std::string> others;
-  for (const auto& [id, share] : shares_) {
-    const bool own = std::find(former.begin(), former.end(), share.get()) != former.end();
+  for (Share* share : shares_.All()) {
+    const bool own = std::find(former.begin(), former.end(), share) != former.end();
     if (!own) others.push_back(share->config().name);
   }
   const api::DeviceStatus status = DescribeDevices()[device];

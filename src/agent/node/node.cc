@@ -67,19 +67,14 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       ratios_(devices_.count(), 1),
       memory_(devices_, clock_, events_),
       sharing_([this](uint64_t id) { return Find(id); }),
+      reaper_(loop, shares_, devices_, memory_, sharing_),
+      memory_audit_(loop, shares_, devices_, events_),
+      rechecks_(loop, shares_, devices_, memory_audit_),
+      claims_(loop, shares_, events_),
+      settling_(loop, shares_, devices_, memory_),
+      time_audit_(loop, clock_, shares_, devices_, leases_),
       tick_(loop),
       save_(loop),
-      reap_(loop),
-      audit_(loop),
-      claims_(loop),
-      time_audit_(loop),
-      times_(devices_.count()),
-      baselines_(devices_.count()),
-      missing_polls_(devices_.count()),
-      auditing_(devices_.count()),
-      reaping_(devices_.count()),
-      rechecks_(devices_.count()),
-      recheck_timer_(loop),
       state_(loop, StatePath(), slow_disk_ms) {
   events_.on_kept = [this](const api::Event& event) {
     Log(event);
@@ -88,26 +83,25 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
   };
   leases_.on_gang = [this](Share& share, bool begun) { events_.Add(GangEvent(share, begun)); };
   memory_.notice_deaths = [this] {
-    for (const auto& [id, share] : shares_) SweepDead(*share);
+    for (Share* share : shares_.All()) SweepDead(*share);
+  };
+  reaper_.on_gone = [this](uint64_t id) { TakeAwayIfDone(id); };
+  rechecks_.ask = [this](Share& share, MemoryRequests::Request request) {
+    if (memory_.Ask(share, std::move(request))) reaper_.ReapSoon();
   };
   events_.Add({.kind = api::EventKind::kAgentStarted,
                .detail = std::to_string(devices_.count()) + " GPU(s)"});
   WatchOutside();
   Tick();
-  Audit();
-  JudgeClaims();
-  AuditTime();
+  memory_audit_.Start();
+  claims_.Start();
+  time_audit_.Start();
 }
 
 Node::~Node() {
   // A failure was logged where it happened, and nobody is left to be notified.
   if (!shares_.empty() || save_armed_ || !line_.empty()) Save({});
-  for (const auto& [id, share] : shares_) heartbeat_.Remove(share->limits());
-}
-
-Share* Node::Find(uint64_t id) {
-  const auto found = shares_.find(id);
-  return found == shares_.end() ? nullptr : found->second.get();
+  for (const Share* share : shares_.All()) heartbeat_.Remove(share->limits());
 }
 
 std::vector<uint64_t> Node::ContextOverheads(const Share& share) const {
@@ -152,13 +146,6 @@ void Node::OwnerEnded(Share& share) {
   share.LetGo();
   SweepDead(share);
   TakeAwayIfDone(share.id());
-}
-
-Share* Node::FindByName(const std::string& name) {
-  for (const auto& [id, share] : shares_) {
-    if (share->config().name == name) return share.get();
-  }
-  return nullptr;
 }
 
 void Node::Update(const std::string& name, const api::ShareChange& change, OnShare then) {
@@ -213,7 +200,7 @@ Status Node::ChangeTo(Share& share, const std::vector<api::ShareTerms>& terms,
   }
   if (also.gang) ChangeGang(share, *also.gang);
   if (also.allow_users) ChangeUsers(share, *also.allow_users);
-  if (memory_.anybody_waits()) ReapSoon();
+  if (memory_.anybody_waits()) reaper_.ReapSoon();
   for (uint32_t i = 0; i < share.device_count(); ++i) {
     // A change of its other GPUs, or of none.
     const bool other = share.device_count() > 1 || also.on_full || also.gang || also.allow_users;
@@ -271,15 +258,10 @@ Status Node::Remove(const std::string& name) {
   return {};
 }
 
-// What its members held comes back when the device shows it gone; its request is free now.
-void Node::EndIfOver(Share& share) {
-  if (!share.kept() && share.CountLiving() == 0) share.End();
-}
-
 void Node::TakeAwayIfDone(uint64_t id) {
   Share* share = Find(id);
   if (share == nullptr || share->kept()) return;
-  EndIfOver(*share);
+  share->EndIfOver();
   if (share->HasMembers()) return;
   spdlog::info("share '{}' ended", share->config().name);
   events_.Add(EventOf(api::EventKind::kShareEnded, *share));
@@ -288,8 +270,8 @@ void Node::TakeAwayIfDone(uint64_t id) {
   if (share->acceptor != nullptr) leases_.Remove(*share);
   heartbeat_.Remove(share->limits());
   memory_.Remove(*share);
-  shares_.erase(id);
-  if (memory_.anybody_waits()) ReapSoon();
+  shares_.Remove(id);
+  if (memory_.anybody_waits()) reaper_.ReapSoon();
   sharing_.Forget(id);
   RemoveShareFolder(folder);
   SaveSoon();
@@ -333,13 +315,13 @@ void Node::DepartMember(Share& share, Member& member) {
   share.Depart(member, RealClock().NowNs());
   sharing_.Departed(share, member);
   leases_.RescheduleAll(share);
-  EndIfOver(share);
-  ReapSoon();
+  share.EndIfOver();
+  reaper_.ReapSoon();
 }
 
 bool Node::LeavesOthers(const Share& share, const ProcessId& process) {
-  for (const auto& [id, other] : shares_) {
-    Member* member = id == share.id() ? nullptr : other->FindLiving(process);
+  for (Share* other : shares_.All()) {
+    Member* member = other == &share ? nullptr : other->FindLiving(process);
     if (member == nullptr) continue;
     if (member->connection != nullptr && !HasHungUp(member->connection->fd())) return false;
     DepartMember(*other, *member);
@@ -354,16 +336,8 @@ void Node::SweepDead(Share& share) {
   }
 }
 
-// The member of a slot, if it still is the one that it was: for answers that came later.
-Member* Node::FindAgain(uint64_t share_id, uint32_t slot, const ProcessId& process) {
-  Share* share = Find(share_id);
-  Member* member = share != nullptr ? share->FindMember(slot) : nullptr;
-  return member != nullptr && member->process == process ? member : nullptr;
-}
-
 void Node::AskMemory(Share& share, MemoryRequests::Request request) {
-  if (RecheckedFirst(share, request)) return;
-  if (memory_.Ask(share, std::move(request))) ReapSoon();
+  if (!rechecks_.Hold(share, request)) rechecks_.ask(share, std::move(request));
 }
 
 void Node::RefreshFigures(std::function<void()> then) {
@@ -396,7 +370,7 @@ std::string Node::EncodedState() const {
   const auto in_line = std::ranges::count_if(
       line_, [this](uint64_t ticket) { return starts_.at(ticket).place > 0; });
   state.waiting = static_cast<uint32_t>(in_line) + (AwaitsReturn() ? returning_ : 0);
-  for (const auto& [id, share] : shares_) {
+  for (const Share* share : shares_.All()) {
     state.shares.push_back({share->config(), share->ended(), share->container});
   }
   return EncodeState(state);
@@ -433,7 +407,7 @@ void Node::Tick() {
   leases_.Tick();
   const int64_t now_ns = clock_.NowNs();
   memory_.Sample();
-  for (const auto& [id, share] : shares_) {
+  for (Share* share : shares_.All()) {
     for (uint32_t i = 0; i < share->device_count(); ++i) share->RecallOverLimit(i);
     for (Member* member : share->Members()) ReportCounters(events_, *share, *member);
     if (last_tick_ns_ >= 0) share->PublishUtilization(now_ns - last_tick_ns_);

@@ -7,7 +7,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,14 +15,19 @@
 #include <vector>
 
 #include "agent/compute/leases.h"
-#include "agent/compute/ran_times.h"
+#include "agent/compute/time_audit.h"
 #include "agent/config/elastic_ceiling.h"
 #include "agent/config/overcommit.h"
 #include "agent/config/resource_config.h"
 #include "agent/containers/containers.h"
 #include "agent/containers/outside.h"
 #include "agent/containers/specifications.h"
+#include "agent/memory/claims_watch.h"
+#include "agent/memory/memory_audit.h"
 #include "agent/memory/memory_requests.h"
+#include "agent/memory/reaper.h"
+#include "agent/memory/rechecks.h"
+#include "agent/memory/settle.h"
 #include "agent/memory/sharing.h"
 #include "agent/node/starts.h"
 #include "agent/node/state_file.h"
@@ -32,6 +36,7 @@
 #include "agent/runtime/heartbeat.h"
 #include "agent/share/events.h"
 #include "agent/share/share.h"
+#include "agent/share/shares.h"
 #include "api/control.h"
 #include "base/clock.h"
 #include "policy/placement/start_line.h"
@@ -91,8 +96,8 @@ class Node {
   // Its file is none of this agent's any more: as if it were empty.
   void EndFileShares(size_t device);
 
-  Share* Find(uint64_t id);
-  Share* FindByName(const std::string& name);
+  Share* Find(uint64_t id) { return shares_.Find(id); }
+  Share* FindByName(const std::string& name) { return shares_.FindByName(name); }
   Devices& devices() { return devices_; }
   Leases& leases() { return leases_; }
   Events& events() { return events_; }
@@ -113,10 +118,11 @@ class Node {
   // A member asks for memory; answered now or later, or never when its connection is gone.
   void AskMemory(Share& share, MemoryRequests::Request request);
 
-  // What NVML says of a process and device, beyond what the share's ledger knows of; see wire.h.
-  // Answered within 200 ms, as not measured if NVML takes longer. (settle.cc)
+  // As ContextSettling::Settle.
   void SettleContext(Share& share, Member& member, const wire::ContextMade& made,
-                     std::function<void(const wire::ContextSettled&)> then);
+                     ContextSettling::Then then) {
+    settling_.Settle(share, member, made, std::move(then));
+  }
 
   // --- containers (share_containers.cc) ---
   // Whether a program of this user and container may use the share.
@@ -186,9 +192,7 @@ class Node {
   void WatchOwner(Share& share);
   void OwnerEnded(Share& share);  // the share may be gone after it
   void WatchMember(Share& share, Member& member);
-  static void EndIfOver(Share& share);
   void TakeAwayIfDone(uint64_t id);
-  std::string FreeName() const;
   std::vector<uint64_t> ContextOverheads(const Share& share) const;  // on each of its devices
 
   std::string StatePath() const { return runtime_dir_ + "/state.json"; }
@@ -198,56 +202,10 @@ class Node {
   void SaveSoon();
   void Tick();
   void WatchDriver();
-  Member* FindAgain(uint64_t share_id, uint32_t slot, const ProcessId& process);
-
-  // reaper.cc
-  void ReapSoon();
-  void Reap();
-  struct Waiting;
-  void ReapDevice(size_t device);
-  void Reaped(size_t device, const std::vector<Waiting>& waiting,
-              const Devices::Reading<Devices::ByProcess>& reading);
-  bool InheritsRest(Member& departed, uint32_t index, size_t device, std::optional<uint64_t> found,
-                    uint64_t own, int64_t now_ns);
-  uint64_t LivingUse(pid_t pid, size_t device) const;
-
-  // audit.cc
-  struct Audited;
-  void Audit();
-  void AuditDevice(size_t device, bool recheck, std::function<void()> then);
-  void AuditMembers(size_t device, bool recheck, const std::vector<Audited>& members,
-                    const Devices::Reading<Devices::ByProcess>& reading);
-  void AuditWhole(size_t device, bool missing, bool recheck);
-  std::vector<Audited> MembersOn(size_t device) const;
-  void JudgeShares(size_t device);
-  // Asks first whether the overhead that the share is charged for is still there. False: no need.
-  bool RecheckedFirst(Share& share, MemoryRequests::Request& request);
-  void ServeRechecked(size_t device);
-  bool HasDepartedTwin(pid_t pid, size_t device) const;
-  uint64_t ChargedOn(size_t device) const;
-  void LearnIdle(size_t device);
-  void JudgeShare(Share& share, uint32_t index);
-  void JudgeClaims();
-  void JudgeClaim(Share& share, Member& member, uint32_t index);
-
-  // time_audit.cc
-  void AuditTime();
-  void ReadTime(size_t device);
-  void TakeTime(size_t device, const Devices::Reading<Devices::TimeSamples>& reading);
-  RanTimes::Shares SharesOn(size_t device);
-  void DescribeTime(Share& share, uint32_t index, api::ShareDevice& out);
-
-  // settle.cc
-  struct Settling;
-  static wire::ContextSettled NotMeasured(const Settling& settling);
-  void FinishSettling(Settling& settling, const wire::ContextSettled& settled);
-  void Measure(const std::shared_ptr<Settling>& settling);
-  void SettledContext(Settling& settling, Share& share, Member& member, uint64_t on_device);
-  void SettledOther(const std::shared_ptr<Settling>& settling, Share& share, Member& member,
-                    uint64_t on_device);
 
   boost::asio::io_context& loop_;
   std::string runtime_dir_;
+  Shares shares_;
   Worker disk_;  // of what is written and read for containers
   Containers containers_;
   Specifications specifications_;
@@ -264,33 +222,16 @@ class Node {
   std::vector<double> ratios_;
   MemoryRequests memory_;
   Sharing sharing_;
-  std::map<uint64_t, std::unique_ptr<Share>> shares_;
-  uint64_t next_id_ = 1;
+  Reaper reaper_;
+  MemoryAudit memory_audit_;
+  Rechecks rechecks_;
+  ClaimsWatch claims_;
+  ContextSettling settling_;
+  TimeAudit time_audit_;
   boost::asio::steady_timer tick_;
   boost::asio::steady_timer save_;
-  boost::asio::steady_timer reap_;
   int64_t last_tick_ns_ = -1;
   int64_t next_containers_ns_ = 0;
-  boost::asio::steady_timer audit_;
-  boost::asio::steady_timer claims_;
-  boost::asio::steady_timer time_audit_;
-  struct TimeReading {
-    RanTimes ran;
-    bool under_way = false;
-    int64_t not_before_ns = 0;  // NVML has no figures, and is not asked until then
-  };
-  std::vector<TimeReading> times_;                 // by device
-  std::vector<policy::DeviceBaseline> baselines_;  // by device
-  std::vector<uint32_t> missing_polls_;            // in a row without some member's figure
-  std::vector<bool> auditing_;                     // by device: NVML has been asked
-  std::vector<bool> reaping_;                      // likewise
-  struct Recheck {
-    bool under_way = false;
-    std::deque<std::pair<uint64_t, MemoryRequests::Request>> waiting;  // by share
-  };
-  std::vector<Recheck> rechecks_;  // by device
-  boost::asio::steady_timer recheck_timer_;
-  int64_t last_recheck_ns_ = 0;
   uint32_t creating_ = 0;  // calls of Create without an answer so far
   std::map<uint64_t, Start> starts_;
   std::vector<uint64_t> line_;  // of those, in order
@@ -301,7 +242,6 @@ class Node {
   int64_t returning_until_ns_ = 0;
   bool driver_slow_ = false;  // and was reported
   bool save_armed_ = false;
-  bool reap_armed_ = false;
   StateWriter state_;
 };
 

@@ -66,7 +66,7 @@ void Node::ForgetContainerIfEmpty(Share& share) {
 }
 
 void Node::WatchContainers() {
-  for (const auto& [id, share] : shares_) {
+  for (Share* share : shares_.All()) {
     if (share->CountLiving() == 0) ForgetContainerIfEmpty(*share);
   }
   outside_.Poll();
@@ -75,12 +75,12 @@ void Node::WatchContainers() {
 void Node::WatchOutside() {
   outside_.shares = [this] {
     std::vector<Outside::SharePlace> places;
-    for (const auto& [id, share] : shares_) {
+    for (const Share* share : shares_.All()) {
       const ShareConfig& config = share->config();
       // Nobody is a member of a share of whole GPUs: it has the plain driver.
       if (config.life.token() == nullptr || config.exclusive) continue;
       Outside::SharePlace& place = places.emplace_back();
-      place.id = id;
+      place.id = share->id();
       place.folder = config.folder;
       if (share->container) place.container = share->container->group;
       for (const DeviceOfShare& on : config.devices) place.devices.push_back(on.device);
@@ -88,7 +88,7 @@ void Node::WatchOutside() {
     return places;
   };
   outside_.is_member = [this](pid_t pid) {
-    for (const auto& [id, share] : shares_) {
+    for (const Share* share : shares_.All()) {
       for (const Member* member : share->Members()) {
         if (member->process.pid == pid) return true;
       }

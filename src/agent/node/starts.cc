@@ -120,7 +120,7 @@ std::vector<policy::StartPlace> Node::StartPlaces(const std::vector<DeviceStatus
     // All that is no share's counts as one that may end.
     places[i].held.push_back({foreign, foreign, Times(ratio, foreign), 0, 0});
   }
-  for (const auto& [id, share] : shares_) {
+  for (const Share* share : shares_.All()) {
     for (const DeviceOfShare& on : share->config().devices) {
       places[on.device].held.push_back(HeldOf(share->config(), on));
     }
