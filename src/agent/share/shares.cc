@@ -57,4 +57,8 @@ std::string Shares::FreeName() const {
   }
 }
 
+std::unexpected<Error> NoShare(const std::string& name) {
+  return Fail("no_share", "there is no share named '" + name + "'; `prorata ps` lists them");
+}
+
 }  // namespace prorata::agent

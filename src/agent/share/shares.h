@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agent/share/share.h"
+#include "base/result.h"
 
 namespace prorata::agent {
 
@@ -43,5 +44,8 @@ class Shares {
   std::map<uint64_t, std::unique_ptr<Share>> shares_;
   uint64_t next_id_ = 1;
 };
+
+// There is none of that name: "no_share".
+std::unexpected<Error> NoShare(const std::string& name);
 
 }  // namespace prorata::agent
