@@ -15,14 +15,13 @@ Member* Members::Admit(Share& share, const ProcessId& process) {
   Member* member = share.Admit(process);
   if (member == nullptr) return nullptr;
   Watch(share, *member);
-  member->command = CommandOf(process.pid);
   events_.Add(EventOf(api::EventKind::kMemberJoined, share, member));
   return member;
 }
 
 void Members::Watch(Share& share, Member& member) {
   const auto on_death = [this, id = share.id(), process = member.process] { OnDeath(id, process); };
-  auto pidfd = WatchProcess(member.process);
+  auto pidfd = WatchProcess(member.process, &member.command);
   if (pidfd) {
     member.watch = std::make_unique<ProcessWatch>(loop_, std::move(*pidfd), on_death);
   } else {

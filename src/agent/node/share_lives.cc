@@ -129,6 +129,10 @@ Status ShareLives::Adopt(SavedShare saved) {
   share.container = std::move(saved.container);
   const bool ended = saved.ended || share.limits()->header.ended != 0;
   if (ended) share.End();
+  for (uint32_t i = 0; i < share.device_count(); ++i) {
+    use_.devices.AdoptContextOverhead(share.config().devices[i].device,
+                                      share.limits()->devices[i].context_overhead_bytes);
+  }
   share.WriteLimits(ContextOverheads(share), true);
   use_.memory.Adopt(share);
   if (auto ok = Begin(share); !ok) {

@@ -31,7 +31,7 @@ Share& TestShares::Add(const std::string& name, std::vector<size_t> devices,
 Member* TestShares::Join(Share& share, pid_t pid, TestUsage* usage) {
   Member* member = share.Admit({pid, static_cast<uint64_t>(pid)});
   if (member == nullptr) return nullptr;
-  const UniqueFd fd(::memfd_create("usage", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd fd(::memfd_create("usage", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   PRORATA_CHECK(::ftruncate(fd.get(), sizeof(shm::UsageFile)) == 0);
   ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   void* page =
@@ -42,7 +42,7 @@ Member* TestShares::Join(Share& share, pid_t pid, TestUsage* usage) {
                          .version = shm::kUsageVersion,
                          .size_bytes = sizeof(shm::UsageFile),
                          .reserved = {}};
-  auto mapping = UsageMapping::Map(fd);
+  auto mapping = UsageMapping::Map(std::move(fd));
   PRORATA_CHECK(mapping.has_value());
   share.SetUsage(*member, std::move(*mapping));
   return member;
