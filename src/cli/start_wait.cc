@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 // An agent that was restarted serves nobody for two seconds, so that those who waited come back in
-// their order (agent/node/adopt.cc): the longest pause is far below.
+// their order (agent/node/starts.cc): the longest pause is far below.
 constexpr Milliseconds kFirstPause{20};
 constexpr Milliseconds kLongestPause{400};
 constexpr std::chrono::seconds kAgentBackWithin{60};

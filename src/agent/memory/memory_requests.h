@@ -28,7 +28,7 @@
 #include <memory>
 #include <vector>
 
-#include "agent/memory/devices.h"
+#include "agent/runtime/devices.h"
 #include "agent/share/events.h"
 #include "agent/share/share.h"
 #include "base/clock.h"

@@ -1,17 +1,13 @@
 #include "agent/node/node.h"
-#include "agent/share/validate_share.h"
 
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
-#include <ctime>
+#include <filesystem>
+#include <set>
 
 #include "agent/node/recover_state.h"
 #include "agent/share/share_events.h"
-#include "base/bytes.h"
 #include "base/clock.h"
 
 namespace prorata::agent {
@@ -19,6 +15,7 @@ namespace {
 
 constexpr int64_t kTickNs = 100 * kNsPerMs;
 constexpr int64_t kContainersEveryNs = kNsPerS;
+
 int64_t UnixMs() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
@@ -36,51 +33,73 @@ void Log(const api::Event& event) {
   spdlog::warn("{}{}", event.share.empty() ? "" : "share '" + event.share + "': ", Words(event));
 }
 
-// How long `prorata gpus` or a new share waits for NVML's figures; then those of before are
-// reported.
-constexpr auto kFiguresWithin = std::chrono::milliseconds(200);
-constexpr auto kSaveWithin = std::chrono::milliseconds(50);
-
-std::unexpected<Error> NoShare(const std::string& name) {
-  return Fail("no_share", "there is no share named '" + name + "'; `prorata ps` lists them");
+// An agent that was killed while it made a share leaves its folder, of which no state knows: nobody
+// was answered, so nobody relies on it. One that was killed while it took a share away may leave a
+// folder without limits.
+void RemoveUnknownFolders(const std::string& shares, const std::set<std::string>& known) {
+  std::error_code none;
+  std::vector<std::string> unknown;
+  for (const auto& entry : std::filesystem::directory_iterator(shares, none)) {
+    const bool whole = std::filesystem::exists(entry.path() / "limits", none);
+    if (!whole || !known.contains(entry.path().filename())) unknown.push_back(entry.path());
+  }
+  for (const std::string& folder : unknown) RemoveShareFolder(folder);
 }
 
 }  // namespace
 
 Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml& nvml,
-           uint32_t dilation, std::vector<agent::Overcommit> overcommit,
-           std::vector<agent::ElasticCeiling> elastic_ceilings, uint32_t slow_disk_ms,
+           uint32_t dilation, std::vector<Overcommit> overcommit,
+           std::vector<ElasticCeiling> elastic_ceilings, uint32_t slow_disk_ms,
            std::optional<ContainerOptions> containers)
-    : loop_(loop),
-      runtime_dir_(std::move(runtime_dir)),
-      disk_(loop, size_t{2} * api::kMaxShares),
-      containers_(disk_),
-      specifications_(disk_, runtime_dir_, nvml.LibraryPath(), std::move(containers)),
+    : runtime_dir_(std::move(runtime_dir)),
       clock_(dilation),
+      disk_(loop, size_t{2} * api::kMaxShares),
+      specifications_(disk_, runtime_dir_, nvml.LibraryPath(), std::move(containers)),
       devices_(loop, nvml),
       events_(real_clock_, UnixMs),
-      outside_(loop, devices_),
       heartbeat_(loop, clock_),
       leases_(loop, devices_.count(), clock_, heartbeat_),
-      overcommit_(std::move(overcommit)),
-      elastic_ceilings_(std::move(elastic_ceilings)),
-      ratios_(devices_.count(), 1),
+      terms_(devices_, leases_, std::move(overcommit), std::move(elastic_ceilings)),
       memory_(devices_, clock_, events_),
-      sharing_([this](uint64_t id) { return Find(id); }),
-      tick_(loop),
-      save_(loop),
-      reap_(loop),
-      audit_(loop),
-      claims_(loop),
-      time_audit_(loop),
-      times_(devices_.count()),
-      baselines_(devices_.count()),
-      missing_polls_(devices_.count()),
-      auditing_(devices_.count()),
-      reaping_(devices_.count()),
-      rechecks_(devices_.count()),
-      recheck_timer_(loop),
-      state_(loop, StatePath(), slow_disk_ms) {
+      sharing_([this](uint64_t id) { return shares_.Find(id); }),
+      reaper_(loop, shares_, devices_, memory_, sharing_),
+      memory_audit_(loop, shares_, devices_, events_),
+      rechecks_(loop, shares_, devices_, memory_audit_),
+      claims_(loop, shares_, events_),
+      settling_(loop, shares_, devices_, memory_),
+      time_audit_(loop, clock_, shares_, devices_, leases_),
+      members_(loop, shares_, leases_, sharing_, reaper_, events_),
+      state_(
+          loop, runtime_dir_ + "/state.json", [this] { return State(); }, slow_disk_ms),
+      containers_(loop, disk_, shares_, devices_, members_, events_, state_),
+      descriptions_(shares_, devices_, terms_, leases_, memory_, time_audit_, containers_),
+      lives_(loop, runtime_dir_ + "/shares",
+             {clock_, shares_, devices_, heartbeat_, leases_, memory_, sharing_, members_, reaper_,
+              specifications_, events_, state_}),
+      changes_(shares_, devices_, leases_, memory_, reaper_, descriptions_, events_, state_),
+      file_shares_(shares_, lives_, changes_, members_, descriptions_, events_, state_),
+      maker_(loop,
+             {shares_, devices_, memory_, reaper_, descriptions_, lives_, specifications_, state_}),
+      starts_(loop, real_clock_, shares_, maker_, events_),
+      tick_(loop) {
+  Connect();
+  events_.Add({.kind = api::EventKind::kAgentStarted,
+               .detail = std::to_string(devices_.count()) + " GPU(s)"});
+  Tick();
+  memory_audit_.Start();
+  claims_.Start();
+  time_audit_.Start();
+}
+
+Node::~Node() {
+  // A failure was logged where it happened, and nobody is left to be notified.
+  if (!shares_.empty() || state_.pending() || !starts_.empty()) state_.Save({});
+  for (const Share* share : shares_.All()) heartbeat_.Remove(share->limits());
+}
+
+// What components below ask of those above them.
+void Node::Connect() {
   events_.on_kept = [this](const api::Event& event) {
     Log(event);
     leases_.TraceEvent(event);
@@ -88,336 +107,82 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
   };
   leases_.on_gang = [this](Share& share, bool begun) { events_.Add(GangEvent(share, begun)); };
   memory_.notice_deaths = [this] {
-    for (const auto& [id, share] : shares_) SweepDead(*share);
+    for (Share* share : shares_.All()) members_.SweepDead(*share);
   };
-  events_.Add({.kind = api::EventKind::kAgentStarted,
-               .detail = std::to_string(devices_.count()) + " GPU(s)"});
-  WatchOutside();
-  Tick();
-  Audit();
-  JudgeClaims();
-  AuditTime();
-}
-
-Node::~Node() {
-  // A failure was logged where it happened, and nobody is left to be notified.
-  if (!shares_.empty() || save_armed_ || !line_.empty()) Save({});
-  for (const auto& [id, share] : shares_) heartbeat_.Remove(share->limits());
-}
-
-Share* Node::Find(uint64_t id) {
-  const auto found = shares_.find(id);
-  return found == shares_.end() ? nullptr : found->second.get();
-}
-
-std::vector<uint64_t> Node::ContextOverheads(const Share& share) const {
-  std::vector<uint64_t> bytes;
-  for (const DeviceOfShare& on : share.config().devices) {
-    bytes.push_back(devices_.ContextOverhead(on.device));
-  }
-  return bytes;
-}
-
-Status Node::Begin(Share& share) {
-  share.limits()->header.dilation = static_cast<uint32_t>(clock_.dilation());
-  auto socket = Listen(share.config().folder + "/socket", 0666);
-  if (!socket) return std::unexpected(socket.error());
-  share.acceptor = std::make_unique<Acceptor>(
-      loop_, std::move(*socket),
-      [this, id = share.id()](UniqueFd fd) { on_connection(id, std::move(fd)); });
-  heartbeat_.Add(share.limits());
-  leases_.Add(share);
-  WatchOwner(share);
-  return {};
-}
-
-void Node::WatchOwner(Share& share) {
-  const ProcessId* owner = share.config().life.process();
-  if (owner == nullptr) return;
-  auto pidfd = WatchProcess(*owner);
-  if (!pidfd) {
-    // It ended already. As if it ended in a moment: nobody should find the share gone at once.
-    share.LetGo();
-    boost::asio::post(loop_, [this, id = share.id()] { TakeAwayIfDone(id); });
-    return;
-  }
-  share.owner_watch =
-      std::make_unique<ProcessWatch>(loop_, std::move(*pidfd), [this, id = share.id()] {
-        Share* ended = Find(id);
-        if (ended != nullptr) OwnerEnded(*ended);
-      });
-}
-
-void Node::OwnerEnded(Share& share) {
-  share.LetGo();
-  SweepDead(share);
-  TakeAwayIfDone(share.id());
-}
-
-Share* Node::FindByName(const std::string& name) {
-  for (const auto& [id, share] : shares_) {
-    if (share->config().name == name) return share.get();
-  }
-  return nullptr;
-}
-
-void Node::Update(const std::string& name, const api::ShareChange& change, OnShare then) {
-  RefreshFigures([this, name, change, then = std::move(then)] {
-    auto changed = UpdateNow(name, change);
-    if (!changed) return then(std::unexpected(changed.error()));
-    ServeLineSoon();
-    Save([this, id = (*changed)->id(), then](const Status& saved) {
-      Share* share = Find(id);
-      if (share == nullptr) return then(Fail("share_ended", "the share has ended"));
-      saved ? then(share) : then(std::unexpected(saved.error()));
-    });
-  });
-}
-
-Result<Share*> Node::UpdateNow(const std::string& name, const api::ShareChange& change) {
-  Share* share = FindByName(name);
-  if (share == nullptr || share->ended()) return NoShare(name);
-  if (share->config().exclusive) {
-    return Fail("exclusive",
-                "share '" + name +
-                    "' is whole GPUs with the plain driver (--mode exclusive), in which "
-                    "nothing keeps a limit on memory, time or users; end it and make a "
-                    "shared one with `prorata create`");
-  }
-  if (auto ok = MayChange(*share, change); !ok) return std::unexpected(ok.error());
-  memory_.Gather();
-  const std::vector<api::DeviceStatus> devices = DescribeDevices();
-  const std::vector<api::ShareTerms> now = share->Terms();
-  std::vector<api::DeviceStatus> own;
-  for (const DeviceOfShare& on : share->config().devices) own.push_back(devices[on.device]);
-  // All devices are judged before the first is touched.
-  const auto valid = ValidateChange(change, now, own);
-  if (!valid) return std::unexpected(valid.error());
-  if (auto ok = ChangeTo(*share, *valid, change); !ok) {
-    return std::unexpected(ok.error());
-  }
-  return share;
-}
-
-Status Node::ChangeTo(Share& share, const std::vector<api::ShareTerms>& terms,
-                      const api::ShareChange& also) {
-  const std::vector<api::ShareTerms> now = share.Terms();
-  const api::OnFull on_full = also.on_full.value_or(share.config().on_full);
-  if (auto ok = memory_.SetTerms(share, terms, on_full); !ok) return ok;
-  if (on_full != share.config().on_full) {
-    api::Event event = EventOf(api::EventKind::kShareChanged, share);
-    event.detail =
-        "on-full " + FormatOnFull(share.config().on_full) + " to " + FormatOnFull(on_full);
-    events_.Add(std::move(event));
-    share.SetOnFull(on_full);
-  }
-  if (also.gang) ChangeGang(share, *also.gang);
-  if (also.allow_users) ChangeUsers(share, *also.allow_users);
-  if (memory_.anybody_waits()) ReapSoon();
-  for (uint32_t i = 0; i < share.device_count(); ++i) {
-    // A change of its other GPUs, or of none.
-    const bool other = share.device_count() > 1 || also.on_full || also.gang || also.allow_users;
-    if (terms[i] == now[i] && other) continue;
-    events_.Add(ChangedEvent(share, i, terms[i]));
-    share.SetTerms(i, terms[i]);
-    leases_.SetTerms(share, i);
-    spdlog::info(
-        "share '{}' changed: {} of GPU {}, memory request {}, compute request {}, limit {}, weight "
-        "{}, priority "
-        "{}",
-        share.config().name, FormatBytes(terms[i].memory_bytes), share.config().devices[i].device,
-        FormatBytes(terms[i].memory_request_bytes), FormatFraction(terms[i].compute_request),
-        FormatFraction(terms[i].compute_limit), terms[i].weight, terms[i].priority);
-  }
-  return {};
-}
-
-void Node::ChangeGang(Share& share, api::Gang gang) {
-  const api::Gang before = share.config().gang;
-  if (gang == before) return;
-  api::Event event = EventOf(api::EventKind::kShareChanged, share);
-  event.detail = "gang " + FormatGang(before) + " to " + FormatGang(gang);
-  spdlog::info("share '{}' changed: {}", share.config().name, event.detail);
-  events_.Add(std::move(event));
-  share.SetGang(gang);
-  leases_.SetGang(share);
-}
-
-// Who runs on it stays: a process that joined is a member until it ends.
-void Node::ChangeUsers(Share& share, api::AllowedUsers users) {
-  if (users == share.config().allow_users) return;
-  const auto text = [](const api::AllowedUsers& allowed) {
-    return allowed.Nobody() ? std::string("none") : FormatAllowedUsers(allowed);
+  rechecks_.ask = [this](Share& share, MemoryRequests::Request request) {
+    if (memory_.Ask(share, std::move(request))) reaper_.ReapSoon();
   };
-  api::Event event = EventOf(api::EventKind::kShareChanged, share);
-  event.detail = "allow-users " + text(share.config().allow_users) + " to " + text(users);
-  spdlog::info("share '{}' changed: {}", share.config().name, event.detail);
-  events_.Add(std::move(event));
-  share.SetAllowedUsers(std::move(users));
+  reaper_.on_gone = [this](uint64_t id) { lives_.TakeAwayIfDone(id); };
+  lives_.on_connection = [this](uint64_t id, UniqueFd socket) {
+    on_connection(id, std::move(socket));
+  };
+  lives_.on_made = [this](const Share& share) {
+    for (const DeviceOfShare& on : share.config().devices) memory_audit_.LearnIdle(on.device);
+  };
+  lives_.on_gone = [this] {
+    starts_.ServeSoon();
+    if (on_share_gone) on_share_gone();
+  };
+  changes_.on_changed = [this] { starts_.ServeSoon(); };
+  starts_.on_change = [this] { state_.SaveSoon(); };
+  starts_.on_refused = [this] {
+    if (on_share_gone) on_share_gone();
+  };
 }
 
-Status Node::Remove(const std::string& name) {
-  Share* share = FindByName(name);
-  if (share == nullptr) return NoShare(name);
-  if (const std::string* file = share->config().life.file()) {
-    return Fail("resource_config",
-                "share '" + name + "' is kept by '" + *file + "'; take its line out of that file");
+Status Node::Adopt() {
+  const std::string path = runtime_dir_ + "/state.json";
+  auto saved = LoadState(path);
+  const bool damaged = !saved && saved.error().code == "state_damaged";
+  if (damaged) {
+    spdlog::error("{}; it is set aside, and the shares are as their own files say",
+                  saved.error().message);
+    saved = RecoverState(runtime_dir_);
+    if (auto ok = SetAside(path); !ok) return ok;
   }
-  share->End();
-  share->LetGo();
-  specifications_.Remove(name);
-  SaveSoon();
-  TakeAwayIfDone(share->id());
-  return {};
+  if (!saved) return std::unexpected(saved.error());
+  if (auto ok = terms_.Adopt(*saved); !ok) return ok;
+  AdoptShares(std::move(saved->shares), damaged);
+  starts_.AwaitReturn(saved->waiting);
+  return SaveNow();
 }
 
-// What its members held comes back when the device shows it gone; its request is free now.
-void Node::EndIfOver(Share& share) {
-  if (!share.kept() && share.CountLiving() == 0) share.End();
-}
-
-void Node::TakeAwayIfDone(uint64_t id) {
-  Share* share = Find(id);
-  if (share == nullptr || share->kept()) return;
-  EndIfOver(*share);
-  if (share->HasMembers()) return;
-  spdlog::info("share '{}' ended", share->config().name);
-  events_.Add(EventOf(api::EventKind::kShareEnded, *share));
-  const std::string folder = share->config().folder;
-  specifications_.Remove(share->config().name);
-  if (share->acceptor != nullptr) leases_.Remove(*share);
-  heartbeat_.Remove(share->limits());
-  memory_.Remove(*share);
-  shares_.erase(id);
-  if (memory_.anybody_waits()) ReapSoon();
-  sharing_.Forget(id);
-  RemoveShareFolder(folder);
-  SaveSoon();
-  ServeLineSoon();
-  if (on_share_gone) on_share_gone();
-}
-
-Member* Node::AdmitMember(Share& share, const ProcessId& process) {
-  Member* member = share.Admit(process);
-  if (member == nullptr) return nullptr;
-  WatchMember(share, *member);
-  events_.Add(EventOf(api::EventKind::kMemberJoined, share, member));
-  return member;
-}
-
-void Node::WatchMember(Share& share, Member& member) {
-  auto pidfd = WatchProcess(member.process, &member.command);
-  if (!pidfd) {
-    // Dead already; not from here, for the caller still holds it.
-    boost::asio::post(loop_, [this, id = share.id(), process = member.process] {
-      Share* owner = Find(id);
-      Member* dead = owner != nullptr ? owner->FindLiving(process) : nullptr;
-      if (dead != nullptr) DepartMember(*owner, *dead);
-    });
-    return;
+void Node::AdoptShares(std::vector<SavedShare> saved, bool damaged) {
+  std::set<std::string> known;
+  for (SavedShare& one : saved) {
+    const std::string name = one.config.name;
+    known.insert(api::ShareFolder(name));
+    if (auto ok = lives_.Adopt(std::move(one)); !ok) {
+      spdlog::error("share '{}' is lost: {}", name, ok.error().message);
+    } else if (damaged) {
+      api::Event event{.kind = api::EventKind::kShareChanged, .share = name};
+      event.detail = "the agent's state was damaged and is in '" + runtime_dir_ +
+                     "/state.json.damaged': this share keeps its memory, request, limit and "
+                     "weight, all else is as if it had not been asked for";
+      events_.Add(std::move(event));
+    }
   }
-  member.watch = std::make_unique<ProcessWatch>(
-      loop_, std::move(*pidfd), [this, id = share.id(), process = member.process] {
-        Share* owner = Find(id);
-        Member* dead = owner != nullptr ? owner->FindLiving(process) : nullptr;
-        if (dead != nullptr) DepartMember(*owner, *dead);
-      });
-}
-
-void Node::DepartMember(Share& share, Member& member) {
-  spdlog::debug("share '{}': member {} departed", share.config().name, member.process.pid);
-  ReportCounters(events_, share, member);
-  ReportWhatEnded(events_, share, member);
-  events_.Add(EventOf(api::EventKind::kMemberGone, share, &member));
-  share.Depart(member, RealClock().NowNs());
-  sharing_.Departed(share, member);
-  leases_.RescheduleAll(share);
-  EndIfOver(share);
-  ReapSoon();
-}
-
-bool Node::LeavesOthers(const Share& share, const ProcessId& process) {
-  for (const auto& [id, other] : shares_) {
-    Member* member = id == share.id() ? nullptr : other->FindLiving(process);
-    if (member == nullptr) continue;
-    if (member->connection != nullptr && !HasHungUp(member->connection->fd())) return false;
-    DepartMember(*other, *member);
+  RemoveUnknownFolders(runtime_dir_ + "/shares", known);
+  std::vector<const ShareConfig*> held;
+  for (const Share* share : shares_.All()) {
+    if (share->config().life.token() != nullptr && !share->ended())
+      held.push_back(&share->config());
   }
-  return true;
-}
-
-void Node::SweepDead(Share& share) {
-  for (Member* member : share.Members()) {
-    if (member->departed || member->watch == nullptr) continue;
-    if (HasEnded(member->watch->pidfd())) DepartMember(share, *member);
-  }
-}
-
-// The member of a slot, if it still is the one that it was: for answers that came later.
-Member* Node::FindAgain(uint64_t share_id, uint32_t slot, const ProcessId& process) {
-  Share* share = Find(share_id);
-  Member* member = share != nullptr ? share->FindMember(slot) : nullptr;
-  return member != nullptr && member->process == process ? member : nullptr;
+  specifications_.Restore(held);
 }
 
 void Node::AskMemory(Share& share, MemoryRequests::Request request) {
-  if (RecheckedFirst(share, request)) return;
-  if (memory_.Ask(share, std::move(request))) ReapSoon();
+  if (!rechecks_.Hold(share, request)) rechecks_.ask(share, std::move(request));
 }
 
-void Node::RefreshFigures(std::function<void()> then) {
-  struct Refresh {
-    Refresh(boost::asio::io_context& loop) : timer(loop) {}
-    size_t left = 0;
-    boost::asio::steady_timer timer;
-    std::function<void()> then;
-  };
-  // A driver that hangs is asked once: nobody waits for it, and nothing piles up before it.
-  if (devices_.UnansweredNs() > 0) return then();
-  auto refresh = std::make_shared<Refresh>(loop_);
-  refresh->left = devices_.count();
-  refresh->then = std::move(then);
-  for (size_t device = 0; device < devices_.count(); ++device) {
-    devices_.ReadMemory(device, [refresh](const Devices::Reading<driver::NvmlMemory>&) {
-      if (--refresh->left == 0) refresh->timer.cancel();
-    });
-  }
-  refresh->timer.expires_after(kFiguresWithin);
-  refresh->timer.async_wait([refresh](const boost::system::error_code&) { refresh->then(); });
-}
-
-std::string Node::EncodedState() const {
+SavedState Node::State() const {
   SavedState state;
-  for (size_t device = 0; device < devices_.count(); ++device) {
-    if (ratios_[device] > 1) state.overcommit[devices_[device].uuid] = ratios_[device];
-  }
-  state.elastic_ceiling_ppm = ElasticCeilings();
-  const auto in_line = std::ranges::count_if(
-      line_, [this](uint64_t ticket) { return starts_.at(ticket).place > 0; });
-  state.waiting = static_cast<uint32_t>(in_line) + (AwaitsReturn() ? returning_ : 0);
-  for (const auto& [id, share] : shares_) {
+  terms_.Save(&state);
+  state.waiting = starts_.CountWaiting();
+  for (const Share* share : shares_.All()) {
     state.shares.push_back({share->config(), share->ended(), share->container});
   }
-  return EncodeState(state);
-}
-
-void Node::Save(StateWriter::Then then) { state_.Save(EncodedState(), std::move(then)); }
-
-void Node::SaveAndLog() {
-  Save([](const Status& saved) {
-    if (!saved) spdlog::error("{}", saved.error().message);
-  });
-}
-
-void Node::SaveSoon() {
-  if (save_armed_) return;
-  save_armed_ = true;
-  save_.expires_after(kSaveWithin);
-  save_.async_wait([this](const boost::system::error_code& stopped) {
-    if (stopped) return;
-    save_armed_ = false;
-    SaveAndLog();
-  });
+  return state;
 }
 
 void Node::WatchDriver() {
@@ -432,18 +197,18 @@ void Node::Tick() {
   leases_.Tick();
   const int64_t now_ns = clock_.NowNs();
   memory_.Sample();
-  for (const auto& [id, share] : shares_) {
+  for (Share* share : shares_.All()) {
     for (uint32_t i = 0; i < share->device_count(); ++i) share->RecallOverLimit(i);
     for (Member* member : share->Members()) ReportCounters(events_, *share, *member);
     if (last_tick_ns_ >= 0) share->PublishUtilization(now_ns - last_tick_ns_);
     sharing_.Tick(*share);
   }
   if (RealClock().NowNs() >= next_containers_ns_) {
-    WatchContainers();
+    containers_.Poll();
     next_containers_ns_ = RealClock().NowNs() + kContainersEveryNs;
   }
   WatchDriver();
-  ServeLineSoon();
+  starts_.ServeSoon();
   events_.Tick();
   last_tick_ns_ = now_ns;
   tick_.expires_after(std::chrono::nanoseconds(clock_.RealNs(kTickNs)));

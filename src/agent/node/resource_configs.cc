@@ -11,7 +11,7 @@ namespace prorata::agent {
 
 Status ResourceConfigs::Name(const std::vector<agent::ResourceConfigFile>& files) {
   for (const agent::ResourceConfigFile& named : files) {
-    const auto device = node_.devices().Named(named.gpu, "--resource-config");
+    const auto device = devices_.Named(named.gpu, "--resource-config");
     if (!device) return std::unexpected(device.error());
     for (const auto& other : files_) {
       if (other->device != *device) continue;
@@ -29,16 +29,16 @@ Status ResourceConfigs::Name(const std::vector<agent::ResourceConfigFile>& files
 }
 
 Status ResourceConfigs::Start() {
-  for (size_t device = 0; device < node_.devices().count(); ++device) {
+  for (size_t device = 0; device < devices_.count(); ++device) {
     const bool has_file = std::any_of(files_.begin(), files_.end(), [device](const auto& file) {
       return file->device == device;
     });
-    if (!has_file) node_.EndFileShares(device);
+    if (!has_file) shares_.EndAll(device);
   }
   for (const auto& file : files_) {
     file->watch->Start();  // first, so that no change goes by between the two
     if (auto ok = Load(*file); !ok) {
-      if (!node_.HasFileShares(file->device)) return ok;
+      if (!shares_.Any(file->device)) return ok;
       Report(*file, ok.error());
     }
   }
@@ -59,12 +59,12 @@ Status ResourceConfigs::Load(File& file) {
 }
 
 Status ResourceConfigs::Apply(File& file, const std::vector<agent::ResourceClient>& clients) {
-  if (auto ok = node_.ApplyResourceConfig(file.device, file.watch->path(), clients); !ok) return ok;
+  if (auto ok = shares_.Apply(file.device, file.watch->path(), clients); !ok) return ok;
   file.reported.clear();
-  node_.events().Add(
+  events_.Add(
       {.kind = api::EventKind::kResourceConfigApplied,
        .gpu = static_cast<uint32_t>(file.device),
-       .uuid = node_.devices()[file.device].uuid,
+       .uuid = devices_[file.device].uuid,
        .detail = "'" + file.watch->path() + "': " + std::to_string(clients.size()) + " client(s)"});
   spdlog::info("GPU {}: '{}' is in force, with {} clients", file.device, file.watch->path(),
                clients.size());
@@ -85,10 +85,10 @@ void ResourceConfigs::TryAgain(File& file) {
 void ResourceConfigs::Report(File& file, const Error& error) {
   if (error.code == "read" && file.reported == error.message) return;
   file.reported = error.message;
-  node_.events().Add({.kind = api::EventKind::kResourceConfigRefused,
-                      .gpu = static_cast<uint32_t>(file.device),
-                      .uuid = node_.devices()[file.device].uuid,
-                      .detail = error.message});
+  events_.Add({.kind = api::EventKind::kResourceConfigRefused,
+               .gpu = static_cast<uint32_t>(file.device),
+               .uuid = devices_[file.device].uuid,
+               .detail = error.message});
 }
 
 }  // namespace prorata::agent

@@ -10,14 +10,19 @@
 #include <vector>
 
 #include "agent/config/resource_config.h"
-#include "agent/node/node.h"
+#include "agent/node/file_shares.h"
+#include "agent/runtime/devices.h"
 #include "agent/runtime/file_watch.h"
+#include "agent/share/events.h"
 
 namespace prorata::agent {
 
 class ResourceConfigs {
  public:
-  ResourceConfigs(boost::asio::io_context& loop, Node& node) : loop_(loop), node_(node) {}
+  // All must outlive it.
+  ResourceConfigs(boost::asio::io_context& loop, const Devices& devices, FileShares& shares,
+                  Events& events)
+      : loop_(loop), devices_(devices), shares_(shares), events_(events) {}
 
   // Before shares are taken over. "unknown_gpu", "bad_resource_config".
   Status Name(const std::vector<agent::ResourceConfigFile>& files);
@@ -39,7 +44,9 @@ class ResourceConfigs {
   void Report(File& file, const Error& error);
 
   boost::asio::io_context& loop_;
-  Node& node_;
+  const Devices& devices_;
+  FileShares& shares_;
+  Events& events_;
   std::vector<std::unique_ptr<File>> files_;
 };
 

@@ -1,21 +1,19 @@
-// Shares that wait in line until they fit.
+#include "agent/node/starts.h"
 
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <ctime>
-#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "agent/node/node.h"
 #include "agent/share/choose_devices.h"
 #include "agent/share/memory_fit.h"
 #include "agent/share/validate_share.h"
 #include "base/bytes.h"
-#include "base/clock.h"
 #include "base/duration.h"
-#include "policy/placement/start_line.h"
 
 namespace prorata::agent {
 namespace {
@@ -29,6 +27,10 @@ using policy::StartAmounts;
 // shares, too.
 enum Kind { kSetAside, kFreeNow, kLimits, kRequest, kRoom };
 constexpr StartAmounts kOneRow = {0, 0, 0, 0, 1};
+
+// Those in line under the agent before come back within this time, or lose their place. Their
+// clients try twice a second and more often (cli/start_wait.cc).
+constexpr int64_t kReturnNs = 2 * kNsPerS;
 
 uint64_t NowMs() {
   timespec now{};
@@ -56,7 +58,7 @@ policy::StartClaim ClaimOn(const ShareSpec& spec, const DeviceStatus& device) {
   }
   const api::TermsOnGpu* own = TermsOn(spec, device);
   const api::TermsOnGpu none;
-  const agent::MemoryTerms memory = NewMemory(spec, own != nullptr ? *own : none, device);
+  const MemoryTerms memory = NewMemory(spec, own != nullptr ? *own : none, device);
   const auto request =
       own != nullptr && own->compute_request ? *own->compute_request : spec.compute_request;
   const uint64_t limit = memory.limit_bytes;
@@ -102,14 +104,33 @@ std::optional<uint64_t> BytesAsked(const ShareSpec& spec,
   return bytes;
 }
 
-std::string NameOf(const Start& start) {
+}  // namespace
+
+std::string Starts::NameOf(const Start& start) {
   return start.spec.name ? "share '" + *start.spec.name + "'"
                          : "the share of process " + std::to_string(start.owner.process.pid);
 }
 
-}  // namespace
+uint64_t Starts::Create(const ShareSpec& spec, const Peer& owner, OnShare then,
+                        const std::optional<api::StartWait>& wait, OnPlace on_place) {
+  const uint64_t ticket = next_ticket_++;
+  Start& start = starts_[ticket];
+  start.spec = spec;
+  start.owner = owner;
+  start.wait = wait;
+  start.then = std::move(then);
+  start.on_place = std::move(on_place);
+  if (wait && wait->within_ms && *wait->within_ms < uint64_t{1} << 42) {
+    start.until_ns = clock_.NowNs() + static_cast<int64_t>(*wait->within_ms) * kNsPerMs;
+  }
+  // Never answered from here: the caller does not know the ticket yet.
+  boost::asio::post(loop_, [this, ticket, name = spec.name] {
+    host_.AwaitName(name, [this, ticket] { Enter(ticket); });
+  });
+  return ticket;
+}
 
-std::vector<policy::StartPlace> Node::StartPlaces(const std::vector<DeviceStatus>& devices) const {
+std::vector<policy::StartPlace> Starts::Places(const std::vector<DeviceStatus>& devices) const {
   std::vector<policy::StartPlace> places(devices.size() + 1);
   for (size_t i = 0; i < devices.size(); ++i) {
     const DeviceStatus& device = devices[i];
@@ -120,7 +141,7 @@ std::vector<policy::StartPlace> Node::StartPlaces(const std::vector<DeviceStatus
     // All that is no share's counts as one that may end.
     places[i].held.push_back({foreign, foreign, Times(ratio, foreign), 0, 0});
   }
-  for (const auto& [id, share] : shares_) {
+  for (const Share* share : shares_.All()) {
     for (const DeviceOfShare& on : share->config().devices) {
       places[on.device].held.push_back(HeldOf(share->config(), on));
     }
@@ -130,9 +151,11 @@ std::vector<policy::StartPlace> Node::StartPlaces(const std::vector<DeviceStatus
   return places;
 }
 
-Status Node::CouldEverFit(const ShareSpec& spec) {
+// As ValidateShare, of this machine without any share and program; "memory_missing".
+Status Starts::CouldEverFit(const ShareSpec& spec) {
+  const std::vector<DeviceStatus> devices = host_.DescribeDevices();
   std::vector<DeviceStatus> empty;
-  for (DeviceStatus& device : DescribeDevices()) empty.push_back(Emptied(device));
+  for (const DeviceStatus& device : devices) empty.push_back(Emptied(device));
   auto fits = ValidateShare(spec, empty, {});
   if (!fits && !MayPass(fits.error())) return std::unexpected(fits.error());
   if (!fits) {
@@ -141,7 +164,6 @@ Status Node::CouldEverFit(const ShareSpec& spec) {
                 "other share and program here, " +
                     fits.error().message);
   }
-  const std::vector<DeviceStatus> devices = DescribeDevices();
   for (const auto& on : fits->devices) {
     const api::TermsOnGpu* own = TermsOn(spec, devices[on.device]);
     if (spec.exclusive || spec.memory || (own != nullptr && own->memory)) continue;
@@ -153,9 +175,9 @@ Status Node::CouldEverFit(const ShareSpec& spec) {
   return {};
 }
 
-Status Node::MayEnterLine(const Start& start) {
+Status Starts::MayEnter(const Start& start) {
   for (const auto& [ticket, other] : starts_) {
-    if (&other == &start || other.stage != Start::Stage::kInLine) continue;
+    if (&other == &start || other.stage != Stage::kInLine) continue;
     if (start.spec.name && other.spec.name == start.spec.name) {
       return Fail("name_in_use", "a share named '" + *start.spec.name +
                                      "' waits in line to be made; choose another name");
@@ -170,18 +192,18 @@ Status Node::MayEnterLine(const Start& start) {
   return CouldEverFit(start.spec);
 }
 
-void Node::EnterLine(uint64_t ticket) {
+void Starts::Enter(uint64_t ticket) {
   const auto found = starts_.find(ticket);
   if (found == starts_.end()) return;  // given up
   Start& start = found->second;
-  if (const auto there = FindMade(start.spec)) {
+  if (const auto there = host_.FindMade(start.spec)) {
     const bool mine = *there && start.spec.token;
-    return mine ? Write(ticket, ***there) : Finish(ticket, *there);
+    return mine ? Keep(ticket, ***there) : Finish(ticket, *there);
   }
-  Status ok = MayEnterLine(start);
-  if (ok && start.spec.token) ok = specifications_.MayName(*start.spec.name);
+  Status ok = MayEnter(start);
+  if (ok) ok = host_.MayName(start.spec);
   if (!ok) return Finish(ticket, std::unexpected(ok.error()));
-  start.stage = Start::Stage::kInLine;
+  start.stage = Stage::kInLine;
   const uint64_t now_ms = NowMs();
   start.since_ms = now_ms;
   if (start.wait && start.wait->since_ms) start.since_ms = std::min(*start.wait->since_ms, now_ms);
@@ -190,17 +212,28 @@ void Node::EnterLine(uint64_t ticket) {
       line_.begin(), line_.end(), start.since_ms,
       [&](uint64_t ms, uint64_t other) { return ms < starts_.at(other).since_ms; });
   line_.insert(after, ticket);
-  ServeLine();
+  Serve();
 }
 
-void Node::LeaveLine(uint64_t ticket) {
-  if (std::erase(line_, ticket) > 0 && starts_.at(ticket).place > 0) SaveSoon();
+void Starts::Leave(uint64_t ticket) {
+  if (std::erase(line_, ticket) > 0 && starts_.at(ticket).place > 0) on_change();
 }
 
-void Node::Finish(uint64_t ticket, Result<Share*> share) {
-  LeaveLine(ticket);
-  Start start = std::move(starts_.extract(ticket).mapped());
-  --creating_;
+void Starts::Keep(uint64_t ticket, Share& made) {
+  starts_.at(ticket).stage = Stage::kMaking;
+  Leave(ticket);
+  host_.Keep(made, [this, ticket](Result<Share*> share) {
+    if (share && starts_.at(ticket).given_up) {
+      host_.Abandon(**share);
+      share = Fail("given_up", "its client ended");
+    }
+    Finish(ticket, std::move(share));
+  });
+}
+
+void Starts::Finish(uint64_t ticket, Result<Share*> share) {
+  Leave(ticket);
+  const Start start = std::move(starts_.extract(ticket).mapped());
   if (start.reported) {
     api::Event event{.kind = api::EventKind::kShareWaitEnded,
                      .share = start.spec.name.value_or("")};
@@ -210,56 +243,65 @@ void Node::Finish(uint64_t ticket, Result<Share*> share) {
                                                         : "refused";
     if (share) event.share = (*share)->config().name;
     if (event.outcome == "refused") event.detail = share.error().message;
-    AddWaitEvent(std::move(event), start);
+    AddEvent(std::move(event), start);
   }
   const bool failed = !share;
   if (start.then) start.then(std::move(share));
-  if (failed && on_share_gone) on_share_gone();
+  if (failed) on_refused();
 }
 
-void Node::AddWaitEvent(api::Event event, const Start& start) {
+void Starts::AddEvent(api::Event event, const Start& start) {
   event.pid = start.owner.process.pid;
-  event.asked_bytes = BytesAsked(start.spec, DescribeDevices());
+  event.asked_bytes = BytesAsked(start.spec, host_.DescribeDevices());
   event.waited_ms = static_cast<int64_t>(NowMs() - start.since_ms);
   events_.Add(std::move(event));
 }
 
-void Node::GiveUp(uint64_t ticket) {
+void Starts::GiveUp(uint64_t ticket) {
   const auto found = starts_.find(ticket);
   if (found == starts_.end() || !found->second.wait) return;
   found->second.then = nullptr;
   found->second.on_place = nullptr;
-  if (found->second.stage == Start::Stage::kMaking) {
-    found->second.given_up = true;  // Made takes it away
+  if (found->second.stage == Stage::kMaking) {
+    found->second.given_up = true;  // Keep takes it away
     return;
   }
   Finish(ticket, Fail("given_up", "its client ended"));
-  ServeLineSoon();
+  ServeSoon();
 }
 
-bool Node::AwaitsReturn() const {
-  return returning_ > 0 && RealClock().NowNs() < returning_until_ns_;
+void Starts::AwaitReturn(uint32_t count) {
+  returning_ = std::min<uint32_t>(count, api::kMaxWaiting);
+  returning_until_ns_ = clock_.NowNs() + kReturnNs;
 }
 
-void Node::ServeLineSoon() {
+bool Starts::AwaitsReturn() const { return returning_ > 0 && clock_.NowNs() < returning_until_ns_; }
+
+uint32_t Starts::CountWaiting() const {
+  const auto in_line = std::ranges::count_if(
+      line_, [this](uint64_t ticket) { return starts_.at(ticket).place > 0; });
+  return static_cast<uint32_t>(in_line) + (AwaitsReturn() ? returning_ : 0);
+}
+
+void Starts::ServeSoon() {
   if (line_.empty() || serving_) return;
   serving_ = true;
   boost::asio::post(loop_, [this] {
-    RefreshFigures([this] {
+    host_.RefreshFigures([this] {
       serving_ = false;
-      ServeLine();
+      Serve();
     });
   });
 }
 
-void Node::ServeLine() {
+void Starts::Serve() {
   if (line_.empty() || AwaitsReturn()) return;
-  memory_.Gather();
-  std::vector<DeviceStatus> devices = DescribeDevices();
-  policy::StartLine walk(StartPlaces(devices));
+  host_.GatherMemory();
+  std::vector<DeviceStatus> devices = host_.DescribeDevices();
+  policy::StartLine walk(Places(devices));
   std::string first;  // of those that go on waiting
   uint32_t place = 0;
-  std::vector<std::pair<uint64_t, Error>> refused;
+  std::vector<Refused> refused;
   std::vector<uint64_t> moved;
   for (const uint64_t ticket : std::vector(line_)) {
     Start& start = starts_.at(ticket);
@@ -269,30 +311,17 @@ void Node::ServeLine() {
                         walk.MayTake(devices.size(), kOneRow);
       devices[i].kept_for = free ? "" : first;
     }
-    const auto made = CreateNow(start.spec, start.owner, devices);
+    const auto made = host_.Make(start.spec, start.owner, devices);
     if (made) {
       const ShareConfig& config = (*made)->config();
       for (const DeviceOfShare& on : config.devices) walk.Make(on.device, HeldOf(config, on));
       walk.Make(devices.size(), kOneRow);
-      devices = DescribeDevices();
-      Write(ticket, **made);
+      devices = host_.DescribeDevices();
+      Keep(ticket, **made);
       continue;
     }
-    // What to do about it, which follows, is for those that do not wait.
-    start.why = made.error().message.substr(0, made.error().message.find("; "));
-    if (!start.wait || !MayPass(made.error())) {
-      const bool others = made.error().code == "others_wait";
-      refused.emplace_back(ticket,
-                           Error{made.error().code,
-                                 made.error().message +
-                                     (others ? "; stand in line behind it with --wait, or ask for "
-                                               "less"
-                                             : "")});
-      continue;
-    }
-    ++place;
-    if (RealClock().NowNs() >= start.until_ns) {
-      refused.emplace_back(ticket, TimedOut(start, place));
+    if (auto ok = MayWait(start, made.error(), &place); !ok) {
+      refused.push_back({ticket, ok.error()});
       continue;
     }
     walk.PassBy(ClaimsOf(start.spec, devices));
@@ -306,7 +335,21 @@ void Node::ServeLine() {
   for (const uint64_t ticket : moved) NotifyPlace(ticket);
 }
 
-Error Node::TimedOut(const Start& start, uint32_t place) const {
+Status Starts::MayWait(Start& start, const Error& why, uint32_t* place) const {
+  // What to do about it, which follows, is for those that do not wait.
+  start.why = why.message.substr(0, why.message.find("; "));
+  if (!start.wait || !MayPass(why)) {
+    const bool others = why.code == "others_wait";
+    return Fail(why.code, why.message + (others ? "; stand in line behind it with --wait, or ask "
+                                                  "for less"
+                                                : ""));
+  }
+  ++*place;
+  if (clock_.NowNs() >= start.until_ns) return std::unexpected(TimedOut(start, *place));
+  return {};
+}
+
+Error Starts::TimedOut(const Start& start, uint32_t place) {
   const int64_t waited_ns = static_cast<int64_t>(NowMs() - start.since_ms) * kNsPerMs;
   return {"timed_out", NameOf(start) + " was not made: it waited " +
                            FormatDuration(waited_ns / kNsPerS * kNsPerS) + " and is " +
@@ -314,21 +357,21 @@ Error Node::TimedOut(const Start& start, uint32_t place) const {
                            "; give it more time, or ask for less"};
 }
 
-void Node::NotifyPlace(uint64_t ticket) {
+void Starts::NotifyPlace(uint64_t ticket) {
   const auto found = starts_.find(ticket);
   if (found == starts_.end()) return;
   Start& start = found->second;
   if (!std::exchange(start.reported, true)) {
     api::Event event{.kind = api::EventKind::kShareWaits, .share = start.spec.name.value_or("")};
     event.detail = api::PlaceInWords(start.place) + "; " + start.why;
-    AddWaitEvent(std::move(event), start);
+    AddEvent(std::move(event), start);
     spdlog::info("{} waits in line: {}", NameOf(start), start.why);
-    SaveSoon();
+    on_change();
   }
   if (start.on_place) start.on_place(DescribeStart(start));
 }
 
-api::WaitingShare Node::DescribeStart(const Start& start) {
+api::WaitingShare Starts::DescribeStart(const Start& start) {
   api::WaitingShare waiting;
   waiting.place = start.place;
   waiting.since_ms = start.since_ms;
@@ -339,14 +382,14 @@ api::WaitingShare Node::DescribeStart(const Start& start) {
   waiting.gpus = start.spec.gpus;
   waiting.gpu_count = start.spec.gpus.empty() ? start.spec.gpu_count.value_or(1)
                                               : static_cast<uint32_t>(start.spec.gpus.size());
-  waiting.memory_bytes = BytesAsked(start.spec, DescribeDevices());
+  waiting.memory_bytes = BytesAsked(start.spec, host_.DescribeDevices());
   waiting.compute_request = start.spec.compute_request;
   waiting.exclusive = start.spec.exclusive;
   waiting.why = start.why;
   return waiting;
 }
 
-std::vector<api::WaitingShare> Node::DescribeLine() {
+std::vector<api::WaitingShare> Starts::Describe() {
   std::vector<api::WaitingShare> all;
   for (const uint64_t ticket : line_) {
     const Start& start = starts_.at(ticket);

@@ -1,12 +1,13 @@
 #include "agent/node/state_writer.h"
 
+#include <spdlog/spdlog.h>
+
 #include <chrono>
 #include <future>
 #include <memory>
 #include <thread>
 #include <utility>
 
-#include "agent/node/state_file.h"
 #include "base/check.h"
 #include "base/clock.h"
 
@@ -14,11 +15,17 @@ namespace prorata::agent {
 namespace {
 
 constexpr int64_t kSlowNs = kNsPerS;
+constexpr auto kSaveWithin = std::chrono::milliseconds(50);
 
 }  // namespace
 
-StateWriter::StateWriter(boost::asio::io_context& loop, std::string path, uint32_t slow_ms)
-    : path_(std::move(path)), slow_ms_(slow_ms), worker_(loop, 2) {}
+StateWriter::StateWriter(boost::asio::io_context& loop, std::string path,
+                         std::function<SavedState()> state, uint32_t slow_ms)
+    : path_(std::move(path)),
+      state_(std::move(state)),
+      slow_ms_(slow_ms),
+      timer_(loop),
+      worker_(loop, 2) {}
 
 StateWriter::~StateWriter() {
   if (next_) worker_.Run([write = WriteNext()] { [[maybe_unused]] const Status ok = write(); }, {});
@@ -33,13 +40,31 @@ std::function<Status()> StateWriter::WriteNext() {
   };
 }
 
-void StateWriter::Save(std::string text, Then then) {
-  next_ = std::move(text);
+void StateWriter::Save(Then then) {
+  next_ = EncodeState(state_());
   if (then) next_waiting_.push_back(std::move(then));
   if (!under_way_) Start();
 }
 
-Status StateWriter::SaveNow(const std::string& text) {
+void StateWriter::SaveAndLog() {
+  Save([](const Status& saved) {
+    if (!saved) spdlog::error("{}", saved.error().message);
+  });
+}
+
+void StateWriter::SaveSoon() {
+  if (armed_) return;
+  armed_ = true;
+  timer_.expires_after(kSaveWithin);
+  timer_.async_wait([this](const boost::system::error_code& stopped) {
+    if (stopped) return;
+    armed_ = false;
+    SaveAndLog();
+  });
+}
+
+Status StateWriter::SaveNow() {
+  const std::string text = EncodeState(state_());
   if (next_) *next_ = text;  // or what was to be written later would be older
   auto written = std::make_shared<std::promise<Status>>();
   auto result = written->get_future();

@@ -85,12 +85,12 @@ struct Agent::Parts {
         control(loop, node, options.program_version, [this] { loop.stop(); }),
         metrics(loop,
                 [this](std::function<void(std::string)> done) {
-                  node.RefreshFigures([this, done = std::move(done)] {
-                    done(MetricsText(node.DescribeShares(), node.DescribeDevices(),
-                                     node.events().counts()));
+                  node.devices().Refresh([this, done = std::move(done)] {
+                    done(MetricsText(node.descriptions().OfShares(),
+                                     node.descriptions().OfDevices(), node.events().counts()));
                   });
                 }),
-        resource_configs(loop, node),
+        resource_configs(loop, node.devices(), node.file_shares(), node.events()),
         idle_timer(loop),
         signals(loop) {
     node.on_connection = [this](uint64_t share_id, UniqueFd socket) {

@@ -74,7 +74,7 @@ void ControlServer::Accept(UniqueFd socket) {
                            quiet_.Remove(id);
                            const uint64_t ticket = sessions_.at(id).ticket;
                            sessions_.erase(id);
-                           if (ticket != 0 && !closing_) node_.GiveUp(ticket);
+                           if (ticket != 0 && !closing_) node_.starts().GiveUp(ticket);
                          }});
   if (!peer) return Refuse(session, peer.error().code.c_str(), peer.error().message);
   session.peer = *peer;
@@ -230,7 +230,7 @@ std::vector<api::Event> ControlServer::Seen(const Session& session,
 bool ControlServer::Knows(const std::string& share) {
   if (node_.FindByName(share) != nullptr) return true;
   if (!node_.events().After(0, 1, share).events.empty()) return true;
-  return std::ranges::any_of(node_.DescribeLine(),
+  return std::ranges::any_of(node_.starts().Describe(),
                              [&](const auto& waiting) { return waiting.name == share; });
 }
 
@@ -295,30 +295,31 @@ json ControlServer::ReplyInspect(const Peer& peer, const std::string& name) {
     return api::ToJson(
         Error{"no_share", "there is no share named '" + name + "'; `prorata ps` lists them"});
   }
-  json answer = {{"share", SeenStatus(peer, node_.Describe(*share))}};
-  if (const json* specification = node_.Specification(*share)) answer["cdi"] = *specification;
+  json answer = {{"share", SeenStatus(peer, node_.descriptions().OfShare(*share))}};
+  if (const json* specification = node_.specifications().Find(name)) answer["cdi"] = *specification;
   return answer;
 }
 
-Node::OnShare ControlServer::OnShare(Reply reply) {
+Starts::OnShare ControlServer::OnShare(Reply reply) {
   return [this, reply = std::move(reply)](Result<Share*> share) {
     if (!share) return reply(api::ToJson(share.error()));
-    reply({{"share", api::ToJson(node_.Describe(**share))}});
+    reply({{"share", api::ToJson(node_.descriptions().OfShare(**share))}});
   };
 }
 
 void ControlServer::Create(Session& session, const api::ControlRequest& request, Reply reply) {
   if (!request.wait) {
-    node_.Create(request.share, session.peer, OnShare(std::move(reply)));
+    node_.starts().Create(request.share, session.peer, OnShare(std::move(reply)));
     return;
   }
   const std::weak_ptr<Connection> its = session.connection;
-  session.ticket = node_.Create(request.share, session.peer, OnShare(std::move(reply)),
-                                request.wait, [its](const api::WaitingShare& waiting) {
-                                  const auto connection = its.lock();
-                                  if (connection == nullptr) return;
-                                  SendJson(*connection, {{"waiting", api::ToJson(waiting)}});
-                                });
+  session.ticket =
+      node_.starts().Create(request.share, session.peer, OnShare(std::move(reply)), request.wait,
+                            [its](const api::WaitingShare& waiting) {
+                              const auto connection = its.lock();
+                              if (connection == nullptr) return;
+                              SendJson(*connection, {{"waiting", api::ToJson(waiting)}});
+                            });
 }
 
 void ControlServer::Answer(Session& session, std::string_view text, const Reply& reply) {
@@ -333,29 +334,29 @@ void ControlServer::Answer(Session& session, std::string_view text, const Reply&
     case api::ControlOp::kCreateShare:
       return Create(session, *request, reply);
     case api::ControlOp::kUpdateShare:
-      return node_.Update(request->name, request->change, OnShare(reply));
+      return node_.changes().Update(request->name, request->change, OnShare(reply));
     case api::ControlOp::kListShares: {
       json shares = json::array();
-      for (auto& status : node_.DescribeShares()) {
+      for (auto& status : node_.descriptions().OfShares()) {
         shares.push_back(SeenStatus(peer, std::move(status)));
       }
       json waiting = json::array();
-      for (const auto& one : node_.DescribeLine()) waiting.push_back(api::ToJson(one));
+      for (const auto& one : node_.starts().Describe()) waiting.push_back(api::ToJson(one));
       return reply({{"shares", std::move(shares)}, {"waiting", std::move(waiting)}});
     }
     case api::ControlOp::kListDevices:
-      return node_.RefreshFigures([this, reply] {
+      return node_.devices().Refresh([this, reply] {
         json devices = json::array();
-        for (const auto& status : node_.DescribeDevices()) {
+        for (const auto& status : node_.descriptions().OfDevices()) {
           devices.push_back(api::ToJson(status));
         }
         reply({{"devices", std::move(devices)}});
       });
     case api::ControlOp::kRemoveShare: {
-      if (auto ok = node_.Remove(request->name); !ok) return reply(api::ToJson(ok.error()));
+      if (auto ok = node_.lives().Remove(request->name); !ok) return reply(api::ToJson(ok.error()));
       Share* share = node_.FindByName(request->name);
       if (share == nullptr) return reply(json::object());
-      return reply({{"share", api::ToJson(node_.Describe(*share))}});
+      return reply({{"share", api::ToJson(node_.descriptions().OfShare(*share))}});
     }
     case api::ControlOp::kInspectShare:
       return reply(ReplyInspect(peer, request->name));

@@ -49,7 +49,7 @@ class ControlServer {
     std::string share = {};                               // of this share only; empty: of all
     // One request at a time: others of the connection wait for its reply.
     bool answering = false;
-    uint64_t ticket = 0;  // of a share that it waits for (Node::Create); 0: of none
+    uint64_t ticket = 0;  // of a share that it waits for (Starts::Create); 0: of none
     std::deque<std::string> requests = {};
   };
   using Reply = std::function<void(const nlohmann::json&)>;
@@ -67,7 +67,7 @@ class ControlServer {
   std::vector<api::Event> Seen(const Session& session, std::vector<api::Event> events);
   Status MayStay(const Session& session) const;
   Status MayFollow(const Session& session) const;
-  Node::OnShare OnShare(Reply reply);
+  Starts::OnShare OnShare(Reply reply);
   // `reply` is called once, now or later.
   void Answer(Session& session, std::string_view text, const Reply& reply);
   void Create(Session& session, const api::ControlRequest& request, Reply reply);

@@ -82,7 +82,7 @@ void MemberServer::Accept(uint64_t share_id, UniqueFd socket) {
   s.peer = *peer;
   const Share* share = ShareOf(s);
   if (share == nullptr) return Refuse(s, RefusedReason::kShareEnded);
-  if (!node_.MayUse(*share, *peer)) {
+  if (!ShareContainers::MayUse(*share, *peer)) {
     return Refuse(s, RefusedReason::kOtherUser, share->config().owner_uid);
   }
   if (connections > kMaxConnections) return Refuse(s, RefusedReason::kTooManyMembers);
@@ -166,21 +166,21 @@ void MemberServer::OnJoin(Session& session, const wire::Join& join, std::vector<
   if (!usage) return Refuse(session, RefusedReason::kMalformed);
 
   // Or it would have the memory of two, and say to each what it uses of the other.
-  if (!node_.LeavesOthers(share, session.peer.process)) {
+  if (!node_.members().LeavesOthers(share, session.peer.process)) {
     return Refuse(session, RefusedReason::kNotAllowed);
   }
-  if (!node_.MayJoinFrom(share, session.peer)) {
+  if (!node_.containers().MayJoinFrom(share, session.peer)) {
     return Refuse(session, RefusedReason::kOtherContainer);
   }
   Member* member = share.FindLiving(session.peer.process);
   if (member != nullptr && join.previous_slot != member->slot) {
     // The process runs another program now (exec), or forgot its slot: what it was has departed.
-    node_.DepartMember(share, *member);
+    node_.members().Depart(share, *member);
     member = nullptr;
   }
   if (member == nullptr) {
     if (share.ended()) return Refuse(session, RefusedReason::kShareEnded);
-    member = node_.AdmitMember(share, session.peer.process);
+    member = node_.members().Admit(share, session.peer.process);
     if (member == nullptr) return Refuse(session, RefusedReason::kTooManyMembers);
   }
   share.SetUsage(*member, std::move(*usage));
@@ -233,12 +233,12 @@ void MemberServer::OnGrantRequest(Session& session, const wire::GrantRequest& re
 
 void MemberServer::OnContextMade(Session& session, const wire::ContextMade& made) {
   const std::weak_ptr<Connection> connection = session.connection;
-  node_.SettleContext(*ShareOf(session), *MemberOf(session), made,
-                      [connection](const wire::ContextSettled& settled) {
-                        const auto open = connection.lock();
-                        if (open == nullptr) return;
-                        open->SendMessage(MessageType::kContextSettled, settled);
-                      });
+  node_.settling().Settle(*ShareOf(session), *MemberOf(session), made,
+                          [connection](const wire::ContextSettled& settled) {
+                            const auto open = connection.lock();
+                            if (open == nullptr) return;
+                            open->SendMessage(MessageType::kContextSettled, settled);
+                          });
 }
 
 }  // namespace prorata::agent

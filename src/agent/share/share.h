@@ -83,7 +83,7 @@ struct Member {
   std::optional<UsageMapping> usage;  // absent: has not joined again since the agent started
   std::shared_ptr<Connection> connection;
   std::unique_ptr<ProcessWatch> watch;
-  uint32_t settling = 0;                    // requests of Node::SettleContext that are under way
+  uint32_t settling = 0;                    // by ContextSettling, under way
   bool reported_uncovered_context = false;  // in the log
   // False for one of an agent before us until it has said again what shared memory it holds.
   bool reported_references = true;
@@ -201,7 +201,7 @@ class Share {
   }
   uint64_t refusals(uint32_t device) const { return refusals_[device]; }
 
-  // --- audit (audit.cc) ---
+  // --- audit (memory/memory_audit.h) ---
   // What the device lost to a member beyond what it was charged for. Takes that much from what the
   // share may grant.
   void SetOverhead(Member& member, uint32_t device, uint64_t bytes);
@@ -226,6 +226,11 @@ class Share {
   // What kept it (ShareLife) is gone: it ends with its last member.
   void LetGo() { kept_ = false; }
   bool kept() const { return kept_; }
+  // Where nothing keeps it and nobody runs on it any more it ends: what its members held comes back
+  // when the device shows it gone, and its request is free now.
+  void EndIfOver() {
+    if (!kept_ && CountLiving() == 0) End();
+  }
   void KeepAgain(ShareLife life);             // its line is in its file again, or in another file
   std::unique_ptr<ProcessWatch> owner_watch;  // of the process that keeps it
   std::unique_ptr<Acceptor> acceptor;

@@ -58,6 +58,10 @@ class Devices {
   void ReadProcesses(size_t device, Then<ByProcess> then);
   // Samples after `since_us`. One asker at a time: others would get what the first asked for.
   void ReadTimeSamples(size_t device, uint64_t since_us, Then<TimeSamples> then);
+  // Reads how full all devices are. `then` is called when all have answered or after 200 ms; at
+  // once where NVML has not answered for kSlowNs: nobody waits for it, and nothing piles up before
+  // it.
+  void Refresh(std::function<void()> then);
   // As it was read last, by whomever.
   uint64_t LastUsedBytes(size_t device) const { return used_bytes_[device]; }
 
@@ -88,6 +92,7 @@ class Devices {
   template <typename T>
   void Start(Line<T>& line, std::function<Result<T>()> read);
 
+  boost::asio::io_context& loop_;
   driver::Nvml& nvml_;
   std::vector<std::deque<uint64_t>> learned_;
   std::vector<uint64_t> used_bytes_;

@@ -1,4 +1,4 @@
-#include "agent/node/resource_plan.h"
+#include "agent/share/resource_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,8 @@
-#include "agent/memory/devices.h"
+#include "agent/runtime/devices.h"
 
 #include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +14,8 @@ namespace prorata::agent {
 namespace {
 
 constexpr size_t kRemembered = 8;
+// How long whoever wants fresh figures waits; then those of before are reported.
+constexpr auto kRefreshWithin = std::chrono::milliseconds(200);
 
 // About half a GiB on an H200, less on small devices.
 uint64_t GuessedOverhead(uint64_t total_bytes) {
@@ -26,7 +30,8 @@ constexpr uint64_t kMaxGuesses = 4;
 }  // namespace
 
 Devices::Devices(boost::asio::io_context& loop, driver::Nvml& nvml)
-    : nvml_(nvml),
+    : loop_(loop),
+      nvml_(nvml),
       learned_(count()),
       memory_(count()),
       processes_(count()),
@@ -101,6 +106,27 @@ void Devices::ReadTimeSamples(size_t device, uint64_t since_us, Then<TimeSamples
       samples_[device],
       [nvml = &nvml_, device, since_us] { return nvml->TimeSamples(device, since_us); },
       std::move(then));
+}
+
+void Devices::Refresh(std::function<void()> then) {
+  struct Refreshing {
+    Refreshing(boost::asio::io_context& loop) : timer(loop) {}
+    size_t left = 0;
+    boost::asio::steady_timer timer;
+    std::function<void()> then;
+  };
+  if (UnansweredNs() > 0) return then();
+  auto refreshing = std::make_shared<Refreshing>(loop_);
+  refreshing->left = count();
+  refreshing->then = std::move(then);
+  for (size_t device = 0; device < count(); ++device) {
+    ReadMemory(device, [refreshing](const Reading<driver::NvmlMemory>&) {
+      if (--refreshing->left == 0) refreshing->timer.cancel();
+    });
+  }
+  refreshing->timer.expires_after(kRefreshWithin);
+  refreshing->timer.async_wait(
+      [refreshing](const boost::system::error_code&) { refreshing->then(); });
 }
 
 int64_t Devices::UnansweredNs() const {

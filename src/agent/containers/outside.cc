@@ -1,4 +1,4 @@
-#include "agent/node/outside.h"
+#include "agent/containers/outside.h"
 
 #include <algorithm>
 #include <set>

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "agent/containers/outside_process.h"
-#include "agent/memory/devices.h"
+#include "agent/runtime/devices.h"
 #include "agent/runtime/worker.h"
 #include "policy/memory/outside_watch.h"
 
