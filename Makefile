@@ -22,7 +22,7 @@ help:
 	@echo 'make gpu-check   on a machine with an NVIDIA driver, from a build carried there'
 	@echo 'make soak        kill at random for MINUTES=5 (SEED=n repeats one): processes, programs, agents'
 	@echo 'make stress      64 threads in 8 processes of one share, every allocator: never above the limit'
-	@echo 'make generate    write generated/ anew from spec/'
+	@echo 'make generate    write generated/ and docs/reference/ anew from spec/ and the API'"'"'s tables'
 	@echo 'make check       format, clang-tidy, layers, words, generated code, links of the documents'
 	@echo 'make asan-ubsan  the tests that can run under AddressSanitizer and UBSan; also: tsan, fuzz'
 	@echo 'make hooks       have git check commit messages as you commit'
@@ -96,8 +96,10 @@ stress: everything
 soak: everything
 	@PRORATA_BUILD_DIR=$(BUILD) tests/soak/soak.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))
 
-generate:
+generate: $(CMAKE_STAMP)
 	python3 codegen/generate.py
+	@cmake --build --preset release --target api-reference -- -j$(JOBS)
+	$(BUILD)/bin/api-reference docs/reference/control.md
 
 format:
 	@scripts/lint.py --format --fix

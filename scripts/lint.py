@@ -4,7 +4,7 @@
 --format  clang-format 19 over the C++ sources (--fix rewrites them)
 --tidy    clang-tidy 19 over the sources that the build compiles
 --layers  a component and its folders include only those above; policy objects use no clock, file, socket or thread
---code    generated/ is what codegen/ makes of spec/
+--code    generated/ is what codegen/ makes of spec/, and docs/reference/control.md what the API's tables say
 --scripts ruff over Python, shellcheck over shell scripts
 --size    file and function length, leftover marks, dead files
 --words   no word that the glossary replaced
@@ -277,10 +277,17 @@ def check_words():
     return problems
 
 
-def check_generated():
-    done = subprocess.run([sys.executable, "codegen/generate.py", "--check"], cwd=ROOT,
-                          capture_output=True, text=True, check=False)
-    return [] if done.returncode == 0 else [(done.stdout + done.stderr).strip()]
+def check_generated(build):
+    commands = [[sys.executable, "codegen/generate.py", "--check"]]
+    reference = ROOT / build / "bin" / "api-reference"
+    if reference.exists():
+        commands.append([reference, "--check", "docs/reference/control.md"])
+    problems = [] if reference.exists() else [
+        f"{reference} is not there: docs/reference/control.md cannot be checked; run `make generate`"]
+    for command in commands:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        problems += [(done.stdout + done.stderr).strip()] if done.returncode else []
+    return problems
 
 
 def depth(line):
@@ -400,7 +407,7 @@ def main():
     parser.add_argument("--build", default="build")
     args = parser.parse_args()
     steps = [("format", lambda: check_format(args.fix)), ("size", check_size), ("docs", check_docs), ("words", check_words),
-             ("layers", lambda: check_layers(args.build)), ("code", check_generated), ("scripts", lambda: check_scripts(args.build)),
+             ("layers", lambda: check_layers(args.build)), ("code", lambda: check_generated(args.build)), ("scripts", lambda: check_scripts(args.build)),
              ("tidy", lambda: check_tidy(args.build, args.each))]
     failed = 0
     for name, step in steps:

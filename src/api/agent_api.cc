@@ -7,117 +7,80 @@ namespace {
 
 using api::ControlOp;
 using api::ControlRequest;
+using nlohmann::json;
 
-// The reply, which holds what was asked for in `field`.
-Result<nlohmann::json> AskWhole(ControlConnection* connection, const ControlRequest& request,
-                                const char* field) {
+Result<json> Ask(ControlConnection* connection, const ControlRequest& request) {
   auto reply = connection->Call(api::EncodeRequest(request));
   if (!reply) return std::unexpected(reply.error());
   if (auto error = api::ErrorOfReply(*reply)) return std::unexpected(*error);
-  if (!reply->contains(field)) {
-    return Fail("agent_reply", std::string("the agent's reply has no '") + field +
-                                   "'; are agent and prorata of the same version?");
-  }
   return reply;
 }
 
-Result<nlohmann::json> Ask(ControlConnection* connection, const ControlRequest& request,
-                           const char* field) {
-  auto reply = AskWhole(connection, request, field);
+// Of the answer to `request` what is in `field`.
+template <typename Message>
+Result<Message> AskFor(ControlConnection* connection, const ControlRequest& request,
+                       const char* field, Result<Message> (*from_json)(const json&)) {
+  auto reply = Ask(connection, request);
   if (!reply) return std::unexpected(reply.error());
-  return (*reply)[field];
-}
-
-template <typename Item, typename FromJson>
-Result<std::vector<Item>> ReadList(const nlohmann::json& list, FromJson from_json) {
-  std::vector<Item> items;
-  for (const nlohmann::json& entry : list) {
-    auto item = from_json(entry);
-    if (!item) return std::unexpected(item.error());
-    items.push_back(std::move(*item));
-  }
-  return items;
+  if (reply->contains(field)) return from_json((*reply)[field]);
+  return LacksField(field);
 }
 
 }  // namespace
 
+std::unexpected<Error> LacksField(const char* field) {
+  return Fail("agent_reply", std::string("the agent's reply has no '") + field +
+                                 "'; are agent and prorata of the same version?");
+}
+
 Result<api::ShareStatus> CreateShare(ControlConnection* connection, const api::ShareSpec& spec) {
-  ControlRequest request;
-  request.op = ControlOp::kCreateShare;
-  request.share = spec;
-  auto share = Ask(connection, request, "share");
-  if (!share) return std::unexpected(share.error());
-  return api::ShareFromJson(*share);
+  return AskFor(connection, {.op = ControlOp::kCreateShare, .share = spec}, "share",
+                api::ShareFromJson);
 }
 
 Result<api::ShareStatus> UpdateShare(ControlConnection* connection, const std::string& name,
                                      const api::ShareChange& change) {
-  ControlRequest request;
-  request.op = ControlOp::kUpdateShare;
-  request.name = name;
-  request.change = change;
-  auto share = Ask(connection, request, "share");
-  if (!share) return std::unexpected(share.error());
-  return api::ShareFromJson(*share);
+  return AskFor(connection, {.op = ControlOp::kUpdateShare, .name = name, .change = change},
+                "share", api::ShareFromJson);
 }
 
 Result<Inspected> InspectShare(ControlConnection* connection, const std::string& name) {
-  ControlRequest request;
-  request.op = ControlOp::kInspectShare;
-  request.name = name;
-  auto reply = connection->Call(api::EncodeRequest(request));
+  auto reply = Ask(connection, {.op = ControlOp::kInspectShare, .name = name});
   if (!reply) return std::unexpected(reply.error());
-  if (auto error = api::ErrorOfReply(*reply)) return std::unexpected(*error);
-  auto share = api::ShareFromJson(reply->value("share", nlohmann::json()));
+  auto share = api::ShareFromJson(reply->value("share", json()));
   if (!share) return std::unexpected(share.error());
-  return Inspected{std::move(*share), reply->value("cdi", nlohmann::json())};
+  return Inspected{std::move(*share), reply->value("cdi", json())};
 }
 
 Result<std::optional<api::ShareStatus>> RemoveShare(ControlConnection* connection,
                                                     const std::string& name) {
-  ControlRequest request;
-  request.op = ControlOp::kRemoveShare;
-  request.name = name;
-  auto reply = connection->Call(api::EncodeRequest(request));
+  auto reply = Ask(connection, {.op = ControlOp::kRemoveShare, .name = name});
   if (!reply) return std::unexpected(reply.error());
-  if (auto error = api::ErrorOfReply(*reply)) return std::unexpected(*error);
   if (!reply->contains("share")) return std::nullopt;
-  auto share = api::ShareFromJson((*reply)["share"]);
-  if (!share) return std::unexpected(share.error());
-  return std::move(*share);
+  return api::ShareFromJson((*reply)["share"]);
 }
 
 Result<std::vector<api::ShareStatus>> ListShares(ControlConnection* connection,
                                                  std::vector<api::WaitingShare>* line) {
-  ControlRequest request;
-  request.op = ControlOp::kListShares;
-  const auto reply = AskWhole(connection, request, "shares");
+  auto reply = Ask(connection, {.op = ControlOp::kListShares});
   if (!reply) return std::unexpected(reply.error());
-  if (line != nullptr) {
-    // Absent of an agent that knows no line.
-    auto waiting = ReadList<api::WaitingShare>(reply->value("waiting", nlohmann::json::array()),
-                                               api::WaitingShareFromJson);
+  // Absent of an agent that knows no line.
+  if (line != nullptr && reply->contains("waiting")) {
+    auto waiting = ListIn(*reply, "waiting", api::WaitingShareFromJson);
     if (!waiting) return std::unexpected(waiting.error());
     *line = std::move(*waiting);
   }
-  return ReadList<api::ShareStatus>((*reply)["shares"], api::ShareFromJson);
+  return ListIn(*reply, "shares", api::ShareFromJson);
 }
 
 Result<std::vector<api::DeviceStatus>> ListDevices(ControlConnection* connection) {
-  ControlRequest request;
-  request.op = ControlOp::kListDevices;
-  const auto list = Ask(connection, request, "devices");
-  if (!list) return std::unexpected(list.error());
-  return ReadList<api::DeviceStatus>(*list, api::DeviceFromJson);
+  auto reply = Ask(connection, {.op = ControlOp::kListDevices});
+  if (!reply) return std::unexpected(reply.error());
+  return ListIn(*reply, "devices", api::DeviceFromJson);
 }
 
 Result<api::TraceReply> GetTrace(ControlConnection* connection, const api::TraceRequest& trace) {
-  ControlRequest request;
-  request.op = ControlOp::kTrace;
-  request.trace = trace;
-  auto reply = Ask(connection, request, "trace");
-  if (!reply) return std::unexpected(reply.error());
-  return api::TraceFromJson(*reply);
+  return AskFor(connection, {.op = ControlOp::kTrace, .trace = trace}, "trace", api::TraceFromJson);
 }
 
 }  // namespace prorata::cli

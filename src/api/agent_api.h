@@ -11,6 +11,23 @@
 
 namespace prorata::cli {
 
+// "agent_reply": a reply without what was asked for.
+std::unexpected<Error> LacksField(const char* field);
+
+// What `reply` lists in `field`.
+template <typename Item>
+Result<std::vector<Item>> ListIn(const nlohmann::json& reply, const char* field,
+                                 Result<Item> (*from_json)(const nlohmann::json&)) {
+  if (!reply.contains(field)) return LacksField(field);
+  std::vector<Item> items;
+  for (const nlohmann::json& entry : reply[field]) {
+    auto item = from_json(entry);
+    if (!item) return std::unexpected(item.error());
+    items.push_back(std::move(*item));
+  }
+  return items;
+}
+
 // The agent's operations over a connection. Errors are the agent's own (code and message as it gave
 // them), those of ControlConnection::Call, or "agent_reply".
 Result<api::ShareStatus> CreateShare(ControlConnection* connection, const api::ShareSpec& spec);

@@ -1,365 +1,327 @@
 // Replies of the control socket to and from JSON.
 
 #include <algorithm>
-#include <cmath>
-#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "api/control.h"
+#include "api/messages.h"
 
 namespace prorata::api {
+
+template <>
+struct Names<ThrottleReason> {
+  static constexpr std::pair<ThrottleReason, std::string_view> kAll[] = {
+      {ThrottleReason::kNoProgram, "no_program"},
+      {ThrottleReason::kNonPreemptible, "non_preemptible"},
+      {ThrottleReason::kWaitsForMemory, "waits_for_memory"},
+      {ThrottleReason::kAtLimit, "at_limit"},
+      {ThrottleReason::kWaitsForOthers, "waits_for_others"},
+      {ThrottleReason::kIdle, "idle"},
+      {ThrottleReason::kOverMemoryLimit, "over_memory_limit"},
+  };
+};
+
+template <>
+struct Names<LinkClass> {
+  static constexpr std::pair<LinkClass, std::string_view> kAll[] = {
+      {LinkClass::kUnknown, "unknown"},   {LinkClass::kSystem, "system"},
+      {LinkClass::kNode, "node"},         {LinkClass::kHostBridge, "host_bridge"},
+      {LinkClass::kMultiple, "multiple"}, {LinkClass::kSingle, "single"},
+      {LinkClass::kInternal, "internal"}, {LinkClass::kNvlink, "nvlink"},
+      {LinkClass::kSelf, "self"},
+  };
+};
+
+template <>
+struct Names<KeptBy::Kind> {
+  static constexpr std::pair<KeptBy::Kind, std::string_view> kAll[] = {
+      {KeptBy::Kind::kProcess, "process"},
+      {KeptBy::Kind::kFile, "file"},
+      {KeptBy::Kind::kHold, "hold"},
+  };
+};
+
 namespace {
 
-using nlohmann::json;
+constexpr WordsOfFlag kContainers = {"one", "any"};
+constexpr WordsOfFlag kMode = {"shared", "exclusive"};
 
-constexpr std::pair<ThrottleReason, const char*> kThrottleReasonNames[] = {
-    {ThrottleReason::kNoProgram, "no_program"},
-    {ThrottleReason::kNonPreemptible, "non_preemptible"},
-    {ThrottleReason::kWaitsForMemory, "waits_for_memory"},
-    {ThrottleReason::kAtLimit, "at_limit"},
-    {ThrottleReason::kWaitsForOthers, "waits_for_others"},
-    {ThrottleReason::kIdle, "idle"},
-    {ThrottleReason::kOverMemoryLimit, "over_memory_limit"},
+// An agent of before had no requests: all of the limit was set aside.
+void RequestIsLimit(ShareDevice& on) { on.memory_request_bytes = on.memory_limit_bytes; }
+void LimitIsPromised(DeviceStatus& device) { device.limit_bytes = device.promised_bytes; }
+
+// For readers of before.
+uint64_t SetAside(const DeviceStatus& device) { return device.promised_bytes; }
+bool AllIsRequested(const ShareStatus& share) {
+  return std::ranges::all_of(share.devices, [](const ShareDevice& on) {
+    return on.memory_request_bytes == on.memory_limit_bytes;
+  });
+}
+
+bool IsProcess(const KeptBy& kept_by) { return kept_by.kind == KeptBy::Kind::kProcess; }
+bool IsFile(const KeptBy& kept_by) { return kept_by.kind == KeptBy::Kind::kFile; }
+bool IsNvlink(const DeviceLink& link) { return link.kind == LinkClass::kNvlink; }
+
+using S = ShareStatus;
+using On = ShareDevice;
+using D = DeviceStatus;
+using W = WaitingShare;
+
+// clang-format off
+constexpr Field kHello[] = {
+    Required<&HelloReply::control_version>("control_version", "of this API", kId),
+    Required<&HelloReply::program_version>("program_version", "of prorata"),
+    Required<&HelloReply::pid>("pid", "the agent", kId),
+    Required<&HelloReply::uid>("uid", "its user", kId),
 };
 
-json NamesOf(const std::vector<ThrottleReason>& reasons) {
-  json names = json::array();
-  for (const ThrottleReason reason : reasons) {
-    for (const auto& [known, name] : kThrottleReasonNames) {
-      if (known == reason) names.push_back(name);
-    }
-  }
-  return names;
-}
-
-// What a newer agent knows and this does not is left out.
-std::vector<ThrottleReason> ThrottleReasonsOf(const json& names) {
-  std::vector<ThrottleReason> reasons;
-  for (const json& entry : names) {
-    const auto name = entry.get<std::string>();
-    for (const auto& [reason, known] : kThrottleReasonNames) {
-      if (name == known) reasons.push_back(reason);
-    }
-  }
-  return reasons;
-}
-
-json ToJson(const ShareDevice& device) {
-  return {{"uuid", device.uuid},
-          {"index", device.index},
-          {"memory_limit_bytes", device.memory_limit_bytes},
-          {"memory_request_bytes", device.memory_request_bytes},
-          {"used_bytes", device.used_bytes},
-          {"overhead_bytes", device.overhead_bytes},
-          {"granted_bytes", device.granted_bytes},
-          {"admitted_bytes", device.admitted_bytes},
-          {"memory_waits", device.memory_waits},
-          {"memory_waiting_ns", device.memory_waiting_ns},
-          {"device_time_ns", device.device_time_ns},
-          {"busy_time_ns", device.busy_time_ns},
-          {"compute_request", device.compute_request.value()},
-          {"compute_limit", device.compute_limit.value()},
-          {"weight", device.weight},
-          {"priority", device.priority},
-          {"yield_within_ns", device.yield_within_ns},
-          {"entitled", device.entitled},
-          {"active", device.active},
-          {"achieved", device.achieved},
-          {"busy", device.busy},
-          {"waiting_part", device.waiting_part},
-          {"at_limit_part", device.at_limit_part},
-          {"undrained_part", device.undrained_part},
-          {"backlog_ns", device.backlog_ns},
-          {"throttle_reasons", NamesOf(device.throttle_reasons)},
-          {"waiting", device.waiting},
-          {"open", device.open},
-          {"stalled", device.stalled},
-          {"figures_missing", device.figures_missing},
-          {"bypass_suspected", device.bypass_suspected},
-          {"persistent_kernels", device.persistent_kernels},
-          {"refusals", device.refusals}};
-}
-
-constexpr std::pair<LinkClass, const char*> kLinkNames[] = {
-    {LinkClass::kUnknown, "unknown"},   {LinkClass::kSystem, "system"},
-    {LinkClass::kNode, "node"},         {LinkClass::kHostBridge, "host_bridge"},
-    {LinkClass::kMultiple, "multiple"}, {LinkClass::kSingle, "single"},
-    {LinkClass::kInternal, "internal"}, {LinkClass::kNvlink, "nvlink"},
-    {LinkClass::kSelf, "self"},
+constexpr Field kError[] = {
+    Required<&Error::code>("code", "for programs"),
+    Required<&Error::message>("message",
+        "for people: what was tried, on what, what was seen, and what to do next"),
 };
 
-json ToJson(const DeviceLink& link) {
-  json object;
-  for (const auto& [kind, name] : kLinkNames) {
-    if (kind == link.kind) object["kind"] = name;
-  }
-  if (link.kind == LinkClass::kNvlink) object["nvlinks"] = link.nvlinks;
-  return object;
-}
+constexpr Field kShareDevice[] = {
+    Required<&On::uuid>("uuid", "the GPU or MIG instance"),
+    Required<&On::index>("index", "as the agent counts them", kId),
+    Required<&On::memory_limit_bytes>("memory_limit_bytes", "memory limit", kBytes),
+    Defaulted<&On::memory_request_bytes>("memory_request_bytes",
+        "the part of it that is set aside", kBytes).IfAbsent<RequestIsLimit>(),
+    Required<&On::used_bytes>("used_bytes", "charged to its processes, overhead included", kBytes),
+    Required<&On::overhead_bytes>("overhead_bytes",
+        "the part of it that no allocation asked for: contexts, code", kBytes),
+    Required<&On::granted_bytes>("granted_bytes",
+        "what its processes may use without asking", kBytes),
+    Required<&On::admitted_bytes>("admitted_bytes",
+        "what the grants may add up to now: at most the limit", kBytes),
+    Required<&On::memory_waits>("memory_waits",
+        "allocations that wait for memory of the GPU", kCount),
+    Required<&On::memory_waiting_ns>("memory_waiting_ns",
+        "how long the oldest of them has waited", kNs),
+    Required<&On::device_time_ns>("device_time_ns",
+        "GPU time that it was charged since this agent has had it", kNs),
+    Required<&On::busy_time_ns>("busy_time_ns",
+        "how long its kernels ran: by NVML, and where that has no figures by its processes' "
+        "estimate", kNs),
+    Required<&On::compute_request>("compute_request", "GPU time that is guaranteed", kRatio),
+    Required<&On::compute_limit>("compute_limit", "the most GPU time that it may use", kRatio),
+    Required<&On::weight>("weight", "its weight for free GPU time", kParts),
+    Required<&On::priority>("priority", "its priority", kRank),
+    Required<&On::yield_within_ns>("yield_within_ns",
+        "the most work of lower priorities that it may wait behind", kNs),
+    Required<&On::entitled>("entitled",
+        "the part of GPU time that it is due now, if it is active; else that it would be", kRatio),
+    Defaulted<&On::active>("active",
+        "whether it wants GPU time. What active shares are entitled to adds up to at most 1"),
+    Required<&On::achieved>("achieved",
+        "of about the last second, the part that it was charged", kRatio),
+    Required<&On::busy>("busy", "likewise, in which its kernels ran", kRatio),
+    Required<&On::waiting_part>("waiting_part",
+        "likewise, in which it was held back for others", kRatio),
+    Required<&On::at_limit_part>("at_limit_part",
+        "likewise, in which its own compute limit held it back", kRatio),
+    Required<&On::undrained_part>("undrained_part", "likewise, in which it was stalled", kRatio),
+    Required<&On::backlog_ns>("backlog_ns",
+        "GPU time of submitted, unfinished work, by estimate", kNs),
+    Defaulted<&On::throttle_reasons>("throttle_reasons",
+        "why it gets less than it asks for, what weighs most first; empty: nothing slows it"),
+    Required<&On::waiting>("waiting", "a launch of it waits"),
+    Required<&On::open>("open", "it has a lease"),
+    Defaulted<&On::stalled>("stalled",
+        "its lease was revoked, and what it had launched does not end"),
+    Required<&On::figures_missing>("figures_missing",
+        "the GPU gives no figures per process: overhead is estimated from its total"),
+    Required<&On::bypass_suspected>("bypass_suspected",
+        "the GPU shows far more of it than it may have"),
+    Defaulted<&On::persistent_kernels>("persistent_kernels",
+        "processes with a kernel that does not end", kCount),
+    Required<&On::refusals>("refusals", "allocations refused since this agent has had it", kCount),
+};
 
-DeviceLink LinkOf(const json& object) {
-  DeviceLink link;
-  const auto kind_name = object.at("kind").get<std::string>();
-  for (const auto& [kind, name] : kLinkNames) {
-    if (kind_name == name) link.kind = kind;
-  }
-  link.nvlinks = object.value("nvlinks", 0u);
-  return link;
-}
+constexpr Field kMember[] = {
+    Required<&MemberStatus::pid>("pid", "the process", kId),
+    Required<&MemberStatus::command>("command",
+        "as in `/proc/PID/comm`; empty for readers who are neither root, the agent's user nor a "
+        "user of the share"),
+    Required<&MemberStatus::used_bytes>("used_bytes", "charged to it on all GPUs", kBytes),
+    Required<&MemberStatus::device_time_ns>("device_time_ns", "GPU time of it on all GPUs", kNs),
+};
 
-Fraction FractionOf(const json& value) {
-  return {static_cast<uint32_t>(std::lround(value.get<double>() * Fraction::kOne))};
-}
+constexpr Field kOutside[] = {
+    Required<&OutsideStatus::pid>("pid", "the process", kId),
+    Required<&OutsideStatus::command>("command", "as in `/proc/PID/comm`"),
+    Required<&OutsideStatus::gpu>("gpu", "the index of the GPU that it uses", kId),
+    Required<&OutsideStatus::libraries>("libraries",
+        "the `libcuda` that it has mapped; empty: none"),
+    Optional<&OutsideStatus::used_bytes>("used_bytes", "there. Absent: NVML does not say", kBytes),
+};
 
-ShareDevice ShareDeviceOf(const json& object) {
-  ShareDevice device;
-  object.at("uuid").get_to(device.uuid);
-  object.at("index").get_to(device.index);
-  object.at("memory_limit_bytes").get_to(device.memory_limit_bytes);
-  device.memory_request_bytes = object.value("memory_request_bytes", device.memory_limit_bytes);
-  object.at("used_bytes").get_to(device.used_bytes);
-  object.at("overhead_bytes").get_to(device.overhead_bytes);
-  object.at("granted_bytes").get_to(device.granted_bytes);
-  object.at("admitted_bytes").get_to(device.admitted_bytes);
-  object.at("memory_waits").get_to(device.memory_waits);
-  object.at("memory_waiting_ns").get_to(device.memory_waiting_ns);
-  object.at("device_time_ns").get_to(device.device_time_ns);
-  object.at("busy_time_ns").get_to(device.busy_time_ns);
-  device.compute_request = FractionOf(object.at("compute_request"));
-  device.compute_limit = FractionOf(object.at("compute_limit"));
-  object.at("weight").get_to(device.weight);
-  object.at("priority").get_to(device.priority);
-  object.at("yield_within_ns").get_to(device.yield_within_ns);
-  object.at("entitled").get_to(device.entitled);
-  // An agent of another version may not have these, or call them otherwise.
-  device.active = object.value("active", true);
-  device.stalled = object.value("stalled", false);
-  if (object.contains("throttle_reasons")) {
-    device.throttle_reasons = ThrottleReasonsOf(object.at("throttle_reasons"));
-  }
-  object.at("achieved").get_to(device.achieved);
-  object.at("busy").get_to(device.busy);
-  object.at("waiting_part").get_to(device.waiting_part);
-  object.at("at_limit_part").get_to(device.at_limit_part);
-  object.at("undrained_part").get_to(device.undrained_part);
-  object.at("backlog_ns").get_to(device.backlog_ns);
-  object.at("waiting").get_to(device.waiting);
-  object.at("open").get_to(device.open);
-  object.at("figures_missing").get_to(device.figures_missing);
-  object.at("bypass_suspected").get_to(device.bypass_suspected);
-  // Absent of an agent that did not know of them.
-  device.persistent_kernels = object.value("persistent_kernels", 0u);
-  object.at("refusals").get_to(device.refusals);
-  return device;
-}
+constexpr Field kContainer[] = {
+    Required<&ContainerStatus::engine>("engine", "podman, docker, containerd or cri-o"),
+    Required<&ContainerStatus::id>("id", "as the engine has it"),
+    Required<&ContainerStatus::name>("name", "likewise"),
+};
 
-// nlohmann answers a missing or wrong field by an exception; here it becomes an Error.
-template <typename Reply, typename Read>
-Result<Reply> Decode(const char* what, Read read) {
-  try {
-    Reply reply;
-    read(reply);
-    return reply;
-  } catch (const json::exception& error) {
-    return Fail("agent_reply", std::string("the agent's answer about a ") + what +
-                                   " cannot be read (" + error.what() +
-                                   "); are agent and prorata of the same version?");
-  }
+constexpr Field kKeptBy[] = {
+    Required<&KeptBy::kind>("kind",
+        "a process; a file, `resource-config.txt`; or nothing but `prorata create`, until it is "
+        "removed by its name"),
+    Required<&KeptBy::pid>("pid", "of a `process`", kId).When<IsProcess>(),
+    Required<&KeptBy::file>("file", "the path of a `file`").When<IsFile>(),
+};
+
+constexpr Field kShare[] = {
+    Required<&S::name>("name", "its name"),
+    Required<&S::directory>("directory", "what a program finds its share by: `PRORATA_SHARE`"),
+    Required<&S::owner_uid>("owner_uid", "who may change and end it, beside root", kId),
+    Required<&S::kept_by>("kept_by", "what keeps it while no program runs on it"),
+    Required<&S::created_unix_s>("created_unix_s", "when it was made", kUnixSeconds),
+    Defaulted<&S::allow_users>("allow_users", "whose programs may join, beside the owner's"),
+    Required<&S::on_full>("on_full", "what becomes of an allocation that the GPU is too full for"),
+    Defaulted<&S::gang>("gang",
+        "with several GPUs: whether it runs on all of them at the same time"),
+    Defaulted<&S::runs_as_gang>("runs_as_gang", "it does so now"),
+    Derived<S, AllIsRequested>("guaranteed", "the memory requests are the limits"),
+    Required<&S::ended>("ended", "removed, and there until its processes are gone"),
+    Optional<&S::container>("container", "the container that has it now"),
+    Optional<&S::any_container, FlagAs<kContainers>>("containers",
+        "how many containers may have it at once. Absent: one"),
+    Optional<&S::exclusive, FlagAs<kMode>>("mode",
+        "whether others may be on its GPUs. Absent: shared"),
+    Required<&S::devices>("devices", "its GPUs"),
+    Required<&S::members>("members", "its processes"),
+    Optional<&S::outside>("outside", "processes of its container that use its GPUs past it"),
+};
+
+constexpr Field kLink[] = {
+    Required<&DeviceLink::kind>("kind",
+        "the nearest way between the two; `nvidia-smi topo` has them as SYS, NODE, PHB, PXB, PIX, "
+        "PSB, NV#"),
+    Defaulted<&DeviceLink::nvlinks>("nvlinks",
+        "how many NVLinks; 0: NVML does not say", kCount).When<IsNvlink>(),
+};
+
+constexpr Field kDevice[] = {
+    Required<&D::index>("index", "as the agent counts them", kId),
+    Required<&D::uuid>("uuid", "its identity"),
+    Required<&D::name>("name", "its model"),
+    Required<&D::total_bytes>("total_bytes", "all memory that it has", kBytes),
+    Required<&D::used_bytes>("used_bytes", "in use by all programs, by NVML", kBytes),
+    Required<&D::foreign_bytes>("foreign_bytes",
+        "the part of it that is no share's: the driver, other programs", kBytes),
+    Required<&D::promised_bytes>("promised_bytes",
+        "set aside: the memory requests of its shares", kBytes),
+    Derived<D, SetAside>("set_aside_bytes", "the same, by its name of before", kBytes),
+    Defaulted<&D::limit_bytes>("limit_bytes",
+        "the memory limits of its shares", kBytes).IfAbsent<LimitIsPromised>(),
+    Defaulted<&D::borrowed_bytes>("borrowed_bytes",
+        "what shares hold beyond their requests", kBytes),
+    Required<&D::promised_request>("promised_request",
+        "the compute requests of its shares", kRatio),
+    Required<&D::shares>("shares", "how many shares are on it", kCount),
+    Required<&D::busy>("busy",
+        "of about the last second, the part that its shares were charged together", kRatio),
+    Optional<&D::others>("others",
+        "likewise, in which programs on no share ran, by NVML. Absent: NVML has no figures, or "
+        "there is no share", kRatio),
+    Required<&D::overcommit>("overcommit",
+        "what limits of shares without a request may add up to, as a multiple of what shares may "
+        "hold; 1: no more than there is", kRatio),
+    Required<&D::elastic_ceiling>("elastic_ceiling",
+        "the most of its time that shares may use together above their requests", kRatio),
+    Defaulted<&D::driver_unresponsive_ms>("driver_unresponsive_ms",
+        "how long NVML has not answered, and figures of memory are old; 0: it answers", kMs),
+    Required<&D::links>("links", "to each GPU in their order, itself too; empty: not known"),
+    Optional<&D::exclusive>("exclusive", "the share that has all of it"),
+};
+
+constexpr Field kWaiting[] = {
+    Required<&W::place>("place", "1: it is next", kRank),
+    Required<&W::since_ms>("since_ms", "when it came, by CLOCK_BOOTTIME", kMs),
+    Required<&W::waited_ms>("waited_ms", "how long it has waited", kMs),
+    Required<&W::pid>("pid", "who waits", kId),
+    Required<&W::owner_uid>("owner_uid", "whose share it will be", kId),
+    Optional<&W::name>("name", "absent: it will be made up"),
+    Optional<&W::gpus>("gpu", "as asked for. Absent: the agent chooses"),
+    Required<&W::gpu_count>("gpus", "how many GPUs", kCount),
+    Optional<&W::memory_bytes>("memory_bytes",
+        "of each GPU. Absent: GPUs differ, or it is exclusive", kBytes),
+    Required<&W::compute_request>("compute_request", "GPU time that will be guaranteed", kRatio),
+    Optional<&W::exclusive>("exclusive", "it asks for whole GPUs"),
+    Required<&W::why>("why", "for people: what it waits for"),
+};
+
+constexpr Field kEvents[] = {
+    Required<&EventsReply::events>("events", "at most 256, in order"),
+    Required<&EventsReply::lost>("lost",
+        "how many were dropped before they were asked for", kCount),
+    Required<&EventsReply::next>("next", "what to give as `since` to go on", kId),
+    Required<&EventsReply::last>("last", "the last event there is", kId),
+};
+
+// clang-format on
+
+constexpr const Table* kReplies[] = {
+    &TableOf<Error>::kTable,        &TableOf<HelloReply>::kTable,   &TableOf<ShareStatus>::kTable,
+    &TableOf<WaitingShare>::kTable, &TableOf<DeviceStatus>::kTable, &TableOf<EventsReply>::kTable,
+    &TableOf<TraceReply>::kTable,
+};
+
+template <typename M>
+json Write(const M& message) {
+  return WriteMessage(TableOf<M>::kTable, &message);
 }
 
 }  // namespace
 
-json ToJson(const HelloReply& hello) {
-  return {{"control_version", hello.control_version},
-          {"program_version", hello.program_version},
-          {"pid", hello.pid},
-          {"uid", hello.uid}};
-}
+// clang-format off
+template <> constinit const Table TableOf<HelloReply>::kTable = {
+    "version", "Who the agent is.", kHello};
+template <> constinit const Table TableOf<Error>::kTable = {
+    "error", "Why a request is refused.", kError};
+template <> constinit const Table TableOf<ShareStatus>::kTable = {
+    "share", "A share as it is.", kShare};
+template <> constinit const Table TableOf<KeptBy>::kTable = {
+    "what keeps a share", "Why it is there while no program runs on it.", kKeptBy};
+template <> constinit const Table TableOf<ContainerStatus>::kTable = {
+    "container", "The container of a share.", kContainer};
+template <> constinit const Table TableOf<ShareDevice>::kTable = {
+    "GPU of a share", "What a share has of one GPU, and what it uses.", kShareDevice};
+template <> constinit const Table TableOf<MemberStatus>::kTable = {
+    "member", "A process of a share.", kMember};
+template <> constinit const Table TableOf<OutsideStatus>::kTable = {
+    "outside process", "A process of a share's container that is no member: nothing limits it.",
+    kOutside};
+template <> constinit const Table TableOf<WaitingShare>::kTable = {
+    "waiting share", "A share that waits in line to be made.", kWaiting};
+template <> constinit const Table TableOf<DeviceStatus>::kTable = {
+    "device", "A GPU or MIG instance.", kDevice};
+template <> constinit const Table TableOf<DeviceLink>::kTable = {
+    "link", "How one GPU reaches another.", kLink};
+template <> constinit const Table TableOf<EventsReply>::kTable = {
+    "events", "Events in order.", kEvents};
+// clang-format on
 
-json ToJson(const ShareStatus& share) {
-  json devices = json::array();
-  for (const ShareDevice& device : share.devices) devices.push_back(ToJson(device));
-  json members = json::array();
-  for (const MemberStatus& member : share.members) {
-    members.push_back({{"pid", member.pid},
-                       {"command", member.command},
-                       {"used_bytes", member.used_bytes},
-                       {"device_time_ns", member.device_time_ns}});
-  }
-  // What was asked for by `--guaranteed` before there were requests.
-  const bool guaranteed = std::ranges::all_of(share.devices, [](const ShareDevice& on) {
-    return on.memory_request_bytes == on.memory_limit_bytes;
-  });
-  json object = {{"name", share.name},
-                 {"guaranteed", guaranteed},
-                 {"directory", share.directory},
-                 {"owner_uid", share.owner_uid},
-                 {"kept_by", ToJson(share.kept_by)},
-                 {"created_unix_s", share.created_unix_s},
-                 {"allow_users", FormatAllowedUsers(share.allow_users)},
-                 {"on_full", FormatOnFull(share.on_full)},
-                 {"gang", FormatGang(share.gang)},
-                 {"runs_as_gang", share.runs_as_gang},
-                 {"ended", share.ended},
-                 {"devices", std::move(devices)},
-                 {"members", std::move(members)}};
-  for (const OutsideStatus& process : share.outside) {
-    json one = {{"pid", process.pid},
-                {"command", process.command},
-                {"gpu", process.gpu},
-                {"libraries", process.libraries}};
-    if (process.used_bytes) one["used_bytes"] = *process.used_bytes;
-    object["outside"].push_back(std::move(one));
-  }
-  if (share.container) {
-    const ContainerStatus& container = *share.container;
-    object["container"] = {
-        {"engine", container.engine}, {"id", container.id}, {"name", container.name}};
-  }
-  if (share.any_container) object["containers"] = "any";
-  if (share.exclusive) object["mode"] = "exclusive";
-  return object;
-}
+std::span<const Table* const> Replies() { return kReplies; }
 
-json ToJson(const DeviceStatus& device) {
-  json links = json::array();
-  for (const DeviceLink& link : device.links) links.push_back(ToJson(link));
-  json object = {{"index", device.index},
-                 {"uuid", device.uuid},
-                 {"name", device.name},
-                 {"total_bytes", device.total_bytes},
-                 {"used_bytes", device.used_bytes},
-                 {"foreign_bytes", device.foreign_bytes},
-                 {"promised_bytes", device.promised_bytes},
-                 {"set_aside_bytes", device.promised_bytes},  // for readers of before
-                 {"limit_bytes", device.limit_bytes},
-                 {"borrowed_bytes", device.borrowed_bytes},
-                 {"promised_request", device.promised_request.value()},
-                 {"shares", device.shares},
-                 {"busy", device.busy},
-                 {"overcommit", device.overcommit},
-                 {"elastic_ceiling", device.elastic_ceiling.value()},
-                 {"driver_unresponsive_ms", device.driver_unresponsive_ms},
-                 {"links", std::move(links)}};
-  if (device.others) object["others"] = *device.others;
-  if (!device.exclusive.empty()) object["exclusive"] = device.exclusive;
-  return object;
-}
+json ToJson(const HelloReply& hello) { return Write(hello); }
+json ToJson(const ShareStatus& share) { return Write(share); }
+json ToJson(const WaitingShare& waiting) { return Write(waiting); }
+json ToJson(const DeviceStatus& device) { return Write(device); }
+json ToJson(const EventsReply& reply) { return Write(reply); }
+json ToJson(const Error& error) { return {{"error", Write(error)}}; }
 
-json ToJson(const EventsReply& reply) {
-  json events = json::array();
-  for (const Event& event : reply.events) events.push_back(ToJson(event));
-  return {{"events", std::move(events)},
-          {"lost", reply.lost},
-          {"next", reply.next},
-          {"last", reply.last}};
+Result<HelloReply> HelloFromJson(const json& object) { return ReadReply<HelloReply>(object); }
+Result<ShareStatus> ShareFromJson(const json& object) { return ReadReply<ShareStatus>(object); }
+Result<WaitingShare> WaitingShareFromJson(const json& object) {
+  return ReadReply<WaitingShare>(object);
 }
-
-json ToJson(const Error& error) {
-  return {{"error", {{"code", error.code}, {"message", error.message}}}};
-}
-
-Result<HelloReply> HelloFromJson(const json& object) {
-  return Decode<HelloReply>("version", [&](HelloReply& hello) {
-    object.at("control_version").get_to(hello.control_version);
-    object.at("program_version").get_to(hello.program_version);
-    object.at("pid").get_to(hello.pid);
-    object.at("uid").get_to(hello.uid);
-  });
-}
-
-Result<ShareStatus> ShareFromJson(const json& object) {
-  return Decode<ShareStatus>("share", [&](ShareStatus& share) {
-    object.at("name").get_to(share.name);
-    object.at("directory").get_to(share.directory);
-    object.at("owner_uid").get_to(share.owner_uid);
-    share.kept_by = KeptByFromJson(object.at("kept_by"));
-    object.at("created_unix_s").get_to(share.created_unix_s);
-    if (auto on_full = ParseOnFull(object.at("on_full").get<std::string>()))
-      share.on_full = *on_full;
-    // Absent of an agent that did not know of them.
-    if (auto allowed = ParseAllowedUsers(object.value("allow_users", ""))) {
-      share.allow_users = std::move(*allowed);
-    }
-    if (auto gang = ParseGang(object.value("gang", "auto"))) share.gang = *gang;
-    share.runs_as_gang = object.value("runs_as_gang", false);
-    object.at("ended").get_to(share.ended);
-    share.any_container = object.value("containers", "one") == "any";
-    share.exclusive = object.value("mode", "shared") == "exclusive";
-    if (const auto found = object.find("container"); found != object.end()) {
-      share.container = {{found->at("engine").get<std::string>(),
-                          found->at("id").get<std::string>(),
-                          found->at("name").get<std::string>()}};
-    }
-    for (const json& device : object.at("devices")) share.devices.push_back(ShareDeviceOf(device));
-    for (const json& process : object.value("outside", json::array())) {
-      OutsideStatus& status = share.outside.emplace_back();
-      process.at("pid").get_to(status.pid);
-      process.at("command").get_to(status.command);
-      process.at("gpu").get_to(status.gpu);
-      process.at("libraries").get_to(status.libraries);
-      if (process.contains("used_bytes")) status.used_bytes = process["used_bytes"].get<uint64_t>();
-    }
-    for (const json& member : object.at("members")) {
-      MemberStatus& status = share.members.emplace_back();
-      member.at("pid").get_to(status.pid);
-      member.at("command").get_to(status.command);
-      member.at("used_bytes").get_to(status.used_bytes);
-      member.at("device_time_ns").get_to(status.device_time_ns);
-    }
-  });
-}
-
-Result<DeviceStatus> DeviceFromJson(const json& object) {
-  return Decode<DeviceStatus>("device", [&](DeviceStatus& device) {
-    object.at("index").get_to(device.index);
-    object.at("uuid").get_to(device.uuid);
-    object.at("name").get_to(device.name);
-    object.at("total_bytes").get_to(device.total_bytes);
-    object.at("used_bytes").get_to(device.used_bytes);
-    object.at("foreign_bytes").get_to(device.foreign_bytes);
-    object.at("promised_bytes").get_to(device.promised_bytes);
-    device.limit_bytes = object.value("limit_bytes", device.promised_bytes);
-    device.borrowed_bytes = object.value("borrowed_bytes", uint64_t{0});
-    device.promised_request = FractionOf(object.at("promised_request"));
-    object.at("shares").get_to(device.shares);
-    object.at("busy").get_to(device.busy);
-    if (object.contains("others")) device.others = object["others"].get<double>();
-    object.at("overcommit").get_to(device.overcommit);
-    device.elastic_ceiling = FractionOf(object.at("elastic_ceiling"));
-    device.exclusive = object.value("exclusive", "");
-    device.driver_unresponsive_ms = object.value("driver_unresponsive_ms", int64_t{0});
-    for (const json& link : object.at("links")) device.links.push_back(LinkOf(link));
-  });
-}
-
-Result<EventsReply> EventsFromJson(const json& object) {
-  Error bad;
-  auto reply = Decode<EventsReply>("list of events", [&](EventsReply& into) {
-    for (const json& entry : object.at("events")) {
-      auto event = EventFromJson(entry);
-      if (!event) {
-        bad = event.error();
-        return;
-      }
-      into.events.push_back(std::move(*event));
-    }
-    object.at("lost").get_to(into.lost);
-    object.at("next").get_to(into.next);
-    object.at("last").get_to(into.last);
-  });
-  if (!bad.code.empty()) return std::unexpected(bad);
-  return reply;
-}
+Result<DeviceStatus> DeviceFromJson(const json& object) { return ReadReply<DeviceStatus>(object); }
+Result<EventsReply> EventsFromJson(const json& object) { return ReadReply<EventsReply>(object); }
 
 std::optional<Error> ErrorOfReply(const json& reply) {
   if (!reply.is_object() || !reply.contains("error")) return std::nullopt;
-  const json& error = reply["error"];
-  if (!error.is_object() || !error.contains("code") || !error["code"].is_string() ||
-      !error.contains("message") || !error["message"].is_string()) {
-    return Error{"agent_reply", "the agent answered an error that cannot be read"};
-  }
-  return Error{error["code"].get<std::string>(), error["message"].get<std::string>()};
+  const auto error = ReadReply<Error>(reply["error"]);
+  return error ? *error : error.error();
 }
 
 }  // namespace prorata::api

@@ -1,15 +1,13 @@
 #include "api/event.h"
 
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
+#include "api/messages.h"
 #include "base/bytes.h"
 
 namespace prorata::api {
 namespace {
-
-using nlohmann::json;
 
 constexpr std::pair<EventKind, std::string_view> kEventNames[] = {
     {EventKind::kAgentStarted, "agent_started"},
@@ -42,6 +40,30 @@ constexpr std::pair<EventKind, std::string_view> kEventNames[] = {
     {EventKind::kShareWaits, "share_waits"},
     {EventKind::kShareWaitEnded, "share_wait_ended"},
 };
+
+// clang-format off
+constexpr Field kEvent[] = {
+    Required<&Event::sequence>("sequence", "one more for each event of the agent, from 1", kId),
+    Required<&Event::time_unix_ms>("time_unix_ms", "when the agent recorded it", kUnixMs),
+    Required<&Event::kind, NameAs<EventKind, true>>("event",
+        "what happened: [what each means](events.md)"),
+    Optional<&Event::share>("share", "whose it is"),
+    Optional<&Event::gpu>("gpu", "the GPU's index", kId),
+    Optional<&Event::uuid>("uuid", "the GPU's identity"),
+    Optional<&Event::pid>("pid", "the process", kId),
+    Optional<&Event::command>("command", "as in `/proc/PID/comm`"),
+    Optional<&Event::asked_bytes>("asked_bytes",
+        "what the request, or the last of several, asked for", kBytes),
+    Optional<&Event::limit_bytes>("limit_bytes", "the share's limit on that GPU, then", kBytes),
+    Optional<&Event::used_bytes>("used_bytes", "what the share held there, then", kBytes),
+    Optional<&Event::waited_ms>("waited_ms", "how long a wait took", kMs),
+    Optional<&Event::running_ms>("running_ms", "how long a kernel has been running, or ran", kMs),
+    Optional<&Event::why>("why", "a word of [events](events.md)"),
+    Optional<&Event::outcome>("outcome", "how a wait ended: a word of [events](events.md)"),
+    Optional<&Event::detail>("detail", "words for people, without a fixed form"),
+    Optional<&Event::count>("count", "how many events this one stands for. Absent: 1", kCount),
+};
+// clang-format on
 
 // For people; what is not in the table (of a newer agent) is said as it came.
 constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
@@ -146,88 +168,19 @@ std::string UsedOfLimit(const Event& event) {
 
 }  // namespace
 
-std::string NameOf(EventKind kind) {
-  for (const auto& [known, name] : kEventNames) {
-    if (known == kind) return std::string(name);
-  }
-  return "unknown";
-}
+constinit const std::span<const std::pair<EventKind, std::string_view>> Names<EventKind>::kAll =
+    kEventNames;
 
-std::optional<EventKind> EventKindOf(std::string_view name) {
-  for (const auto& [kind, known] : kEventNames) {
-    if (known == name) return kind;
-  }
-  return std::nullopt;
-}
+// clang-format off
+template <> constinit const Table TableOf<Event>::kTable = {
+    "event", "Something that happened.", kEvent};
+// clang-format on
 
-json ToJson(const Event& event) {
-  json object = {{"sequence", event.sequence},
-                 {"time_unix_ms", event.time_unix_ms},
-                 {"event", NameOf(event.kind)}};
-  auto text = [&object](const char* field, const std::string& value) {
-    if (!value.empty()) object[field] = value;
-  };
-  auto number = [&object](const char* field, const auto& value) {
-    if (value) object[field] = *value;
-  };
-  text("share", event.share);
-  number("gpu", event.gpu);
-  text("uuid", event.uuid);
-  number("pid", event.pid);
-  text("command", event.command);
-  number("asked_bytes", event.asked_bytes);
-  number("limit_bytes", event.limit_bytes);
-  number("used_bytes", event.used_bytes);
-  number("waited_ms", event.waited_ms);
-  number("running_ms", event.running_ms);
-  text("why", event.why);
-  text("outcome", event.outcome);
-  text("detail", event.detail);
-  if (event.count != 1) object["count"] = event.count;
-  return object;
-}
+std::string NameOf(EventKind kind) { return std::string(NameIn(kind)); }
+std::optional<EventKind> EventKindOf(std::string_view name) { return ValueIn<EventKind>(name); }
 
-Result<Event> EventFromJson(const json& object) {
-  const auto unreadable = [](const std::string& why) {
-    return Fail("agent_reply", "an event of the agent cannot be read (" + why +
-                                   "); are agent and prorata of the same version?");
-  };
-  if (!object.is_object()) return unreadable("not an object");
-  try {
-    Event event;
-    const auto kind = EventKindOf(object.at("event").get<std::string>());
-    if (!kind) return unreadable("a kind that is not known");
-    event.kind = *kind;
-    object.at("sequence").get_to(event.sequence);
-    object.at("time_unix_ms").get_to(event.time_unix_ms);
-    auto read = [&object](const char* field, auto& value) {
-      using Value = std::remove_cvref_t<decltype(value)>;
-      if (!object.contains(field)) return;
-      if constexpr (requires { value.value(); }) {
-        value = object.at(field).template get<typename Value::value_type>();
-      } else {
-        object.at(field).get_to(value);
-      }
-    };
-    read("share", event.share);
-    read("gpu", event.gpu);
-    read("uuid", event.uuid);
-    read("pid", event.pid);
-    read("command", event.command);
-    read("asked_bytes", event.asked_bytes);
-    read("limit_bytes", event.limit_bytes);
-    read("used_bytes", event.used_bytes);
-    read("waited_ms", event.waited_ms);
-    read("running_ms", event.running_ms);
-    read("why", event.why);
-    read("outcome", event.outcome);
-    read("detail", event.detail);
-    read("count", event.count);
-    return event;
-  } catch (const json::exception& error) {
-    return unreadable(error.what());
-  }
-}
+json ToJson(const Event& event) { return WriteMessage(TableOf<Event>::kTable, &event); }
+Result<Event> EventFromJson(const json& object) { return ReadReply<Event>(object); }
 
 std::string Words(const Event& event) {
   switch (event.kind) {

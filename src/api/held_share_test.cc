@@ -42,7 +42,9 @@ TEST(HeldShare, WhatKeepsAShareRoundTrips) {
   for (const KeptBy& kept_by :
        {KeptBy{KeptBy::Kind::kProcess, 12, ""}, KeptBy{KeptBy::Kind::kFile, 0, "/etc/x"},
         KeptBy{KeptBy::Kind::kHold, 0, ""}}) {
-    const KeptBy read = KeptByFromJson(ToJson(kept_by));
+    ShareStatus share;
+    share.kept_by = kept_by;
+    const KeptBy read = ShareFromJson(ToJson(share))->kept_by;
     EXPECT_EQ(read.kind, kept_by.kind);
     EXPECT_EQ(read.pid, kept_by.pid);
     EXPECT_EQ(read.file, kept_by.file);

@@ -1,11 +1,9 @@
 #pragma once
 
-// What keeps a share there while no program runs on it. In JSON {"kind": "process", "pid": N},
-// {"kind": "file", "file": PATH} (a resource-config.txt) or {"kind": "hold"}: `prorata create`,
-// until the share is removed by its name.
+// What keeps a share there while no program runs on it: a process, a file (a
+// resource-config.txt), or `prorata create`, until the share is removed by its name.
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace prorata::api {
@@ -19,9 +17,5 @@ struct KeptBy {
 
 // "process 12", "'/etc/resource-config.txt'", "`prorata create`".
 std::string FormatKeptBy(const KeptBy& kept_by);
-
-nlohmann::json ToJson(const KeptBy& kept_by);
-// Throws nlohmann's exception where it is none.
-KeptBy KeptByFromJson(const nlohmann::json& json);
 
 }  // namespace prorata::api

@@ -2,169 +2,169 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
+#include "api/messages.h"
+
 namespace prorata::api {
+
+template <>
+struct Names<TraceKind> {
+  static constexpr std::pair<TraceKind, std::string_view> kAll[] = {
+      {TraceKind::kState, "state"},
+      {TraceKind::kKeyframe, "keyframe"},
+      {TraceKind::kMode, "mode"},
+      {TraceKind::kAudit, "audit"},
+      {TraceKind::kLate, "late"},
+      {TraceKind::kOutage, "outage"},
+      {TraceKind::kShareBegun, "share_begun"},
+      {TraceKind::kShareEnded, "share_ended"},
+      {TraceKind::kEvent, "event"},
+  };
+};
+
+template <>
+struct Names<TraceState> {
+  static constexpr std::pair<TraceState, std::string_view> kAll[] = {
+      {TraceState::kIdle, "idle"},
+      {TraceState::kHolds, "holds"},
+      {TraceState::kRuns, "runs"},
+      {TraceState::kRunsFreely, "runs_freely"},
+      {TraceState::kCoRuns, "co_runs"},
+      {TraceState::kDrains, "drains"},
+      {TraceState::kStalled, "stalled"},
+      {TraceState::kBlocked, "blocked"},
+      {TraceState::kWaitsOthers, "waits_others"},
+      {TraceState::kWaitsLimit, "waits_limit"},
+      {TraceState::kWaitsPriority, "waits_priority"},
+      {TraceState::kWaitsDrain, "waits_drain"},
+      {TraceState::kWaitsGang, "waits_gang"},
+      {TraceState::kWaitsPause, "waits_pause"},
+  };
+};
+
+template <>
+struct Names<TraceMode> {
+  static constexpr std::pair<TraceMode, std::string_view> kAll[] = {
+      {TraceMode::kIdle, "idle"},
+      {TraceMode::kFree, "free"},
+      {TraceMode::kScheduled, "scheduled"},
+      {TraceMode::kCoRunSet, "co_run_set"},
+  };
+};
+
 namespace {
 
-using nlohmann::json;
-
-constexpr std::pair<TraceKind, std::string_view> kKinds[] = {
-    {TraceKind::kState, "state"},
-    {TraceKind::kKeyframe, "keyframe"},
-    {TraceKind::kMode, "mode"},
-    {TraceKind::kAudit, "audit"},
-    {TraceKind::kLate, "late"},
-    {TraceKind::kOutage, "outage"},
-    {TraceKind::kShareBegun, "share_begun"},
-    {TraceKind::kShareEnded, "share_ended"},
-    {TraceKind::kEvent, "event"},
-};
-
-constexpr std::pair<TraceState, std::string_view> kStates[] = {
-    {TraceState::kIdle, "idle"},
-    {TraceState::kHolds, "holds"},
-    {TraceState::kRuns, "runs"},
-    {TraceState::kRunsFreely, "runs_freely"},
-    {TraceState::kCoRuns, "co_runs"},
-    {TraceState::kDrains, "drains"},
-    {TraceState::kStalled, "stalled"},
-    {TraceState::kBlocked, "blocked"},
-    {TraceState::kWaitsOthers, "waits_others"},
-    {TraceState::kWaitsLimit, "waits_limit"},
-    {TraceState::kWaitsPriority, "waits_priority"},
-    {TraceState::kWaitsDrain, "waits_drain"},
-    {TraceState::kWaitsGang, "waits_gang"},
-    {TraceState::kWaitsPause, "waits_pause"},
-};
-
-constexpr std::pair<TraceMode, std::string_view> kModes[] = {
-    {TraceMode::kIdle, "idle"},
-    {TraceMode::kFree, "free"},
-    {TraceMode::kScheduled, "scheduled"},
-    {TraceMode::kCoRunSet, "co_run_set"},
-};
-
-template <typename Table, typename Value>
-std::string NameIn(const Table& table, Value value) {
-  for (const auto& [known, name] : table) {
-    if (known == value) return std::string(name);
-  }
-  return "unknown";
+bool IsOfShare(const TraceEntry& entry) {
+  return entry.kind == TraceKind::kState || entry.kind == TraceKind::kKeyframe;
 }
-
-template <typename Table, typename Value>
-bool ReadName(const Table& table, const json& object, const char* field, Value& value) {
-  const std::string& text = object.at(field).get_ref<const std::string&>();
-  for (const auto& [known, name] : table) {
-    if (name != text) continue;
-    value = known;
-    return true;
-  }
-  return false;
+bool IsOfMode(const TraceEntry& entry) { return entry.kind == TraceKind::kMode; }
+bool IsOfTime(const TraceEntry& entry) {
+  return entry.kind == TraceKind::kAudit || entry.kind == TraceKind::kLate;
 }
+bool IsEvent(const TraceEntry& entry) { return entry.kind == TraceKind::kEvent; }
 
-bool IsOfShare(TraceKind kind) { return kind == TraceKind::kState || kind == TraceKind::kKeyframe; }
-
-json ToJson(const TraceEntry& entry, bool lag_known) {
-  json object = {{"time_ns", entry.time_ns}, {"kind", NameIn(kKinds, entry.kind)}};
-  if (entry.lane != 0) object["share"] = entry.lane;
-  if (IsOfShare(entry.kind)) {
-    object["state"] = NameOf(entry.state);
-    object["charged_ns"] = entry.value_ns;
-    if (lag_known) object["lag_ns"] = int64_t{entry.lag_us} * 1'000;
-    if (entry.gang) object["gang"] = true;
-    if (entry.held_us != 0) object["held_ns"] = int64_t{entry.held_us} * 1'000;
-  }
-  if (entry.kind == TraceKind::kMode) object["mode"] = NameOf(entry.mode);
-  if (entry.kind == TraceKind::kAudit || entry.kind == TraceKind::kLate) {
-    object["by_ns"] = entry.value_ns;
-  }
-  if (entry.kind == TraceKind::kEvent) object["event"] = NameOf(entry.event);
-  return object;
-}
-
-// What does not fit the ring's own fields comes from no agent of ours.
-template <typename Number>
-Number Bounded(const json& object, const char* field) {
-  const int64_t us = object.value(field, int64_t{0}) / 1'000;
-  return static_cast<Number>(std::clamp<int64_t>(us, std::numeric_limits<Number>::min(),
+// Microseconds in the ring; what does not fit there comes from no agent of ours.
+struct UsAsNs : Codec<int64_t> {
+  static json Write(int64_t us) { return us * 1'000; }
+  template <typename Number>
+  static Status Read(const json& value, const Place& place, Number& us) {
+    int64_t ns = 0;
+    const Status ok = Codec<int64_t>::Read(value, place, ns);
+    us = static_cast<Number>(std::clamp<int64_t>(ns / 1'000, std::numeric_limits<Number>::min(),
                                                  std::numeric_limits<Number>::max()));
-}
+    return ok;
+  }
+};
 
-bool ReadEntry(const json& object, TraceEntry& entry) {
-  object.at("time_ns").get_to(entry.time_ns);
-  if (!ReadName(kKinds, object, "kind", entry.kind)) return false;
-  entry.lane = object.value("share", 0U);
-  if (IsOfShare(entry.kind)) {
-    if (!ReadName(kStates, object, "state", entry.state)) return false;
-    object.at("charged_ns").get_to(entry.value_ns);
-    entry.lag_us = Bounded<int32_t>(object, "lag_ns");
-    entry.held_us = Bounded<uint32_t>(object, "held_ns");
-    entry.gang = object.value("gang", false);
+// A list of them, each with its lane.
+struct Lanes : ListOf<Codec<TraceShare>> {
+  static json Write(const std::map<uint32_t, TraceShare>& shares) {
+    json list = json::array();
+    for (auto [lane, share] : shares) {
+      share.lane = lane;
+      list.push_back(Codec<TraceShare>::Write(share));
+    }
+    return list;
   }
-  if (entry.kind == TraceKind::kMode) return ReadName(kModes, object, "mode", entry.mode);
-  if (entry.kind == TraceKind::kAudit || entry.kind == TraceKind::kLate) {
-    object.at("by_ns").get_to(entry.value_ns);
+  static Status Read(const json& value, const Place& place,
+                     std::map<uint32_t, TraceShare>& shares) {
+    std::vector<TraceShare> list;
+    const Status ok = ListOf::Read(value, place, list);
+    for (TraceShare& share : list) shares[share.lane] = share;
+    return ok;
   }
-  if (entry.kind != TraceKind::kEvent) return true;
-  const auto event = EventKindOf(object.at("event").get_ref<const std::string&>());
-  if (event) entry.event = *event;
-  return event.has_value();
-}
+};
+
+// clang-format off
+constexpr Field kShare[] = {
+    Required<&TraceShare::lane>("share", "its number in the entries", kId),
+    Required<&TraceShare::name>("name", "its name"),
+    Required<&TraceShare::lag_known>("lag_known", "the reader may use it, and sees its lag"),
+};
+
+constexpr Field kEntry[] = {
+    Required<&TraceEntry::time_ns>("time_ns", "when, by CLOCK_MONOTONIC of the agent", kNs),
+    Required<&TraceEntry::kind, NameAs<TraceKind, true>>("kind", "what it is about"),
+    Optional<&TraceEntry::lane>("share", "a number of `shares`. Absent: it is about the GPU", kId),
+    Required<&TraceEntry::state, NameAs<TraceState, true>>("state",
+        "of `state`: the share's state from now on; of `keyframe`: the state that goes on")
+        .When<IsOfShare>(),
+    Required<&TraceEntry::value_ns>("charged_ns",
+        "of a `state` or `keyframe`: GPU time charged since the share was added", kNs)
+        .When<IsOfShare>(),
+    Defaulted<&TraceEntry::lag_us, UsAsNs>("lag_ns",
+        "likewise: entitled minus charged GPU time, if the reader may use the share", kNs)
+        .When<IsOfShare>(),
+    Optional<&TraceEntry::gang>("gang", "likewise: of a gang").When<IsOfShare>(),
+    Optional<&TraceEntry::held_us, UsAsNs>("held_ns",
+        "likewise: for how long a limit keeps the share from running still", kNs).When<IsOfShare>(),
+    Required<&TraceEntry::mode, NameAs<TraceMode, true>>("mode",
+        "of a `mode`: how the GPU is shared from now on").When<IsOfMode>(),
+    Required<&TraceEntry::value_ns>("by_ns",
+        "of an `audit`: charged more (or less) by NVML's figures; of a `late`: how much later than "
+        "it was to the agent's loop came", kNs).When<IsOfTime>(),
+    Required<&TraceEntry::event, NameAs<EventKind, true>>("event",
+        "of an `event`: its name").When<IsEvent>(),
+};
+
+constexpr Field kTrace[] = {
+    Required<&TraceReply::now_ns>("now_ns", "when it was made, by the clock of the entries", kNs),
+    Required<&TraceReply::now_unix_ns>("now_unix_ns", "and by the time of day", kUnixNs),
+    Required<&TraceReply::since_ns>("since_ns", "all from then on is kept", kNs),
+    Required<&TraceReply::since_start>("since_start",
+        "that is when the agent started; else what was before is forgotten"),
+    Required<&TraceReply::shares, Lanes>("shares", "those in the entries"),
+    Required<&TraceReply::entries>("entries", "at most 128, in order"),
+    Required<&TraceReply::lost>("lost",
+        "entries after `after` that were overwritten before they were asked for", kCount),
+    Required<&TraceReply::next>("next", "what to give as `after` to go on", kId),
+    Required<&TraceReply::last>("last", "the last entry there is", kId),
+};
 
 }  // namespace
 
-std::string NameOf(TraceState state) { return NameIn(kStates, state); }
+template <> constinit const Table TableOf<TraceShare>::kTable = {
+    "share of a trace", "A share on the GPU, from when it was added to when it ended.", kShare};
+template <> constinit const Table TableOf<TraceEntry>::kTable = {
+    "trace entry", "What happened on the GPU.", kEntry};
+template <> constinit const Table TableOf<TraceReply>::kTable = {
+    "trace", "A page of what a GPU did.", kTrace};
+// clang-format on
 
-std::string NameOf(TraceMode mode) { return NameIn(kModes, mode); }
+std::string NameOf(TraceState state) { return std::string(NameIn(state)); }
+std::string NameOf(TraceMode mode) { return std::string(NameIn(mode)); }
 
 json ToJson(const TraceReply& reply) {
-  json shares = json::array();
-  for (const auto& [lane, share] : reply.shares) {
-    shares.push_back({{"share", lane}, {"name", share.name}, {"lag_known", share.lag_known}});
+  json object = WriteMessage(TableOf<TraceReply>::kTable, &reply);
+  for (json& entry : object["entries"]) {
+    const auto share = reply.shares.find(entry.value("share", 0U));
+    if (share != reply.shares.end() && !share->second.lag_known) entry.erase("lag_ns");
   }
-  json entries = json::array();
-  for (const TraceEntry& entry : reply.entries) {
-    const auto share = reply.shares.find(entry.lane);
-    entries.push_back(ToJson(entry, share == reply.shares.end() || share->second.lag_known));
-  }
-  return {{"now_ns", reply.now_ns},      {"now_unix_ns", reply.now_unix_ns},
-          {"since_ns", reply.since_ns},  {"since_start", reply.since_start},
-          {"shares", std::move(shares)}, {"entries", std::move(entries)},
-          {"lost", reply.lost},          {"next", reply.next},
-          {"last", reply.last}};
+  return object;
 }
 
-Result<TraceReply> TraceFromJson(const json& object) {
-  const auto unreadable = [](const std::string& why) {
-    return Fail("agent_reply", "the agent's trace cannot be read (" + why +
-                                   "); are agent and prorata of the same version?");
-  };
-  if (!object.is_object()) return unreadable("not an object");
-  try {
-    TraceReply reply;
-    object.at("now_ns").get_to(reply.now_ns);
-    object.at("now_unix_ns").get_to(reply.now_unix_ns);
-    object.at("since_ns").get_to(reply.since_ns);
-    object.at("since_start").get_to(reply.since_start);
-    object.at("lost").get_to(reply.lost);
-    object.at("next").get_to(reply.next);
-    object.at("last").get_to(reply.last);
-    for (const json& share : object.at("shares")) {
-      reply.shares[share.at("share").get<uint32_t>()] = {share.at("name").get<std::string>(),
-                                                         share.at("lag_known").get<bool>()};
-    }
-    for (const json& one : object.at("entries")) {
-      TraceEntry& entry = reply.entries.emplace_back(TraceEntry{});
-      if (!ReadEntry(one, entry)) return unreadable("an entry that is not known: " + one.dump());
-    }
-    return reply;
-  } catch (const json::exception& error) {
-    return unreadable(error.what());
-  }
-}
+Result<TraceReply> TraceFromJson(const json& object) { return ReadReply<TraceReply>(object); }
 
 }  // namespace prorata::api

@@ -2,44 +2,8 @@
 
 // What a device did: who ran, who waited and why, drains, stalls. The agent keeps the last of it in
 // a ring for each device (agent/compute/trace_ring.h) and hands it out over its control socket
-// (control.h, op "trace"); `prorata debug trace` makes a trace of it that Perfetto and Chrome open.
-//
-// In JSON an entry is one object. Always there: "time_ns" (of the agent's clock, CLOCK_MONOTONIC)
-// and "kind"; "share" is a number that the reply's "shares" gives a name, and is absent where the
-// entry is about the device.
-//
-//   kind         other fields
-//   state        "state", "charged_ns", "lag_ns"?, "gang"?, "held_ns"?   the share's state from now
-//   on keyframe     the same, about each tenth of a second: the state goes on mode         "mode"
-//   how the device is shared from now on audit        "by_ns"                      charged more (or
-//   less) after a look at NVML's figures late         "by_ns"                      the agent's loop
-//   came so much later than it was to outage       -                            members were in
-//   failsafe mode; leases begin anew share_begun, share_ended   - event        "event" a name of
-//   event.h
-//
-//   state            the share
-//   idle             has no lease, and wants none
-//   holds            has its lease, and has said that it has nothing to run
-//   runs             runs alone, for a slice, while others want the device, or within a limit
-//   runs_freely      has its lease, and no promise to anybody is in the way; whether its kernels
-//                    ran is seen by what it is charged
-//   co_runs          runs in a co-run set
-//   drains           its lease was revoked, and what it has submitted is not done
-//   stalled          that, for longer than it may: others run beside it
-//   blocked          all that it has submitted lies behind a wait or a host function
-//   waits_others     a launch waits: another share runs
-//   waits_limit      a launch waits: its own limit
-//   waits_priority   a launch waits: a share of higher priority runs
-//   waits_drain      a launch waits: a share whose lease was revoked has not drained
-//   waits_gang       a launch waits: until the share can run on all its devices
-//   waits_pause      a launch waits: it owes others time, and they may be back in a moment
-//
-//   mode   idle; free (nothing is promised to anybody, the hardware slices);
-//          scheduled (one share at a time); co_run_set
-//
-// "lag_ns" is entitled minus charged time; it is absent where the reader may not use the share.
-// "held_ns" is there where a limit keeps the share from running for so long still; without it one
-// that waits for its limit has what its slices give it, and that is its limit.
+// (control.h, op "trace"; docs/reference/control.md has the fields); `prorata debug trace` makes a
+// trace of it that Perfetto and Chrome open.
 
 #include <cstdint>
 #include <map>
@@ -55,45 +19,49 @@
 namespace prorata::api {
 
 enum class TraceKind : uint8_t {
-  kState,
-  kKeyframe,
-  kMode,
-  kAudit,
-  kLate,
-  kOutage,
-  kShareBegun,
+  kState,       // the share's state from now on
+  kKeyframe,    // the same, about each tenth of a second: the state goes on
+  kMode,        // how the device is shared from now on
+  kAudit,       // charged more (or less) after a look at NVML's figures
+  kLate,        // the agent's loop came so much later than it was to
+  kOutage,      // members were in failsafe mode; leases begin anew
+  kShareBegun,  // it was added to the device
   kShareEnded,
-  kEvent,
+  kEvent,  // of event.h
 };
 
 enum class TraceState : uint8_t {
-  kIdle,
-  kHolds,
-  kRuns,
-  kRunsFreely,
-  kCoRuns,
-  kDrains,
-  kStalled,
-  kBlocked,
-  kWaitsOthers,
-  kWaitsLimit,
-  kWaitsPriority,
-  kWaitsDrain,
-  kWaitsGang,
-  kWaitsPause,
+  kIdle,         // has no lease, and wants none
+  kHolds,        // has its lease, and has said that it has nothing to run
+  kRuns,         // runs alone, for a slice, while others want the device, or within a limit
+  kRunsFreely,   // has its lease, and no promise to anybody is in the way; whether its kernels ran
+                 // is seen by what it is charged
+  kCoRuns,       // runs in a co-run set
+  kDrains,       // its lease was revoked, and what it has submitted is not done
+  kStalled,      // that, for longer than it may: others run beside it
+  kBlocked,      // all that it has submitted lies behind a wait or a host function
+  kWaitsOthers,  // a launch waits: another share runs
+  kWaitsLimit,   // a launch waits: its own limit. Without `held_us`: what its slices give is all
+  kWaitsPriority,  // a launch waits: a share of higher priority runs
+  kWaitsDrain,     // a launch waits: a share whose lease was revoked has not drained
+  kWaitsGang,      // a launch waits: until the share can run on all its devices
+  kWaitsPause,     // a launch waits: it owes others time, and they may be back in a moment
 };
 
-enum class TraceMode : uint8_t { kIdle, kFree, kScheduled, kCoRunSet };
+enum class TraceMode : uint8_t {
+  kIdle,
+  kFree,       // nothing is promised to anybody, the hardware slices
+  kScheduled,  // one share at a time
+  kCoRunSet,
+};
 
 // As it lies in the ring. No member has an initial value, so that a ring takes no memory before it
 // is written; what the kind does not have is zero.
 struct TraceEntry {
   int64_t time_ns;
-  int64_t
-      value_ns;  // kState, kKeyframe: charged since the share was added; kAudit, kLate: by how much
-  int32_t lag_us;    // kState, kKeyframe
-  uint32_t held_us;  // kState, kKeyframe: its limit keeps it from running for so long still; 0: it
-                     // does not
+  int64_t value_ns;  // kState, kKeyframe: charged since it was added; kAudit, kLate: by how much
+  int32_t lag_us;    // kState, kKeyframe: entitled minus charged time
+  uint32_t held_us;  // kState, kKeyframe: its limit keeps it from running for so long still
   uint32_t lane;     // which share; 0: the device
   TraceKind kind;
   TraceState state;  // kState, kKeyframe
@@ -110,6 +78,7 @@ static_assert(sizeof(TraceEntry) == 32 && std::is_trivially_copyable_v<TraceEntr
 struct TraceShare {
   std::string name;
   bool lag_known = true;  // the reader may use the share
+  uint32_t lane = 0;      // in messages; here the key of it
 };
 
 struct TraceRequest {
@@ -126,8 +95,7 @@ struct TraceReply {
   int64_t now_ns = 0;       // when the reply was made, by the clock of the entries
   int64_t now_unix_ns = 0;  // and by the time of day
   int64_t since_ns = 0;     // all from then on is in the ring
-  bool since_start =
-      true;  // that is when the agent started; else the ring has forgotten what was before
+  bool since_start = true;  // that is when the agent started; else what was before is forgotten
   std::map<uint32_t, TraceShare> shares;  // by lane: those in `entries`
   std::vector<TraceEntry> entries;
   uint64_t lost = 0;  // entries after `after` that were overwritten before they were asked for
@@ -137,12 +105,12 @@ struct TraceReply {
 // The agent's loop makes a reply of this many in well under a millisecond.
 inline constexpr size_t kMaxTraceEntries = 128;
 
-// The names above.
+// Their names in messages, e.g. "waits_limit".
 std::string NameOf(TraceState state);
 std::string NameOf(TraceMode mode);
 
 nlohmann::json ToJson(const TraceReply& reply);
-// "agent_reply" if it is not a reply as above. Fields that are not known are skipped.
+// "agent_reply" if it is no such reply. Fields that are not known are skipped.
 Result<TraceReply> TraceFromJson(const nlohmann::json& json);
 
 }  // namespace prorata::api

@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "api/agent_api.h"
+
 namespace prorata::cli {
 namespace {
 
@@ -14,19 +16,10 @@ std::string Question(ControlOp op) {
   return api::EncodeRequest(request);
 }
 
-// Appends what `reply` lists in `field`.
-template <typename Item, typename FromJson>
-Status ReadList(const nlohmann::json& reply, const char* field, FromJson from_json,
-                std::vector<Item>* items) {
-  if (!reply.contains(field)) {
-    return Fail("agent_reply", std::string("the agent's reply has no '") + field +
-                                   "'; are agent and prorata of the same version?");
-  }
-  for (const nlohmann::json& entry : reply[field]) {
-    auto item = from_json(entry);
-    if (!item) return std::unexpected(item.error());
-    items->push_back(std::move(*item));
-  }
+template <typename Items>
+Status TakeInto(Items* to, Result<Items> items) {
+  if (!items) return std::unexpected(items.error());
+  *to = std::move(*items);
   return {};
 }
 
@@ -55,8 +48,8 @@ Status TopFeed::Read(const nlohmann::json& reply) {
   if (answers_due_ == 0) return Fail("agent_reply", "the agent said what it was not asked for");
   const bool shares = answers_due_ == 2;
   --answers_due_;
-  if (shares) return ReadList(reply, "shares", api::ShareFromJson, &partial_.shares);
-  return ReadList(reply, "devices", api::DeviceFromJson, &partial_.devices);
+  if (shares) return TakeInto(&partial_.shares, ListIn(reply, "shares", api::ShareFromJson));
+  return TakeInto(&partial_.devices, ListIn(reply, "devices", api::DeviceFromJson));
 }
 
 Result<std::optional<TopSnapshot>> TopFeed::TakeAll() {
