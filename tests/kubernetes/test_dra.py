@@ -3,6 +3,7 @@
 import json
 import unittest
 
+import harness
 import pytest
 from cluster import NODE
 from dra import CLASS, CONTEXT, DraTestCase, claim, pod, template
@@ -30,6 +31,12 @@ class OneGpu(DraTestCase):
         self.cluster.delete("pod", "a")
         self.cluster.wait_running("c")
         self.assertEqual(self.allocated("c")["allocated_bytes"], 8 * GIB - CONTEXT)
+        self.assert_accounts_agree()
+
+    def test_the_example_of_the_guide(self):
+        self.cluster.kubectl("apply", "-f", harness.ROOT / "examples/kubernetes/two-pods.yaml")
+        self.cluster.wait_running("a", "b")
+        self.assertEqual(len(self.shares()), 2)
         self.assert_accounts_agree()
 
     def test_exec_is_held_to_the_same_share(self):

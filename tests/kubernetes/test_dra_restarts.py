@@ -123,7 +123,10 @@ class Restarts(DraTestCase):
         names = [f"p{number}" for number in range(PODS)]
         alive = []
         for name in names:
-            self.cluster.apply(pod(name, "share", ["sleep", "infinity"]))
+            made = pod(name, "share", ["sleep", "infinity"])
+            # A container that was made and not started when the kubelet died is never run with "Never".
+            made["spec"]["restartPolicy"] = "Always"
+            self.cluster.apply(made)
             alive.append(name)
             if len(alive) > 6:
                 gone = alive.pop(chance.randrange(len(alive)))
@@ -133,7 +136,11 @@ class Restarts(DraTestCase):
                 self.cluster.restart("kubelet")
         for name in alive:
             # One that failed its preparation is tried again after a minute and more.
-            self.cluster.wait_running(name)
+            try:
+                self.cluster.wait_running(name)
+            except AssertionError as error:
+                raise AssertionError(f"{error}; its status: "
+                                     f"{self.cluster.pod(name)['status']} {self.cluster.events_of(name)}") from None
         self.assert_accounts_agree()
 
 
