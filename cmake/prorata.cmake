@@ -137,8 +137,13 @@ function(prorata_test name)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gtest_main prorata_sanitize prorata_warnings)
   include(GoogleTest)
+  # What the address sanitizer of GCC 12 notes of a thread's thread-local memory can be garbage, on which
+  # its search for leaks crashes (seen with 64 threads, in one run of ten).
+  if(PRORATA_SANITIZE MATCHES address)
+    set(environment ENVIRONMENT ASAN_OPTIONS=intercept_tls_get_addr=0)
+  endif()
   gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 600
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "unit;${arg_LABELS}")
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "unit;${arg_LABELS}" ${environment})
   if(arg_PRECOMPILE)
     prorata_precompile(${name} <gtest/gtest.h> ${arg_PRECOMPILE})
   else()

@@ -120,4 +120,9 @@ void Devices::LearnContextOverhead(size_t device, uint64_t bytes) {
   if (learned_[device].size() > kRemembered) learned_[device].pop_front();
 }
 
+void Devices::AdoptContextOverhead(size_t device, uint64_t bytes) {
+  const bool guessed = bytes == GuessedOverhead((*this)[device].total_bytes);
+  if (bytes != 0 && !guessed && learned_[device].empty()) LearnContextOverhead(device, bytes);
+}
+
 }  // namespace prorata::agent

@@ -69,6 +69,8 @@ class Devices {
   // measured).
   uint64_t ContextOverhead(size_t device) const;
   void LearnContextOverhead(size_t device, uint64_t bytes);
+  // What the agent before us told members that a context takes: its guess, or what it had learned.
+  void AdoptContextOverhead(size_t device, uint64_t bytes);
 
  private:
   template <typename T>

@@ -195,6 +195,10 @@ Status Node::AdoptShare(SavedShare saved) {
   const bool ended = saved.ended || share.limits()->header.ended != 0;
   if (ended) share.End();
   shares_[id] = std::move(made);
+  for (uint32_t i = 0; i < share.device_count(); ++i) {
+    devices_.AdoptContextOverhead(share.config().devices[i].device,
+                                  share.limits()->devices[i].context_overhead_bytes);
+  }
   share.WriteLimits(ContextOverheads(share), true);
   memory_.Adopt(share);
   if (auto ok = Begin(share); !ok) {

@@ -301,13 +301,12 @@ Member* Node::AdmitMember(Share& share, const ProcessId& process) {
   Member* member = share.Admit(process);
   if (member == nullptr) return nullptr;
   WatchMember(share, *member);
-  member->command = CommandOf(process.pid);
   events_.Add(EventOf(api::EventKind::kMemberJoined, share, member));
   return member;
 }
 
 void Node::WatchMember(Share& share, Member& member) {
-  auto pidfd = WatchProcess(member.process);
+  auto pidfd = WatchProcess(member.process, &member.command);
   if (!pidfd) {
     // Dead already; not from here, for the caller still holds it.
     boost::asio::post(loop_, [this, id = share.id(), process = member.process] {

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 namespace prorata::agent {
 namespace {
@@ -26,9 +27,17 @@ std::unexpected<Error> NoProcess(pid_t pid) {
   return Fail("no_process", "process " + std::to_string(pid) + " has ended");
 }
 
-}  // namespace
+// What a person may be shown of a program's name, which can hold anything.
+std::string Printable(std::string_view name) {
+  std::string shown(name);
+  for (char& c : shown) {
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
+  }
+  return shown;
+}
 
-Result<ProcessId> IdentifyProcess(pid_t pid) {
+// `command`, if not null, becomes what CommandOf would answer.
+Result<ProcessId> ReadStat(pid_t pid, std::string* command) {
   const std::string stat = ReadSmallFile("/proc/" + std::to_string(pid) + "/stat");
   // The second field is the command in brackets and may hold anything: count from the last bracket.
   size_t at = stat.rfind(')');
@@ -40,17 +49,25 @@ Result<ProcessId> IdentifyProcess(pid_t pid) {
   // A zombie has still a number and a start, and nothing else.
   const char state = stat[stat.rfind(')') + 2];
   if (state == 'Z' || state == 'X') return NoProcess(pid);
+  if (command != nullptr) {
+    const size_t begin = stat.find('(') + 1;
+    *command = Printable(std::string_view(stat).substr(begin, stat.rfind(')') - begin));
+  }
   return ProcessId{pid, std::strtoull(stat.c_str() + at + 1, nullptr, 10)};
 }
 
-Result<UniqueFd> WatchProcess(const ProcessId& process) {
+}  // namespace
+
+Result<ProcessId> IdentifyProcess(pid_t pid) { return ReadStat(pid, nullptr); }
+
+Result<UniqueFd> WatchProcess(const ProcessId& process, std::string* command) {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   if (!fd) {
     if (errno == ESRCH || errno == EINVAL) return NoProcess(process.pid);
     return FailErrno("pidfd", "cannot watch process " + std::to_string(process.pid), errno);
   }
   // The order matters: with the descriptor open the number cannot change hands any more.
-  const auto now = IdentifyProcess(process.pid);
+  const auto now = ReadStat(process.pid, command);
   if (!now || *now != process) return NoProcess(process.pid);
   return fd;
 }
@@ -68,10 +85,7 @@ bool HasHungUp(int socket) {
 std::string CommandOf(pid_t pid) {
   std::string name = ReadSmallFile("/proc/" + std::to_string(pid) + "/comm");
   while (!name.empty() && name.back() == '\n') name.pop_back();
-  for (char& c : name) {
-    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
-  }
-  return name;
+  return Printable(name);
 }
 
 pid_t InnerPidOf(pid_t pid) {

@@ -22,8 +22,9 @@ struct ProcessId {
 Result<ProcessId> IdentifyProcess(pid_t pid);
 
 // A descriptor that becomes readable when the process ends; "no_process" if it has ended, or if its
-// number is another's by now.
-Result<UniqueFd> WatchProcess(const ProcessId& process);
+// number is another's by now. `command`, if not null, becomes what CommandOf would answer: where both
+// are wanted, one file is read instead of two.
+Result<UniqueFd> WatchProcess(const ProcessId& process, std::string* command = nullptr);
 
 // Whether a descriptor of WatchProcess says that its process ended.
 bool HasEnded(int pidfd);

@@ -161,7 +161,7 @@ void MemberServer::OnJoin(Session& session, const wire::Join& join, std::vector<
     return Refuse(session, RefusedReason::kVersion);
   }
   if (fds.size() != 1) return Refuse(session, RefusedReason::kMalformed);
-  auto usage = UsageMapping::Map(fds[0]);
+  auto usage = UsageMapping::Map(std::move(fds[0]));
   fds.clear();
   if (!usage) return Refuse(session, RefusedReason::kMalformed);
 
@@ -199,19 +199,19 @@ void MemberServer::OnJoin(Session& session, const wire::Join& join, std::vector<
 // Whoever reaches the socket of a share may see what its members use, and is held to nothing by it:
 // a monitor that joins nothing asks here too.
 void MemberServer::OnUsageWanted(Session& session, const wire::UsageWanted& wanted) {
-  const Share& share = *ShareOf(session);
+  Share& share = *ShareOf(session);
   if (wanted.layout_version != shm::kLimitsVersion) {
     return Refuse(session, RefusedReason::kVersion);
   }
   const shm::LimitsFile& limits = *share.limits();
   uint32_t slot = std::min(wanted.first_slot, kMaxMembers);
   for (uint32_t shown = 0; slot < kMaxMembers && shown < kMaxShownAtOnce; ++slot) {
-    const Member* member = share.FindMember(slot);
+    Member* member = share.FindMember(slot);
     const uint64_t serial = limits.members[slot].usage_serial.load();
-    if (member == nullptr || serial == 0 || member->usage->reader() < 0) continue;
+    if (member == nullptr || serial == 0 || member->usage->Reader() < 0) continue;
     const wire::UsageShown message{slot, 1, serial};
     if (!session.connection->SendWithDescriptor(MessageType::kUsageShown, message,
-                                                member->usage->reader())) {
+                                                member->usage->Reader())) {
       break;  // its socket is full: it asks on when it has read what there is
     }
     ++shown;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace prorata::agent {
 
@@ -84,7 +85,7 @@ Result<LimitsMapping> LimitsMapping::Adopt(const std::string& path, const std::s
   return limits;
 }
 
-Result<UsageMapping> UsageMapping::Map(const UniqueFd& fd) {
+Result<UsageMapping> UsageMapping::Map(UniqueFd fd) {
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   constexpr off_t kMaxBytes = 64 << 10;
   // First the seals: only then is what fstat says true for ever.
@@ -99,14 +100,20 @@ Result<UsageMapping> UsageMapping::Map(const UniqueFd& fd) {
   }
   void* address = ::mmap(nullptr, sizeof(UsageFile), PROT_READ, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED) return FailErrno("usage", "cannot map the usage memory", errno);
-  UsageMapping usage(Mapping(address, sizeof(UsageFile)));
+  UsageMapping usage(Mapping(address, sizeof(UsageFile)), std::move(fd));
   const auto* header = static_cast<const shm::UsageHeader*>(address);
   if (header->magic != shm::kUsageMagic || header->version != shm::kUsageVersion) {
     return Fail("usage", "the usage memory is of another version");
   }
-  const std::string again = "/proc/self/fd/" + std::to_string(fd.get());
-  usage.reader_ = UniqueFd(::open(again.c_str(), O_RDONLY | O_CLOEXEC));
   return usage;
+}
+
+int UsageMapping::Reader() {
+  if (!std::exchange(fd_only_reads_, true)) {
+    const std::string again = "/proc/self/fd/" + std::to_string(fd_.get());
+    fd_ = UniqueFd(::open(again.c_str(), O_RDONLY | O_CLOEXEC));
+  }
+  return fd_.get();
 }
 
 }  // namespace prorata::agent

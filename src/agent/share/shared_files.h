@@ -53,19 +53,21 @@ class UsageMapping {
  public:
   // "usage" unless `fd` is a memfd sealed against resizing, of at least the layout's size and at
   // most 64 KiB, that begins as it should.
-  static Result<UsageMapping> Map(const UniqueFd& fd);
+  static Result<UsageMapping> Map(UniqueFd fd);
 
-  // The same memory, opened for reading alone, for whoever wants to see it; -1: there is none.
-  int reader() const { return reader_.get(); }
+  // The same memory, opened for reading alone, for whoever wants to see it; opened when it is asked
+  // for, and kept. -1: it cannot be.
+  int Reader();
 
   const shm::DeviceUsage& device(uint32_t device) const {
     return static_cast<const shm::UsageFile*>(mapping_.address())->devices[device];
   }
 
  private:
-  explicit UsageMapping(Mapping mapping) : mapping_(std::move(mapping)) {}
+  UsageMapping(Mapping mapping, UniqueFd fd) : mapping_(std::move(mapping)), fd_(std::move(fd)) {}
   Mapping mapping_;
-  UniqueFd reader_;
+  UniqueFd fd_;  // as the member sent it, until Reader has opened it again
+  bool fd_only_reads_ = false;
 };
 
 }  // namespace prorata::agent

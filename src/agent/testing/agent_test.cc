@@ -366,6 +366,25 @@ TEST_F(AgentTest, AContextIsSettledByWhatNvmlShows) {
   EXPECT_EQ(member.limits().devices[0].context_overhead_bytes, 300 * kMiB);
 }
 
+// It reserved the guess again, and a context that fits the share's request was refused.
+TEST_F(AgentTest, TheNextAgentKnowsWhatAContextTakes) {
+  TestMember member(MakeShare("a", kGiB));
+  ASSERT_EQ(member.Join(), kWelcome);
+  const uint64_t guess = member.limits().devices[0].context_overhead_bytes;
+  const auto restart = [&] {
+    agent_.Kill();
+    EXPECT_EQ(agent_.Start(), "ready");
+    EXPECT_TRUE(member.Rejoin());
+    return member.limits().devices[0].context_overhead_bytes.load();
+  };
+  EXPECT_EQ(restart(), guess);
+  ASSERT_TRUE(member.Charge(guess));
+  member.usage().overhead_bytes = guess;
+  page_->Change(static_cast<int64_t>(40 * kMiB));
+  ASSERT_EQ(SettleContext(member, guess).measured, 1u);
+  EXPECT_EQ(restart(), 40 * kMiB);
+}
+
 // Threads that allocated at that moment made the overhead too small, and the share exceeded its
 // limit by a context.
 TEST_F(AgentTest, AContextBesideOtherMemoryKeepsItsReservation) {
