@@ -5,7 +5,7 @@ JOBS  ?= $(shell nproc)
 CMAKE_STAMP := $(BUILD)/build.ninja
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build everything demo test test-unit test-compatibility scenarios simulate bench placement gpu-check generate format lint layers check soak stress \
+.PHONY: help setup build kubernetes kubernetes-configured e2e-kubernetes everything demo test test-unit test-compatibility scenarios simulate bench placement gpu-check generate format lint layers check soak stress \
         asan-ubsan tsan fuzz hooks clean
 
 help:
@@ -16,6 +16,8 @@ help:
 	@echo 'make scenarios   scenario files in many processes and on the virtual clock: do they agree?'
 	@echo 'make build       programs in build/bin, client library in build/lib, simulated driver in build/sim'
 	@echo 'make everything  the same with tests and benchmarks, for make gpu-check and those who change prorata'
+	@echo 'make kubernetes  prorata-kubernetes, which needs gRPC: installs it'
+	@echo 'make e2e-kubernetes  a real Kubernetes of one node, built from its Go modules (needs Go 1.26; 8 minutes the first time), and prorata in it'
 	@echo 'make simulate    scenarios and random worlds in one process, on a virtual clock'
 	@echo 'make bench       what the client library adds to each driver call; what programs get of a GPU, with and without prorata'
 	@echo 'make placement   ten placement policies on a public trace: writes docs/reports/placement.md, docs/reports/placement.svg'
@@ -41,8 +43,22 @@ build: setup $(CMAKE_STAMP)
 
 everything: setup $(CMAKE_STAMP)
 	@scripts/setup.sh pytest $(BUILD)
+	@$(MAKE) --no-print-directory kubernetes-configured
 	@cmake --build --preset release -- -j$(JOBS)
 	@git describe --always --dirty --abbrev=40 >$(BUILD)/commit 2>/dev/null || rm -f $(BUILD)/commit
+
+# Once it was asked for, the build folder keeps it.
+kubernetes-configured: $(CMAKE_STAMP)
+	@scripts/setup.sh kubernetes
+	@grep -q '^PRORATA_KUBERNETES:BOOL=ON' $(BUILD)/CMakeCache.txt || cmake --preset release -DPRORATA_KUBERNETES=ON
+
+kubernetes: build kubernetes-configured
+	@cmake --build --preset release --target prorata-kubernetes -- -j$(JOBS)
+
+e2e-kubernetes: everything
+	@scripts/setup.sh kubernetes-tests
+	@scripts/kubernetes_build.py $(BUILD)
+	@PRORATA_TEST_LONG=1 scripts/run_tests.py --build $(BUILD) -- -v tests/kubernetes
 
 # Not part of `make test`: what it fetches is big. Says how big before it does.
 test-compatibility: everything
@@ -62,6 +78,7 @@ test: everything
 	@scripts/setup.sh cuda-venv $(BUILD)
 	@scripts/setup.sh nvidia-smi $(BUILD)
 	@scripts/setup.sh containers
+	@scripts/setup.sh kubernetes-tests
 	@scripts/setup.sh userlands $(BUILD)
 	@scripts/run_tests.py --build $(BUILD) --label all
 
@@ -114,7 +131,8 @@ layers:
 
 asan-ubsan tsan: setup
 	@scripts/setup.sh pytest $(BUILD)
-	cmake --preset $@
+	@scripts/setup.sh kubernetes
+	cmake --preset $@ -DPRORATA_KUBERNETES=ON
 	cmake --build --preset $@ -- -j$(JOBS)
 	@scripts/run_tests.py --build $(BUILD)/$@ --label $@
 

@@ -13,6 +13,7 @@ endif()
 option(PRORATA_WERROR "Warnings are errors (on in every preset)" OFF)
 option(PRORATA_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(PRORATA_UNITY "Compile sources of a folder as one (on in most presets)" OFF)
+option(PRORATA_KUBERNETES "Build prorata-kubernetes, which needs gRPC, protobuf, libcurl and yaml-cpp" OFF)
 set(PRORATA_SANITIZE "" CACHE STRING "Value for -fsanitize= of everything but the client library")
 
 set(PRORATA_BIN_DIR ${CMAKE_BINARY_DIR}/bin)

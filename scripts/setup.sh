@@ -10,6 +10,8 @@
 #   scripts/setup.sh cuda-venv BUILD     nvcc and cudart from PyPI into BUILD/venv-cuda13 and -cuda12
 #   scripts/setup.sh nvidia-smi BUILD    the program alone, from Debian's non-free, into BUILD/nvidia-smi
 #   scripts/setup.sh containers          podman, containerd and runc, for tests (needs root)
+#   scripts/setup.sh kubernetes          gRPC, protobuf, libcurl, yaml-cpp: what prorata-kubernetes is built with
+#   scripts/setup.sh kubernetes-tests    etcd, runc and more for a cluster of tests (needs root)
 #   scripts/setup.sh userlands BUILD     the C libraries of Debian 11 and 13 (30 MB with their lists), for tests
 #   scripts/setup.sh compatibility BUILD light     NVIDIA's libraries from PyPI into BUILD/compatibility; `all` for PyTorch and more too
 set -euo pipefail
@@ -19,6 +21,12 @@ build_packages=(
   libboost-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev libspdlog-dev libfmt-dev
   libgtest-dev libbenchmark-dev liblz4-dev libzstd-dev prometheus-cpp-dev libncurses-dev strace
   musl-tools libfccp-dev gnuplot-nox
+)
+kubernetes_packages=(
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libcurl4-openssl-dev libyaml-cpp-dev
+)
+kubernetes_test_packages=(
+  etcd-server runc containernetworking-plugins iptables conntrack socat ethtool iproute2 openssl
 )
 container_packages=(podman containerd runc uidmap podman-compose)
 lint_packages=(clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev shellcheck)
@@ -143,6 +151,13 @@ case "${1:-}" in
         echo 'setup: podman or containerd cannot be had; their tests will be skipped' >&2
     fi
     ;;
+  kubernetes) install_packages "${kubernetes_packages[@]}" ;;
+  kubernetes-tests)
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+      install_packages "${kubernetes_test_packages[@]}" ||
+        echo 'setup: etcd or runc cannot be had; tests on a cluster will be skipped' >&2
+    fi
+    ;;
   ruff) install_venv "$2/venv-ruff" ruff==0.14.5 ;;
   plots) install_packages python3-matplotlib ;;
   pytest) install_venv "$2/venv-pytest" "${pytest_wheels[@]}" ;;
@@ -158,7 +173,7 @@ case "${1:-}" in
     ;;
   compatibility) python3 "$(dirname "$0")/compatibility_wheels.py" "$2" "$3" ;;
   *)
-    sed -n '2,15s/^# \{0,1\}//p' "$0"
+    sed -n '2,17s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -1,0 +1,102 @@
+// prorata-kubernetes: what prorata does in a cluster, one role a sub-command.
+
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "kubernetes/api/kube_client.h"
+#include "kubernetes/api/kube_config.h"
+#include "kubernetes/dra/agent_client.h"
+#include "kubernetes/dra/claim_api.h"
+#include "kubernetes/dra/claims.h"
+#include "kubernetes/dra/upkeep.h"
+#include "kubernetes/kubelet/dra_server.h"
+
+namespace {
+
+using namespace prorata::kubernetes;
+
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+
+struct Options {
+  std::string node;
+  std::string kubeconfig;
+  std::string kubelet_dir = "/var/lib/kubelet";
+  std::string agent_dir = "/run/prorata";
+};
+
+int FailWith(const prorata::Error& error) {
+  spdlog::error("{}", error.message);
+  return kExitFailed;
+}
+
+// Until SIGTERM or SIGINT, which every thread has blocked.
+int RunDra(const Options& options) {
+  sigset_t ending;
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGTERM);
+  sigaddset(&ending, SIGINT);
+  ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+
+  auto config = options.kubeconfig.empty() ? PodKubeConfig() : ReadKubeConfig(options.kubeconfig);
+  if (!config) return FailWith(config.error());
+  KubeClient client(std::move(*config));
+  AgentClient agent(options.agent_dir + "/control");
+  KubeClaimApi claim_api(client);
+  // Claims are asked for by the server below alone, which ends first.
+  std::function<void()> changed;
+  Claims claims(claim_api, agent, options.node, [&changed] { changed(); });
+  Upkeep upkeep(client, agent, claims, options.node);
+  changed = [&upkeep] { upkeep.Changed(); };
+  DraServerOptions serve;
+  serve.kubelet_dir = options.kubelet_dir;
+  serve.registered = [&upkeep] {
+    spdlog::info("the kubelet registered the driver");
+    upkeep.Registered();
+  };
+  serve.refused = [](const std::string& why) {
+    spdlog::error("the kubelet refused the driver: {}", why);
+  };
+  auto server = DraServer::Start(claims, serve);
+  if (!server) return FailWith(server.error());
+  spdlog::info("serving node '{}' at {}, for the agent in {}", options.node, client.server(),
+               options.agent_dir);
+  int got = 0;
+  ::sigwait(&ending, &got);
+  spdlog::info("ending, by signal {}", got);
+  server->reset();
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("prorata in Kubernetes");
+  app.require_subcommand(1);
+  CLI::App* dra = app.add_subcommand("dra", "the DRA driver of a node");
+  dra->add_option("--node-name", options.node, "the node's name in the cluster")
+      ->envname("NODE_NAME")
+      ->required();
+  dra->add_option("--kubeconfig", options.kubeconfig,
+                  "how to reach the API server; without it as a pod does");
+  dra->add_option("--kubelet-dir", options.kubelet_dir, "the kubelet's folder")
+      ->capture_default_str();
+  dra->add_option("--agent-dir", options.agent_dir, "the folder of the node's agent")
+      ->envname("PRORATA_DIR")
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? EXIT_SUCCESS : kExitUsage;
+  }
+  return RunDra(options);
+}

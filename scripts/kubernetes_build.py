@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Builds a real Kubernetes and containerd for the tests, into BUILD/kubernetes/bin.
+
+    scripts/kubernetes_build.py BUILD
+
+From the Go module proxy alone, by the modules of tests/kubernetes/modules: eight minutes of two
+cores where Go's cache is cold, half a minute where it is warm, nothing where what is there was built
+from the same files. Needs Go 1.26 and 7 GB for Go's caches (GOMODCACHE, GOCACHE)."""
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MODULES = ROOT / "tests/kubernetes/modules"
+LEAST_GO = (1, 26)
+
+KUBERNETES = "v1.36.3"
+CONTAINERD = "v2.2.9"
+# Kubernetes takes its version from the linker; the date is fixed so that builds are the same.
+VERSION_FLAGS = " ".join(
+    f"-X {package}.{name}={value}"
+    for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    for name, value in (
+        ("gitVersion", KUBERNETES),
+        ("gitMajor", "1"),
+        ("gitMinor", "36"),
+        ("gitTreeState", "clean"),
+        ("buildDate", "2026-01-01T00:00:00Z"),
+    )
+)
+LINKS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
+
+
+def fail(message: str):
+    sys.exit(f"kubernetes_build: {message}")
+
+
+def go_program() -> str:
+    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+    if not go:
+        fail("there is no `go`: install Go 1.26 or later from https://go.dev/dl, then run this again")
+    said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=True).stdout
+    version = tuple(int(part) for part in said.strip().removeprefix("go").split(".")[:2])
+    if version < LEAST_GO:
+        fail(
+            f"Kubernetes {KUBERNETES} needs Go 1.26 and {go} is {said.strip()}:"
+            " install a later one from https://go.dev/dl and put it first in PATH"
+        )
+    return go
+
+
+def stamp() -> str:
+    """Of what decides the outcome: the modules and this file."""
+    digest = hashlib.sha256(pathlib.Path(__file__).read_bytes())
+    for path in sorted(MODULES.rglob("*")):
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def go_build(go: str, module: str, flags: list[str], what: list[str], output: pathlib.Path):
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -mod=readonly", "GOTOOLCHAIN": "local"}
+    command = [go, "build", "-trimpath", *flags, "-o", str(output), *what]
+    if subprocess.run(command, cwd=MODULES / module, env=environment).returncode:
+        fail(f"`go build` in {MODULES / module} failed, see above; where modules could not be fetched, GOPROXY decides")
+
+
+def build(go: str, folder: pathlib.Path):
+    binaries = folder / "bin"
+    shutil.rmtree(binaries, ignore_errors=True)
+    binaries.mkdir(parents=True)
+    print(f"kubernetes_build: containerd {CONTAINERD}", flush=True)
+    go_build(
+        go,
+        "containerd",
+        [
+            "-tags=no_btrfs,no_zfs,no_devmapper",
+            f"-ldflags=-s -w -X github.com/containerd/containerd/v2/version.Version={CONTAINERD}",
+        ],
+        [f"github.com/containerd/containerd/v2/cmd/{program}" for program in CONTAINERD_PROGRAMS],
+        binaries,
+    )
+    print(f"kubernetes_build: Kubernetes {KUBERNETES}", flush=True)
+    go_build(go, "kubernetes", [f"-ldflags=-s -w {VERSION_FLAGS}"], ["."], binaries / "kubernetes")
+    for name in LINKS:
+        (binaries / name).symlink_to("kubernetes")
+
+
+def main():
+    if len(sys.argv) != 2:
+        fail("usage: scripts/kubernetes_build.py BUILD")
+    folder = pathlib.Path(sys.argv[1]).resolve() / "kubernetes"
+    recorded, now = folder / "stamp", stamp()
+    if recorded.exists() and recorded.read_text() == now:
+        return
+    recorded.unlink(missing_ok=True)
+    build(go_program(), folder)
+    recorded.write_text(now)
+
+
+main()

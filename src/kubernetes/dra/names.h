@@ -1,0 +1,16 @@
+#pragma once
+
+// What prorata is called in Kubernetes.
+
+namespace prorata::kubernetes {
+
+// The DRA driver, the domain of its attributes and capacities, and the class of its devices.
+inline constexpr char kDriverName[] = "gpu.prorata.dev";
+inline constexpr char kMemoryCapacity[] = "memory";    // bytes
+inline constexpr char kComputeCapacity[] = "compute";  // hundredths of the device's time
+
+// The parameters of a claim (share_config.h).
+inline constexpr char kConfigVersion[] = "gpu.prorata.dev/v1alpha1";
+inline constexpr char kConfigKind[] = "ShareConfig";
+
+}  // namespace prorata::kubernetes

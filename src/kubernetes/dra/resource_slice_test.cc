@@ -1,0 +1,107 @@
+#include "kubernetes/dra/resource_slice.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/bytes.h"
+#include "kubernetes/dra/claim.h"
+
+namespace prorata::kubernetes {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kUid[] = "a451afc9-b27b-44fb-8f40-5c786695a2c9";
+
+std::vector<api::DeviceStatus> Devices(size_t count) {
+  std::vector<api::DeviceStatus> devices(count);
+  for (size_t i = 0; i < count; ++i) {
+    devices[i].index = static_cast<uint32_t>(i);
+    devices[i].uuid = "GPU-" + std::to_string(i);
+    devices[i].name = "A GPU";
+    devices[i].total_bytes = 16 * kGiB;
+  }
+  return devices;
+}
+
+api::ShareStatus ShareOn(const std::string& name, const std::string& uuid, uint64_t bytes,
+                         uint32_t ppm) {
+  api::ShareStatus share;
+  share.name = name;
+  api::ShareDevice& on = share.devices.emplace_back();
+  on.uuid = uuid;
+  on.memory_request_bytes = bytes;
+  on.compute_request = {ppm};
+  return share;
+}
+
+std::vector<std::string> NamesOf(const json& devices) {
+  std::vector<std::string> names;
+  for (const json& device : devices) names.push_back(device["name"]);
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(ResourceSlice, ADeviceIsAGpuThatClaimsShare) {
+  const json device = SliceDevices(Devices(1), {})[0];
+  EXPECT_EQ(device["name"], "gpu-0");
+  EXPECT_EQ(device["allowMultipleAllocations"], true);
+  EXPECT_EQ(device["attributes"]["uuid"]["string"], "GPU-0");
+  EXPECT_EQ(device["capacity"]["memory"], json::parse(R"({"value": "16Gi", "requestPolicy":
+      {"default": "16Gi", "validRange": {"min": "256Mi", "step": "256Mi"}}})"));
+  EXPECT_EQ(device["capacity"]["compute"], json::parse(R"({"value": "100", "requestPolicy":
+      {"default": "0", "validRange": {"min": "0", "step": "1"}}})"));
+}
+
+TEST(ResourceSlice, TheFullestComesFirst) {
+  const std::string claim = ShareNameOfClaim(kUid);
+  EXPECT_EQ(NamesOf(SliceDevices(Devices(3), {})), (Names{"gpu-0", "gpu-1", "gpu-2"}));
+  const std::vector<api::ShareStatus> shares = {ShareOn(claim, "GPU-2", 8 * kGiB, 300'000),
+                                                ShareOn(claim, "GPU-1", 2 * kGiB, 300'000)};
+  EXPECT_EQ(NamesOf(SliceDevices(Devices(3), shares)), (Names{"gpu-2", "gpu-1", "gpu-0"}));
+}
+
+TEST(ResourceSlice, CapacityIsWhatClaimsMayHaveTogether) {
+  auto devices = Devices(1);
+  devices[0].foreign_bytes = kGiB + 1;
+  const std::vector<api::ShareStatus> shares = {
+      ShareOn(ShareNameOfClaim(kUid), "GPU-0", 8 * kGiB, 500'000),  // the cluster counts that
+      ShareOn("train", "GPU-0", 2 * kGiB, 305'000)};
+  const json capacity = SliceDevices(devices, shares)[0]["capacity"];
+  EXPECT_EQ(capacity["memory"]["value"], "13056Mi");  // 13 GiB less a byte, in steps
+  EXPECT_EQ(capacity["compute"]["value"], "69");
+}
+
+TEST(ResourceSlice, LeavesOutWhatNoClaimCanHave) {
+  auto devices = Devices(4);
+  devices[0].exclusive = "whole";
+  devices[1].foreign_bytes = 16 * kGiB - 300 * kMiB;
+  devices[2].foreign_bytes = 17 * kGiB;
+  EXPECT_EQ(NamesOf(SliceDevices(devices, {})), (Names{"gpu-3"}));
+  const std::vector<api::ShareStatus> all = {ShareOn("train", "GPU-3", kGiB, 1'000'000)};
+  EXPECT_EQ(SliceDevices(devices, all), json::array());
+}
+
+TEST(ResourceSlice, IsWrittenOnlyWhereItSaysSomethingElse) {
+  const NodeReference node = {"n1", "uid-1"};
+  const json devices = SliceDevices(Devices(2), {});
+  json slice = MakeSlice(node, devices, 4);
+  EXPECT_EQ(slice["metadata"]["name"], "n1-gpu.prorata.dev");
+  EXPECT_EQ(GenerationOf(slice), 4);
+  slice["metadata"]["resourceVersion"] = "17";  // what a server adds
+  EXPECT_TRUE(SaysTheSame(slice, node, devices));
+  EXPECT_FALSE(SaysTheSame(slice, {"n1", "uid-2"}, devices));
+  EXPECT_FALSE(SaysTheSame(slice, node, SliceDevices(Devices(1), {})));
+  EXPECT_FALSE(SaysTheSame(slice, node, json::array()));
+  json empty = MakeSlice(node, json::array(), 5);
+  EXPECT_TRUE(SaysTheSame(empty, node, json::array()));
+  empty["spec"].erase("devices");
+  EXPECT_TRUE(SaysTheSame(empty, node, json::array()));
+  EXPECT_FALSE(SaysTheSame(empty, node, devices));
+  EXPECT_FALSE(SaysTheSame(json::object(), node, devices));
+}
+
+}  // namespace
+}  // namespace prorata::kubernetes

@@ -1,0 +1,194 @@
+#include "kubernetes/kubelet/dra_server.h"
+
+#include <grpcpp/grpcpp.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+
+#include "kubernetes/dra/names.h"
+#include "kubernetes/kubelet/dra.grpc.pb.h"
+#include "kubernetes/kubelet/plugin_registration.grpc.pb.h"
+
+namespace prorata::kubernetes {
+namespace {
+
+namespace dra = k8s::io::kubelet::pkg::apis::dra::v1;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+// The kubelet waits 45 s for either answer, and is better told why than left waiting.
+constexpr seconds kAnswerWithin{35};
+constexpr seconds kGrace{5};
+
+ClaimReference ReferenceOf(const dra::Claim& claim) {
+  return {claim.namespace_(), claim.name(), claim.uid()};
+}
+
+class Registration final : public pluginregistration::Registration::Service {
+ public:
+  Registration(DraServerOptions options, std::string endpoint)
+      : options_(std::move(options)), endpoint_(std::move(endpoint)) {}
+
+  grpc::Status GetInfo(grpc::ServerContext*, const pluginregistration::InfoRequest*,
+                       pluginregistration::PluginInfo* info) override {
+    info->set_type("DRAPlugin");
+    info->set_name(kDriverName);
+    info->set_endpoint(endpoint_);
+    info->add_supported_versions("v1.DRAPlugin");
+    return grpc::Status::OK;
+  }
+
+  grpc::Status NotifyRegistrationStatus(grpc::ServerContext*,
+                                        const pluginregistration::RegistrationStatus* status,
+                                        pluginregistration::RegistrationStatusResponse*) override {
+    if (status->plugin_registered()) {
+      options_.registered();
+    } else {
+      options_.refused(status->error());
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  const DraServerOptions options_;
+  const std::string endpoint_;
+};
+
+class Driver final : public dra::DRAPlugin::Service {
+ public:
+  explicit Driver(Claims& claims) : claims_(claims) {}
+
+  grpc::Status NodePrepareResources(grpc::ServerContext*,
+                                    const dra::NodePrepareResourcesRequest* request,
+                                    dra::NodePrepareResourcesResponse* response) override {
+    const auto deadline = steady_clock::now() + kAnswerWithin;
+    for (const dra::Claim& claim : request->claims()) {
+      auto& answer = (*response->mutable_claims())[claim.uid()];
+      const ClaimReference reference = ReferenceOf(claim);
+      const auto prepared = claims_.Prepare(reference, deadline);
+      if (!prepared) {
+        spdlog::warn("claim {} is not prepared: {}", Describe(reference), prepared.error().message);
+        answer.set_error(prepared.error().message);
+        continue;
+      }
+      for (const PreparedDevice& device : *prepared) Add(device, answer.add_devices());
+      spdlog::info("claim {} ({}) is prepared", Describe(reference), claim.uid());
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status NodeUnprepareResources(grpc::ServerContext*,
+                                      const dra::NodeUnprepareResourcesRequest* request,
+                                      dra::NodeUnprepareResourcesResponse* response) override {
+    const auto deadline = steady_clock::now() + kAnswerWithin;
+    for (const dra::Claim& claim : request->claims()) {
+      auto& answer = (*response->mutable_claims())[claim.uid()];
+      const ClaimReference reference = ReferenceOf(claim);
+      if (auto ok = claims_.Unprepare(reference, deadline); !ok) {
+        spdlog::warn("claim {} is not released: {}", Describe(reference), ok.error().message);
+        answer.set_error(ok.error().message);
+      } else {
+        spdlog::info("claim {} ({}) is released", Describe(reference), claim.uid());
+      }
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  static void Add(const PreparedDevice& prepared, dra::Device* device) {
+    device->add_request_names(prepared.device.request);
+    device->set_pool_name(prepared.device.pool);
+    device->set_device_name(prepared.device.device);
+    for (const std::string& name : prepared.cdi_devices) device->add_cdi_device_ids(name);
+    if (prepared.device.share_id) device->set_share_id(*prepared.device.share_id);
+  }
+
+  Claims& claims_;
+};
+
+Status MakeFolder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error) return {};
+  return Fail("socket", "cannot make the folder '" + path + "': " + error.message());
+}
+
+// Root alone may ask: whoever can connect could end shares.
+Result<std::unique_ptr<grpc::Server>> Listen(grpc::Service* service, const std::string& path) {
+  ::unlink(path.c_str());  // of a driver that was killed
+  const mode_t mask = ::umask(0177);
+  int port = -1;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("unix:" + path, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(service);
+  auto server = builder.BuildAndStart();
+  ::umask(mask);
+  if (server == nullptr || port < 0) {
+    return Fail("socket", "cannot listen on '" + path +
+                              "'; is its folder there and writable, and the path at most 107 "
+                              "characters long?");
+  }
+  return server;
+}
+
+}  // namespace
+
+class DraServer::Parts {
+ public:
+  Parts(Claims& claims, const DraServerOptions& options)
+      : folder_(options.kubelet_dir + "/plugins/" + kDriverName),
+        registry_(options.kubelet_dir + "/plugins_registry"),
+        driver_(claims),
+        registration_(options, DriverSocket()) {}
+
+  ~Parts() {
+    // No new kubelet finds us, then nobody is served any more.
+    if (registration_server_) ::unlink(RegistrationSocket().c_str());
+    const auto deadline = std::chrono::system_clock::now() + kGrace;
+    if (registration_server_) registration_server_->Shutdown(deadline);
+    if (driver_server_) driver_server_->Shutdown(deadline);
+    if (driver_server_) ::unlink(DriverSocket().c_str());
+  }
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+
+  Status Start() {
+    for (const std::string& folder : {folder_, registry_}) {
+      if (auto ok = MakeFolder(folder); !ok) return ok;
+    }
+    // The driver's first: the kubelet calls it as soon as it sees the other.
+    auto driver = Listen(&driver_, DriverSocket());
+    if (!driver) return std::unexpected(driver.error());
+    driver_server_ = std::move(*driver);
+    auto registration = Listen(&registration_, RegistrationSocket());
+    if (!registration) return std::unexpected(registration.error());
+    registration_server_ = std::move(*registration);
+    return {};
+  }
+
+ private:
+  std::string DriverSocket() const { return folder_ + "/dra.sock"; }
+  std::string RegistrationSocket() const { return registry_ + "/" + kDriverName + "-reg.sock"; }
+
+  const std::string folder_;
+  const std::string registry_;
+  Driver driver_;
+  Registration registration_;
+  std::unique_ptr<grpc::Server> driver_server_;
+  std::unique_ptr<grpc::Server> registration_server_;
+};
+
+DraServer::DraServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+DraServer::~DraServer() = default;
+
+Result<std::unique_ptr<DraServer>> DraServer::Start(Claims& claims,
+                                                    const DraServerOptions& options) {
+  auto parts = std::make_unique<Parts>(claims, options);
+  if (auto ok = parts->Start(); !ok) return std::unexpected(ok.error());
+  return std::unique_ptr<DraServer>(new DraServer(std::move(parts)));
+}
+
+}  // namespace prorata::kubernetes

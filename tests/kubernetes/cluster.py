@@ -1,0 +1,482 @@
+"""A real Kubernetes of one node for tests: etcd, the control plane, containerd and a kubelet as processes
+of this machine, in mount and network namespaces of their own (the kubelet changes kernel settings of its
+machine, and bridges, firewall rules and ports are the namespace's), all of it gone afterwards.
+
+    cluster = Cluster()
+    cluster.start()
+    cluster.apply({...})
+    cluster.close()
+
+The kubelet's node is `n1`; image.write() of tests/containers makes the only image, IMAGE."""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import time
+
+import harness
+import image
+
+BIN = harness.BUILD / "kubernetes" / "bin"
+DRIVER = harness.BUILD / "bin" / "prorata-kubernetes"
+NODE = "n1"
+NODE_IP = "10.97.0.1"
+SERVER = f"https://{NODE_IP}:6443"
+IMAGE = "localhost/prorata-test:1"
+PAUSE = "localhost/pause:1"
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+# What the kubelet would write, for the whole machine.
+KERNEL_SETTINGS = {"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
+TOOLS = {
+    "etcd": "etcd-server",
+    "runc": "runc",
+    "iptables": "iptables",
+    "nsenter": "util-linux",
+    "ip": "iproute2",
+    "/usr/lib/cni/bridge": "containernetworking-plugins",
+}
+
+
+def why_not():
+    """What is missing here for a cluster, or ""."""
+    if os.geteuid() != 0:
+        return "not run by root"
+    if not (BIN.parent / "stamp").exists():
+        return f"{BIN} is not built; `scripts/kubernetes_build.py build` builds it (8 minutes of two CPUs)"
+    if not DRIVER.exists():
+        return f"{DRIVER} is not built; `make kubernetes` builds it"
+    missing = [package for tool, package in TOOLS.items() if shutil.which(tool) is None]
+    if missing:
+        return f"{', '.join(missing)} is missing; `scripts/setup.sh kubernetes-tests` installs it"
+    return ""
+
+
+CONTAINERD = """version = 3
+root = "{folder}/containerd/root"
+state = "{folder}/containerd/state"
+[grpc]
+address = "{folder}/containerd.sock"
+[ttrpc]
+address = "{folder}/containerd.sock.ttrpc"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "{pause}"
+[plugins.'io.containerd.cri.v1.runtime']
+restrict_oom_score_adj = true
+disable_apparmor = true
+enable_cdi = true
+cdi_spec_dirs = ["{folder}/cdi"]
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["/usr/lib/cni"]
+conf_dir = "{folder}/cni"
+[plugins.'io.containerd.nri.v1.nri']
+disable = true
+"""
+
+CNI = {
+    "cniVersion": "1.0.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge",
+            "bridge": "cni0",
+            "isGateway": True,
+            "ipMasq": True,
+            "ipam": {
+                "type": "host-local",
+                "ranges": [[{"subnet": "10.99.0.0/24"}]],
+                "routes": [{"dst": "0.0.0.0/0"}],
+                "dataDir": "{folder}/cni-data",
+            },
+        }
+    ],
+}
+
+KUBECONFIG = """apiVersion: v1
+kind: Config
+current-context: test
+contexts: [{{name: test, context: {{cluster: test, user: {user}}}}}]
+clusters: [{{name: test, cluster: {{server: "{server}", {trust}}}}}]
+users: [{{name: {user}, user: {{token: {token}}}}}]
+"""
+
+
+def kubelet_configuration(folder, cgroup_root):
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": NODE_IP,
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "containerRuntimeEndpoint": f"unix://{folder}/containerd.sock",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": cgroup_root,
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "enforceNodeAllocatable": [],
+        "oomScoreAdj": 0,
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "evictionHard": {
+            "memory.available": "100Mi",
+            "nodefs.available": "1%",
+            "imagefs.available": "1%",
+            "nodefs.inodesFree": "1%",
+        },
+        "healthzBindAddress": "127.0.0.1",
+        "resolvConf": "",
+        "syncFrequency": "10s",
+    }
+
+
+def write_image(path, root_tar, names, command):
+    """A tar that `ctr images import` takes, of a root file system."""
+    layer = hashlib.sha256(root_tar.read_bytes()).hexdigest()
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Cmd": command, "Env": ["PATH=/usr/bin:/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
+        }
+    )
+    digest = hashlib.sha256(config.encode()).hexdigest()
+    folder = path.parent
+    (folder / "config.json").write_text(config)
+    manifest = [{"Config": f"{digest}.json", "RepoTags": names, "Layers": ["layer.tar"]}]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with tarfile.open(path, "w") as tar:
+        tar.add(folder / "config.json", f"{digest}.json")
+        tar.add(root_tar, "layer.tar")
+        tar.add(folder / "manifest.json", "manifest.json")
+
+
+class Namespace:
+    """A mount and a network namespace, held by a process that sleeps."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        script = f"""set -e
+for pair in {" ".join(f"{path}={value}" for path, value in KERNEL_SETTINGS.items())}; do
+  file={folder}/kernel-$(basename "${{pair%=*}}")
+  echo "${{pair#*=}}" >"$file"
+  mount --bind "$file" "/proc/sys/${{pair%=*}}"
+done
+mkdir -p /var/lib/kubelet /var/lib/cni {folder}/kubelet {folder}/cni-cache
+mount --bind {folder}/kubelet /var/lib/kubelet
+mount --make-rshared /var/lib/kubelet
+mount --bind {folder}/cni-cache /var/lib/cni
+printf '127.0.0.1 localhost\\n{NODE_IP} {NODE}\\n' >{folder}/hosts
+mount --bind {folder}/hosts /etc/hosts
+ip link set lo up
+ip link add node0 type bridge
+ip addr add {NODE_IP}/24 dev node0
+ip link set node0 up
+touch {folder}/namespace-ready
+exec sleep infinity
+"""
+        self._log = open(folder / "namespace.log", "w")
+        self.holder = subprocess.Popen(
+            ["unshare", "--mount", "--net", "--propagation", "private", "sh", "-c", script],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+        )
+        ready = folder / "namespace-ready"
+        harness.wait_until(lambda: ready.exists() or self.holder.poll() is not None, what="a namespace")
+        if not ready.exists():
+            raise AssertionError("no namespace: " + (folder / "namespace.log").read_text())
+        self._id = os.readlink(f"/proc/{self.holder.pid}/ns/net")
+
+    def inside(self, command):
+        return ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt", f"--net=/proc/{self.holder.pid}/ns/net",
+                "--wd=/", "--", *map(str, command)]  # fmt: skip
+
+    def processes(self):
+        """All that are in its network: what was started here, and whatever that started."""
+        found = []
+        for folder in pathlib.Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if os.readlink(folder / "ns/net") == self._id:
+                        found.append(int(folder.name))
+        return found
+
+    def close(self):
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.holder.wait()
+        self._log.close()
+
+
+class Cluster:
+    def __init__(self):
+        # Short: sockets lie below it.
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="pk-"))
+        self.folder.chmod(0o755)
+        self.cgroup = f"/{self.folder.name}"
+        self.processes = {}
+        self.namespace = None
+        self._commands = {}
+
+    # Processes.
+
+    def spawn(self, name, command, environment=None):
+        """Starts a component, or starts it again; its output goes to FOLDER/NAME.log."""
+        self._commands[name] = (command, environment)
+        log = open(self.folder / f"{name}.log", "a")
+        self.processes[name] = subprocess.Popen(
+            self.namespace.inside(command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PATH": f"{BIN}:/usr/sbin:/usr/bin:/sbin:/bin", **(environment or {})},
+        )
+        log.close()
+        return self.processes[name]
+
+    def stop(self, name, number=signal.SIGTERM, within_s=15):
+        process = self.processes.pop(name, None)
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def restart(self, name, number=signal.SIGKILL):
+        self.stop(name, number)
+        self.spawn(name, *self._commands[name])
+
+    def log(self, name):
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def call(self, command, text=None, timeout_s=harness.DEADLINE_S):
+        """(exit status, stdout, stderr), in the namespace."""
+        done = subprocess.run(
+            self.namespace.inside(command), input=text, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def check_alive(self, *names):
+        for name in names or self.processes:
+            process = self.processes[name]
+            if process.poll() is not None:
+                raise AssertionError(f"{name} ended with {process.returncode}: {self.log(name)[-3000:]}")
+
+    def wait_until(self, condition, what, deadline_s=harness.DEADLINE_S):
+        def look():
+            self.check_alive()
+            return condition()
+
+        return harness.wait_until(look, deadline_s, what, step_s=0.1)
+
+    # Start.
+
+    def start(self):
+        self._write_files()
+        self._make_cgroups()
+        self.namespace = Namespace(self.folder)
+        folder = self.folder
+        self.spawn("containerd", [BIN / "containerd", "--config", folder / "containerd.toml"])
+        self.spawn("etcd", self._etcd())
+        self.spawn("apiserver", self._apiserver())
+        self.wait_until(lambda: self.ctr("version")[0] == 0, "an answer of containerd")
+        self._import_images()
+        self.wait_until(
+            lambda: self.kubectl_try("get", "--raw", "/readyz")[1] == "ok", "an API server that is ready"
+        )
+        self.spawn(
+            "controller-manager",
+            [BIN / "kube-controller-manager", f"--kubeconfig={folder}/kubeconfig", "--leader-elect=false",
+             f"--service-account-private-key-file={folder}/sa.key", f"--root-ca-file={folder}/api/apiserver.crt",
+             "--bind-address=127.0.0.1", "--authentication-skip-lookup", "--v=0"],
+        )  # fmt: skip
+        self.spawn(
+            "scheduler",
+            [BIN / "kube-scheduler", f"--config={folder}/scheduler.json", "--bind-address=127.0.0.1",
+             "--authentication-skip-lookup", "--v=0"],
+        )  # fmt: skip
+        self.spawn(
+            "kubelet",
+            [BIN / "kubelet", f"--config={folder}/kubelet.json", f"--kubeconfig={folder}/kubeconfig",
+             "--root-dir=/var/lib/kubelet", f"--hostname-override={NODE}", f"--node-ip={NODE_IP}",
+             f"--cert-dir={folder}/kubelet-certificates", "--v=1"],
+        )  # fmt: skip
+        self.wait_until(self.node_ready, "a node that is ready")
+        self.wait_until(
+            lambda: self.kubectl_try("get", "serviceaccount", "default")[0] == 0, "the default service account"
+        )
+
+    def _write_files(self):
+        folder = self.folder
+        for name in ("cni", "cdi", "api", "etcd"):
+            (folder / name).mkdir()
+        # Containers and their hooks read it as whoever they run as.
+        (folder / "etcd").chmod(0o700)
+        for command in (["genrsa", "-out", folder / "sa.key", "2048"],
+                        ["rsa", "-in", folder / "sa.key", "-pubout", "-out", folder / "sa.pub"]):  # fmt: skip
+            subprocess.run(["openssl", *map(str, command)], check=True, capture_output=True)
+        (folder / "tokens.csv").write_text('admintoken,admin,u1,"system:masters"\n')
+        (folder / "kubeconfig").write_text(
+            KUBECONFIG.format(server=SERVER, user="admin", token="admintoken", trust="insecure-skip-tls-verify: true")
+        )
+        (folder / "containerd.toml").write_text(CONTAINERD.format(folder=folder, pause=PAUSE))
+        (folder / "cni" / "pods.conflist").write_text(json.dumps(CNI).replace("{folder}", str(folder)))
+        (folder / "kubelet.json").write_text(json.dumps(kubelet_configuration(folder, self.cgroup)))
+        scheduler = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": f"{folder}/kubeconfig"},
+            "leaderElection": {"leaderElect": False},
+        }
+        (folder / "scheduler.json").write_text(json.dumps(scheduler))
+
+    def _etcd(self):
+        client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
+        return ["etcd", f"--data-dir={self.folder}/etcd", f"--listen-client-urls={client}",
+                f"--advertise-client-urls={client}", f"--listen-peer-urls={peer}",
+                f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=default={peer}",
+                "--unsafe-no-fsync"]  # fmt: skip
+
+    def _apiserver(self):
+        folder = self.folder
+        return [BIN / "kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", f"--bind-address={NODE_IP}",
+                f"--advertise-address={NODE_IP}", "--secure-port=6443", f"--cert-dir={folder}/api",
+                f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=Node,RBAC",
+                "--service-cluster-ip-range=10.98.0.0/24",
+                "--service-account-issuer=https://kubernetes.default.svc",
+                f"--service-account-key-file={folder}/sa.pub", f"--service-account-signing-key-file={folder}/sa.key",
+                "--allow-privileged=true", "--v=0"]  # fmt: skip
+
+    def _make_cgroups(self):
+        for controller in self._controllers():
+            group = controller / self.folder.name
+            group.mkdir()
+            for name in ("cpuset.cpus", "cpuset.mems"):
+                if (controller / name).exists():
+                    (group / name).write_text((controller / name).read_text())
+
+    @staticmethod
+    def _controllers():
+        return [path for path in CGROUPS.iterdir() if path.is_dir() and path.name != "unified"]
+
+    def _import_images(self):
+        image.write(self.folder / "root.tar")
+        write_image(self.folder / "image.tar", self.folder / "root.tar", [IMAGE, PAUSE], ["sleep", "infinity"])
+        status, out, err = self.ctr("-n", "k8s.io", "images", "import", "--local", self.folder / "image.tar")
+        if status != 0:
+            raise AssertionError(f"the image cannot be imported: {out} {err}")
+        for name in ("root.tar", "image.tar"):
+            (self.folder / name).unlink()
+
+    # What is asked of it.
+
+    def ctr(self, *arguments):
+        return self.call([BIN / "ctr", "-a", self.folder / "containerd.sock", *arguments])
+
+    def kubectl_try(self, *arguments, text=None):
+        return self.call(
+            [BIN / "kubectl", f"--kubeconfig={self.folder}/kubeconfig", f"--cache-dir={self.folder}/kubectl",
+             *arguments], text
+        )  # fmt: skip
+
+    def kubectl(self, *arguments, text=None):
+        status, out, err = self.kubectl_try(*arguments, text=text)
+        if status != 0:
+            raise AssertionError(f"kubectl {' '.join(map(str, arguments))} ended with {status}: {out} {err}")
+        return out
+
+    def get(self, *arguments):
+        return json.loads(self.kubectl("get", *arguments, "-o", "json"))
+
+    def find(self, *arguments):
+        """As get; None where there is none."""
+        status, out, err = self.kubectl_try("get", *arguments, "-o", "json")
+        if status != 0 and "NotFound" not in err:
+            raise AssertionError(f"kubectl get {arguments}: {err}")
+        return json.loads(out) if status == 0 else None
+
+    def apply(self, *objects):
+        self.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+
+    def delete(self, *arguments):
+        self.kubectl("delete", *arguments, "--ignore-not-found", "--timeout=120s")
+
+    def node_ready(self):
+        node = self.find("node", NODE)
+        conditions = node["status"].get("conditions", []) if node else []
+        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+        return ready and not node["spec"].get("taints")
+
+    def pod(self, name):
+        return self.get("pod", name)
+
+    def phase(self, name):
+        return self.pod(name)["status"]["phase"]
+
+    def wait_running(self, *names):
+        for name in names:
+            self.wait_until(lambda name=name: self.phase(name) == "Running", f"pod {name} Running")
+
+    def events_of(self, name):
+        """"REASON: MESSAGE" of each event of a pod."""
+        items = self.get("events", f"--field-selector=involvedObject.name={name}")["items"]
+        return [f"{event['reason']}: {event['message']}" for event in items]
+
+    def execute(self, pod, *command):
+        return self.kubectl_try("exec", pod, "--", *command)
+
+    # The end.
+
+    def close(self):
+        if self.namespace is not None:
+            # Pods while the kubelet and the driver still run: neither could end without them.
+            with contextlib.suppress(subprocess.TimeoutExpired, AssertionError):
+                if all(name in self.processes for name in ("apiserver", "kubelet", "driver")):
+                    self.call(
+                        [BIN / "kubectl", f"--kubeconfig={self.folder}/kubeconfig", "delete", "pods", "--all",
+                         "--grace-period=1", "--timeout=30s"], timeout_s=40
+                    )  # fmt: skip
+            for name in ("driver", "kubelet", "scheduler", "controller-manager", "apiserver", "etcd", "containerd"):
+                self.stop(name, within_s=3)
+            self._kill_pods()
+            self.namespace.close()
+        self._remove_cgroups()
+        for path in ("/var/lib/kubelet", "/var/lib/cni"):
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _pids_of_pods(self):
+        found = set()
+        for controller in self._controllers():
+            for path in (controller / self.folder.name).glob("**/cgroup.procs"):
+                with contextlib.suppress(OSError):
+                    found.update(map(int, path.read_text().split()))
+        return found
+
+    def _kill_pods(self):
+        deadline = time.monotonic() + 20
+        while (pids := self._pids_of_pods()) and time.monotonic() < deadline:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+    def _remove_cgroups(self):
+        for controller in self._controllers():
+            groups = sorted((controller / self.folder.name).glob("**/"), key=lambda path: -len(path.parts))
+            for group in groups:
+                with contextlib.suppress(OSError):
+                    group.rmdir()
