@@ -42,8 +42,8 @@ struct Names<KeptBy::Kind> {
 
 namespace {
 
-constexpr WordsOfFlag kContainers = {"one", "any"};
-constexpr WordsOfFlag kMode = {"shared", "exclusive"};
+constexpr WordsOfFlag kStatusContainers = {"one", "any"};
+constexpr WordsOfFlag kStatusMode = {"shared", "exclusive"};
 
 // An agent of before had no requests: all of the limit was set aside.
 void RequestIsLimit(ShareDevice& on) { on.memory_request_bytes = on.memory_limit_bytes; }
@@ -183,9 +183,9 @@ constexpr Field kShare[] = {
     Derived<S, AllIsRequested>("guaranteed", "the memory requests are the limits"),
     Required<&S::ended>("ended", "removed, and there until its processes are gone"),
     Optional<&S::container>("container", "the container that has it now"),
-    Optional<&S::any_container, FlagAs<kContainers>>("containers",
+    Optional<&S::any_container, FlagAs<kStatusContainers>>("containers",
         "how many containers may have it at once. Absent: one"),
-    Optional<&S::exclusive, FlagAs<kMode>>("mode",
+    Optional<&S::exclusive, FlagAs<kStatusMode>>("mode",
         "whether others may be on its GPUs. Absent: shared"),
     Required<&S::devices>("devices", "its GPUs"),
     Required<&S::members>("members", "its processes"),
@@ -250,7 +250,7 @@ constexpr Field kWaiting[] = {
     Required<&W::why>("why", "for people: what it waits for"),
 };
 
-constexpr Field kEvents[] = {
+constexpr Field kStatusEvents[] = {
     Required<&EventsReply::events>("events", "at most 256, in order"),
     Required<&EventsReply::lost>("lost",
         "how many were dropped before they were asked for", kCount),
@@ -298,7 +298,7 @@ template <> constinit const Table TableOf<DeviceStatus>::kTable = {
 template <> constinit const Table TableOf<DeviceLink>::kTable = {
     "link", "How one GPU reaches another.", kLink};
 template <> constinit const Table TableOf<EventsReply>::kTable = {
-    "events", "Events in order.", kEvents};
+    "events", "Events in order.", kStatusEvents};
 // clang-format on
 
 std::span<const Table* const> Replies() { return kReplies; }

@@ -12,7 +12,7 @@ namespace prorata::agent {
 namespace {
 
 using api::EventKind;
-using Verdict = policy::ExcessWatch::Verdict;
+using AuditVerdict = policy::ExcessWatch::Verdict;
 
 constexpr auto kAuditEvery = std::chrono::seconds(1);
 constexpr uint32_t kMissingLooks = 3;
@@ -181,9 +181,9 @@ void MemoryAudit::JudgeShare(Share& share, uint32_t index) {
                       on.audit.overhead_bytes() > worst->devices[index].audit.overhead_bytes();
     if (more && !member->departed) worst = member;
   }
-  const Verdict verdict = share.audit(index).bypass.Poll(held, honest);
-  if (verdict == Verdict::kNothing) return;
-  const bool began = verdict == Verdict::kBegan;
+  const AuditVerdict verdict = share.audit(index).bypass.Poll(held, honest);
+  if (verdict == AuditVerdict::kNothing) return;
+  const bool began = verdict == AuditVerdict::kBegan;
   auto event = EventOf(began ? EventKind::kBypassSuspected : EventKind::kBypassOver, share,
                        share.audit(index).figures_missing ? nullptr : worst, index);
   event.used_bytes = held;

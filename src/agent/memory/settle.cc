@@ -15,7 +15,7 @@ namespace {
 // A member waits for the answer; it must not wait for a driver that hangs.
 constexpr auto kMeasureWithin = std::chrono::milliseconds(200);
 constexpr int kAttempts = 3;
-constexpr uint32_t kMaxOfAMember = 16;  // under way
+constexpr uint32_t kMaxSettlingOfAMember = 16;  // under way
 
 }  // namespace
 
@@ -45,7 +45,7 @@ void ContextSettling::Settle(Share& share, Member& member, const wire::ContextMa
   r.then = std::move(then);
   ++member.settling;
   const bool may_ask =
-      member.usage && member.settling <= kMaxOfAMember && devices_.UnansweredNs() == 0;
+      member.usage && member.settling <= kMaxSettlingOfAMember && devices_.UnansweredNs() == 0;
   if (!may_ask) return Finish(r, NotMeasured(r));
   r.timer.expires_after(kMeasureWithin);
   r.timer.async_wait([this, request](const boost::system::error_code& stopped) {

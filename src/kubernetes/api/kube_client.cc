@@ -51,6 +51,8 @@ void SetBlob(CURL* handle, CURLoption option, const std::string& pem) {
   curl_easy_setopt(handle, option, &blob);
 }
 
+}  // namespace
+
 // Splits what arrives into lines.
 struct Lines {
   const std::function<void(const json&)>* on_event = nullptr;
@@ -68,8 +70,6 @@ struct Lines {
     rest.erase(0, begin);
   }
 };
-
-}  // namespace
 
 // One request and what comes of it, in libcurl's callbacks.
 class KubeClient::Request {

@@ -13,11 +13,11 @@ namespace {
 using nlohmann::json;
 using std::chrono::steady_clock;
 
-constexpr char kUid[] = "a451afc9-b27b-44fb-8f40-5c786695a2c9";
+constexpr char kClaimUid[] = "a451afc9-b27b-44fb-8f40-5c786695a2c9";
 constexpr char kOther[] = "b451afc9-b27b-44fb-8f40-5c786695a2c9";
 constexpr char kGpu[] = "GPU-0";
 
-const ClaimReference kReference = {"team", "train", kUid};
+const ClaimReference kClaimReference = {"team", "train", kClaimUid};
 
 Agent::Deadline Soon() { return steady_clock::now() + std::chrono::seconds(60); }
 
@@ -106,51 +106,52 @@ struct ClaimsTest : testing::Test {
 };
 
 TEST_F(ClaimsTest, PrepareTwiceIsOneShare) {
-  api.Add(kUid);
+  api.Add(kClaimUid);
   for (int i = 0; i < 2; ++i) {
-    const auto prepared = claims.Prepare(kReference, Soon());
+    const auto prepared = claims.Prepare(kClaimReference, Soon());
     ASSERT_TRUE(prepared) << prepared.error().message;
     ASSERT_EQ(prepared->size(), 1u);
     EXPECT_EQ(prepared->front().cdi_devices,
-              std::vector<std::string>{std::string("prorata.dev/share=claim-") + kUid});
+              std::vector<std::string>{std::string("prorata.dev/share=claim-") + kClaimUid});
   }
   EXPECT_EQ(agent.made, 1);
-  ASSERT_TRUE(claims.Unprepare(kReference, Soon()));
-  ASSERT_TRUE(claims.Unprepare(kReference, Soon()));
+  ASSERT_TRUE(claims.Unprepare(kClaimReference, Soon()));
+  ASSERT_TRUE(claims.Unprepare(kClaimReference, Soon()));
   EXPECT_TRUE(agent.state.shares.empty());
   EXPECT_EQ(changes, 4);
 }
 
 TEST_F(ClaimsTest, NoAnswerIsAnErrorAndNeverEmpty) {
   const auto refused = [this](const char* code) {
-    const auto prepared = claims.Prepare(kReference, Soon());
+    const auto prepared = claims.Prepare(kClaimReference, Soon());
     ASSERT_FALSE(prepared);
     EXPECT_EQ(prepared.error().code, code);
   };
   refused("not_found");
   api.Add(kOther);
   refused("claim_changed");
-  api.Add(kUid);
+  api.Add(kClaimUid);
   api.reachable = false;
   refused("api_unreachable");
   api.reachable = true;
   agent.broken = Error{"no_agent", "no agent runs"};
   refused("no_agent");
-  EXPECT_FALSE(claims.Unprepare(kReference, Soon()));
+  EXPECT_FALSE(claims.Unprepare(kClaimReference, Soon()));
   agent.broken.reset();
   // A share of that name that is not the claim's.
   agent.state.shares.resize(1);
-  agent.state.shares[0].name = ShareNameOfClaim(kUid);
+  agent.state.shares[0].name = ShareNameOfClaim(kClaimUid);
   refused("name_in_use");
 }
 
 TEST_F(ClaimsTest, CallsForOneClaimRunOneAfterAnother) {
-  api.Add(kUid);
+  api.Add(kClaimUid);
   std::vector<std::thread> threads;
   std::atomic<int> good = 0;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
-      for (int turn = 0; turn < 50; ++turn) good += claims.Prepare(kReference, Soon()).has_value();
+      for (int turn = 0; turn < 50; ++turn)
+        good += claims.Prepare(kClaimReference, Soon()).has_value();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -170,8 +171,8 @@ TEST_F(ClaimsTest, AClaimThatIsBusyIsAnErrorAtTheDeadline) {
 }
 
 TEST_F(ClaimsTest, SharesOfClaimsThatAreGoneAreRemoved) {
-  api.Add(kUid);
-  ASSERT_TRUE(claims.Prepare(kReference, Soon()));
+  api.Add(kClaimUid);
+  ASSERT_TRUE(claims.Prepare(kClaimReference, Soon()));
   api::ShareStatus stale = agent.state.shares[0];
   stale.name = ShareNameOfClaim(kOther);
   agent.state.shares.push_back(stale);
@@ -184,7 +185,7 @@ TEST_F(ClaimsTest, SharesOfClaimsThatAreGoneAreRemoved) {
   api.reachable = true;
   EXPECT_EQ(*claims.RemoveStale(Soon()), std::vector<std::string>{kOther});
   ASSERT_EQ(agent.state.shares.size(), 2u);
-  EXPECT_EQ(agent.state.shares[0].name, ShareNameOfClaim(kUid));
+  EXPECT_EQ(agent.state.shares[0].name, ShareNameOfClaim(kClaimUid));
 }
 
 }  // namespace

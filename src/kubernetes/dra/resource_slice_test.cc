@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kUid[] = "a451afc9-b27b-44fb-8f40-5c786695a2c9";
+constexpr char kGpuUid[] = "a451afc9-b27b-44fb-8f40-5c786695a2c9";
 
 std::vector<api::DeviceStatus> Devices(size_t count) {
   std::vector<api::DeviceStatus> devices(count);
@@ -56,7 +56,7 @@ TEST(ResourceSlice, ADeviceIsAGpuThatClaimsShare) {
 }
 
 TEST(ResourceSlice, TheFullestComesFirst) {
-  const std::string claim = ShareNameOfClaim(kUid);
+  const std::string claim = ShareNameOfClaim(kGpuUid);
   EXPECT_EQ(NamesOf(SliceDevices(Devices(3), {})), (Names{"gpu-0", "gpu-1", "gpu-2"}));
   const std::vector<api::ShareStatus> shares = {ShareOn(claim, "GPU-2", 8 * kGiB, 300'000),
                                                 ShareOn(claim, "GPU-1", 2 * kGiB, 300'000)};
@@ -67,7 +67,7 @@ TEST(ResourceSlice, CapacityIsWhatClaimsMayHaveTogether) {
   auto devices = Devices(1);
   devices[0].foreign_bytes = kGiB + 1;
   const std::vector<api::ShareStatus> shares = {
-      ShareOn(ShareNameOfClaim(kUid), "GPU-0", 8 * kGiB, 500'000),  // the cluster counts that
+      ShareOn(ShareNameOfClaim(kGpuUid), "GPU-0", 8 * kGiB, 500'000),  // the cluster counts that
       ShareOn("train", "GPU-0", 2 * kGiB, 305'000)};
   const json capacity = SliceDevices(devices, shares)[0]["capacity"];
   EXPECT_EQ(capacity["memory"]["value"], "13056Mi");  // 13 GiB less a byte, in steps

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint32_t kPpmOfPercent = Fraction::kOne / 100;
+constexpr uint32_t kConfigPpmOfPercent = Fraction::kOne / 100;
 
 std::unexpected<Error> Bad(const std::string& what) {
   return Fail("bad_config", std::string("the parameters for ") + kDriverName + ": " + what);
@@ -52,7 +52,7 @@ Status ApplyField(const std::string& field, const json& value, api::ShareSpec* s
   if (field == "computeLimit") {
     const auto percent = IntegerOf(field, value, 1, 100);
     if (!percent) return std::unexpected(percent.error());
-    share->compute_limit.ppm = static_cast<uint32_t>(*percent) * kPpmOfPercent;
+    share->compute_limit.ppm = static_cast<uint32_t>(*percent) * kConfigPpmOfPercent;
     return {};
   }
   if (field == "weight") {
