@@ -10,7 +10,7 @@
 namespace prorata::policy {
 namespace {
 
-ComputeTerms Terms(double request, double limit = 1) {
+ComputeTerms LimitTerms(double request, double limit = 1) {
   return {{static_cast<uint32_t>(request * 1e6 + 0.5)}, {static_cast<uint32_t>(limit * 1e6 + 0.5)}};
 }
 
@@ -20,11 +20,11 @@ class GeminiTokensTest : public ::testing::Test {
   // has no right to more even with a limit of 1 (rule A).
   static int64_t At(int64_t ms) { return (ms + 1000) * kMs; }
   void SetUp() override {
-    policy_.Add(9, Terms(0), {}, 0);
+    policy_.Add(9, LimitTerms(0), {}, 0);
     policy_.Remove(9, 0);
   }
   void Add(LeasePolicy::Key key, double request, double limit = 1, int64_t now_ms = 0) {
-    policy_.Add(key, Terms(request, limit), {}, At(now_ms));
+    policy_.Add(key, LimitTerms(request, limit), {}, At(now_ms));
   }
   void Wants(LeasePolicy::Key key, int64_t now_ms) {
     policy_.Wanted(key, At(now_ms));
@@ -246,7 +246,7 @@ TEST_F(GeminiTokensTest, TheShortestTurnsItCanMake) {
   GeminiOptions options;
   options.always_least_quota = true;
   GeminiTokens policy(options);
-  policy.Add(1, Terms(0.5), {}, 0);
+  policy.Add(1, LimitTerms(0.5), {}, 0);
   policy.Wanted(1, 0);
   EXPECT_EQ(policy.Decide(0).next_ns, 18 * kMs) << "to be ranked when its 20 are over";
 }

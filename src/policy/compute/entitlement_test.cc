@@ -8,7 +8,7 @@
 namespace prorata::policy {
 namespace {
 
-ComputeTerms Terms(double request, double limit = 1, uint32_t weight = 100) {
+ComputeTerms WeightedTerms(double request, double limit = 1, uint32_t weight = 100) {
   return {{static_cast<uint32_t>(request * 1e6)}, {static_cast<uint32_t>(limit * 1e6)}, weight};
 }
 
@@ -19,27 +19,27 @@ void ExpectEntitled(std::vector<ComputeTerms> runnable, std::vector<double> expe
 }
 
 TEST(Entitlements, RequestsThatFillTheDeviceAreKept) {
-  ExpectEntitled({Terms(0.5), Terms(0.3), Terms(0.2)}, {0.5, 0.3, 0.2});
+  ExpectEntitled({WeightedTerms(0.5), WeightedTerms(0.3), WeightedTerms(0.2)}, {0.5, 0.3, 0.2});
 }
 
 TEST(Entitlements, SpareGoesByWeight) {
-  ExpectEntitled({Terms(0.5), Terms(0.2)}, {0.65, 0.35});
-  ExpectEntitled({Terms(0.5, 1, 200), Terms(0.2, 1, 100)}, {0.7, 0.3});
-  ExpectEntitled({Terms(0), Terms(0)}, {0.5, 0.5});
+  ExpectEntitled({WeightedTerms(0.5), WeightedTerms(0.2)}, {0.65, 0.35});
+  ExpectEntitled({WeightedTerms(0.5, 1, 200), WeightedTerms(0.2, 1, 100)}, {0.7, 0.3});
+  ExpectEntitled({WeightedTerms(0), WeightedTerms(0)}, {0.5, 0.5});
 }
 
 TEST(Entitlements, LimitsCapAndPassOn) {
-  ExpectEntitled({Terms(0, 0.1), Terms(0), Terms(0)}, {0.1, 0.45, 0.45});
-  ExpectEntitled({Terms(0.3, 0.3)}, {0.3});
-  ExpectEntitled({Terms(0.5, 0.5), Terms(0.2)}, {0.5, 0.5});
+  ExpectEntitled({WeightedTerms(0, 0.1), WeightedTerms(0), WeightedTerms(0)}, {0.1, 0.45, 0.45});
+  ExpectEntitled({WeightedTerms(0.3, 0.3)}, {0.3});
+  ExpectEntitled({WeightedTerms(0.5, 0.5), WeightedTerms(0.2)}, {0.5, 0.5});
 }
 
 TEST(Entitlements, RequestsAboveTheDeviceAreScaled) {
-  ExpectEntitled({Terms(1), Terms(1)}, {0.5, 0.5});
+  ExpectEntitled({WeightedTerms(1), WeightedTerms(1)}, {0.5, 0.5});
 }
 
 TEST(Entitlements, NobodyIsEntitledToNothing) {
-  ExpectEntitled({Terms(1), Terms(0)}, {1 - kMinEntitled, kMinEntitled});
+  ExpectEntitled({WeightedTerms(1), WeightedTerms(0)}, {1 - kMinEntitled, kMinEntitled});
 }
 
 TEST(Entitlements, NeverAboveTheDeviceOrALimit) {
@@ -48,7 +48,7 @@ TEST(Entitlements, NeverAboveTheDeviceOrALimit) {
     std::uniform_real_distribution<double> unit(0, 1);
     std::vector<ComputeTerms> runnable(1 + random() % 12);
     for (ComputeTerms& terms : runnable) {
-      terms = Terms(0, unit(random), 1 + random() % 1000);
+      terms = WeightedTerms(0, unit(random), 1 + random() % 1000);
       if (random() % 2 != 0) terms.request.ppm = random() % (terms.limit.ppm + 1);
     }
     const std::vector<double> entitled = Entitlements(runnable);
