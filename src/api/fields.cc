@@ -114,7 +114,6 @@ Status CheckList(const json& value, const Place& place, size_t most) {
 }
 
 Status ReadFlag(const json& value, const Place& place, const WordsOfFlag& words, bool& flag) {
-  std::string word;
   const bool known = value.is_string() && (value == words.no || value == words.yes);
   flag = known && value == words.yes;
   if (known || (value.is_string() && place.source == Source::kReply)) return {};

@@ -23,7 +23,7 @@ Result<std::string> ReadText(const std::string& path) {
 // A kubeconfig, and the messages of what is wrong with it.
 class Reader {
  public:
-  Reader(std::string path, YAML::Node root) : path_(std::move(path)), root_(std::move(root)) {}
+  Reader(std::string path, const YAML::Node& root) : path_(std::move(path)), root_(root) {}
 
   Result<KubeConfig> Read() const {
     const auto context_name = root_["current-context"].as<std::string>("");
