@@ -8,6 +8,7 @@ import unittest
 import pytest
 
 import harness
+from unmet import unmet
 
 pytestmark = pytest.mark.alone
 
@@ -43,24 +44,27 @@ class StartTogether(harness.MachineTestCase):
             self.assertEqual(member.wait(harness.DEADLINE_S), 0)
         return took
 
-    # A join takes the agent about 0.11 ms of a processor, one after another, and its member 0.33 ms more
+    # A join takes the agent about 0.1 ms of a processor, one after another, and its member 0.33 ms more
     # than the driver alone: most of that is to load the driver, which a program without prorata did
-    # before cuInit. No quiet.Watch: two processors on which 64 programs begin at once are not quiet,
-    # whoever else is there. Seen there: 3.0 ms more on a quiet machine, up to 26 beside other work.
+    # before cuInit. So the last of 64 waits for the work of all. No quiet.Watch: two processors on which
+    # 64 programs begin at once are not quiet, whoever else is there.
+    @unmet("the median of 64 takes 3 to 6.5 ms more on two quiet processors, the last 10.6 to 14.8")
     def test_each_of_64_is_late_by_five_milliseconds_at_most(self):
         self.machine.start_agent("--cdi-dir", self.machine.folder / "cdi")
         status, _, err = self.machine.call([harness.PRORATA, "create", "all", "--memory", "8GiB"])
         self.assertEqual(status, 0, err)
         bare, shared = [], []
         for _ in range(ROUNDS):
-            bare.append(statistics.median(self.round(False)))
-            shared.append(statistics.median(self.round(True)))
-        added_us = statistics.median(s - b for s, b in zip(shared, bare))
-        text = (f"cuInit of {MEMBERS} at once: {statistics.median(bare):.0f} us without prorata, "
-                f"{statistics.median(shared):.0f} us with, {added_us:.0f} us more (medians of "
-                f"{ROUNDS} rounds)")
+            bare.append(self.round(False))
+            shared.append(self.round(True))
+
+        def added_us(of_64):
+            return statistics.median(of_64(s) - of_64(b) for s, b in zip(shared, bare))
+
+        text = (f"cuInit of {MEMBERS} at once: {added_us(statistics.median):.0f} us more in the median, "
+                f"{added_us(max):.0f} us more for the last (medians of {ROUNDS} rounds)")
         print(text)
-        self.assertLessEqual(added_us, BAR_US, text)
+        self.assertLessEqual(added_us(max), BAR_US, text)
 
 
 if __name__ == "__main__":
