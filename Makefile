@@ -58,7 +58,7 @@ kubernetes: build kubernetes-configured
 e2e-kubernetes: everything
 	@scripts/setup.sh kubernetes-tests
 	@scripts/kubernetes_build.py $(BUILD)
-	@PRORATA_TEST_LONG=1 scripts/run_tests.py --build $(BUILD) -- -v tests/kubernetes
+	@scripts/run_tests.py --build $(BUILD) -- -v tests/kubernetes
 
 # Not part of `make test`: what it fetches is big. Says how big before it does.
 test-compatibility: everything
