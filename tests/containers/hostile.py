@@ -1,5 +1,6 @@
 """What a container may try, run in it as root by tests/containers/test_hostile.py. Prints what it could
-do that it must not, one JSON list at the end."""
+do that it must not, one JSON list at the end. Begins when it is told to, by a line: the start of a container
+takes a processor from whoever uses one, hostile or not."""
 import array
 import errno
 import json
@@ -7,6 +8,8 @@ import mmap
 import os
 import socket
 import struct
+import sys
+import time
 
 SHARE = "/run/prorata/share"
 JOIN, GRANT = 1, 3
@@ -33,6 +36,15 @@ def connect():
     peer.settimeout(20)
     peer.connect(SHARE + "/socket")
     return peer
+
+
+def drained():
+    """Once the agent is done with the thousand connections that were there a moment ago."""
+    while True:
+        try:
+            return connect().close()
+        except BlockingIOError:
+            time.sleep(0.001)
 
 
 def frame(kind, body, version=1):
@@ -105,13 +117,21 @@ def connections():
             opened.append(connect())
         except OSError:
             break
-    print(json.dumps({"event": "connected", "count": len(opened)}), flush=True)
     for peer in opened:
         peer.close()
+    return len(opened)
 
 
-files()
-messages()
-usage_memory()
-connections()
-print(json.dumps({"event": "done", "found": found}), flush=True)
+print(json.dumps({"event": "ready"}), flush=True)
+sys.stdin.readline()
+end = time.monotonic() + float(sys.argv[1])
+rounds, connected = 0, []
+while time.monotonic() < end:
+    files()
+    messages()
+    usage_memory()
+    connected.append(connections())
+    drained()
+    rounds += 1
+print(json.dumps({"event": "done", "found": found, "rounds": rounds, "connected": connected}), flush=True)
+sys.stdin.readline()  # lives while it is looked at
