@@ -7,6 +7,7 @@
 --code    generated/ is what codegen/ makes of spec/, and docs/reference/control.md what the API's tables say
 --scripts ruff over Python, shellcheck over shell scripts
 --size    file and function length, leftover marks, dead files
+--names   no two sources of a folder that have a function of one name and as many parameters for themselves
 --words   no word that the glossary replaced
 --docs    links lead somewhere, every page is reachable, references name what the code has
 --all     all of them
@@ -336,6 +337,39 @@ def check_size():
     return problems
 
 
+def count_parameters(text, start):
+    """Of the list that opens at `start`."""
+    depth, count = 0, 0
+    for at in range(start, len(text)):
+        before, here = text[at - 1], text[at]
+        depth += here in "([{<"
+        depth -= here in ")]}" or (here == ">" and before != "-")
+        if not depth:
+            return count + 1 if text[start + 1:at].strip() else 0
+        count += here == "," and depth == 1
+    return count
+
+
+def own_functions(text):
+    """(name, number of parameters) of those in anonymous namespaces, as clang-format lays them out."""
+    for block in re.findall(r"^namespace \{\n(.*?)^\}  // namespace$", text, re.M | re.S):
+        for found in re.finditer(r"^(?!using|return|TEST|struct|class)(?:[\w:]+(?:<.*?>)?[ &*]+)+?(\w+)\(", block, re.M):
+            yield found[1], count_parameters(block, found.end() - 1)
+
+
+def check_names():
+    """A folder's sources are compiled as one (prorata_unity): functions of one name become overloads there,
+    and a call may mean the other's without an error. Tests are compiled apart, the client's sources singly."""
+    having = collections.defaultdict(set)
+    for path in tracked(".cc"):
+        if not path.is_relative_to("src/client"):
+            kind = next((end for end in ("_test", "_fuzz") if path.stem.endswith(end)), "")
+            for name, parameters in own_functions((ROOT / path).read_text(encoding="utf-8")):
+                having[path.parent, kind, name, parameters].add(path.name)
+    return [f"{folder}: {' and '.join(sorted(files))} each have a {name}() of {parameters} parameters; rename one"
+            for (folder, _, name, parameters), files in having.items() if len(files) > 1]
+
+
 def anchors(path):
     """Of a page's headings, as GitHub makes them."""
     found, fenced = set(), False
@@ -402,12 +436,12 @@ def check_docs(root=ROOT):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("format", "tidy", "layers", "code", "scripts", "size", "docs", "words", "all", "fix"):
+    for name in ("format", "tidy", "layers", "code", "scripts", "size", "names", "docs", "words", "all", "fix"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--each", action="store_true", help="clang-tidy over each source by itself: six times as long")
     parser.add_argument("--build", default="build")
     args = parser.parse_args()
-    steps = [("format", lambda: check_format(args.fix)), ("size", check_size), ("docs", check_docs), ("words", check_words),
+    steps = [("format", lambda: check_format(args.fix)), ("size", check_size), ("names", check_names), ("docs", check_docs), ("words", check_words),
              ("layers", lambda: check_layers(args.build)), ("code", lambda: check_generated(args.build)), ("scripts", lambda: check_scripts(args.build)),
              ("tidy", lambda: check_tidy(args.build, args.each))]
     failed = 0

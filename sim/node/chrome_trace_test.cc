@@ -45,7 +45,7 @@ void AddSlices(Traced& traced) {
   }
 }
 
-Traced TraceOf(const std::string& name) {
+Traced ChromeTraceOf(const std::string& name) {
   const auto scenario = ReadScenario(std::string(SCENARIOS) + "/" + name + ".toml");
   EXPECT_TRUE(scenario.has_value());
   Traced traced;
@@ -69,7 +69,7 @@ Traced TraceOf(const std::string& name) {
 // while somebody waits, as here, a share has the device from its grant until it has drained: it is
 // charged for that, less what it shares with whoever is let on before, or drains late.
 TEST(SimulatedTrace, BusySharesRanForWhatTheyWereCharged) {
-  Traced traced = TraceOf("shares_532");
+  Traced traced = ChromeTraceOf("shares_532");
   ASSERT_EQ(traced.charged_s.size(), 3u);
   for (const auto& [share, charged_s] : traced.charged_s) {
     EXPECT_LE(traced.slices_charged_s[share], charged_s + 1e-6) << share;
@@ -82,7 +82,7 @@ TEST(SimulatedTrace, BusySharesRanForWhatTheyWereCharged) {
 }
 
 TEST(SimulatedTrace, TheSameSeedGivesTheSameTrace) {
-  EXPECT_EQ(TraceOf("two_busy").text, TraceOf("two_busy").text);
+  EXPECT_EQ(ChromeTraceOf("two_busy").text, ChromeTraceOf("two_busy").text);
 }
 
 }  // namespace

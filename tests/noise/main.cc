@@ -20,7 +20,7 @@ namespace {
 std::atomic<bool> over = false;
 static_assert(std::atomic<bool>::is_always_lock_free);  // a signal handler writes it
 
-double Cpus() { return static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN)); }
+double CpuCount() { return static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN)); }
 
 double OwnCpuS() {
   rusage usage = {};
@@ -90,7 +90,7 @@ nlohmann::json Watch(const Options& options) {
   double own_s = 0;
   std::cin >> own_s;
   own_s += OwnCpuS();
-  const double cpus = Cpus();
+  const double cpus = CpuCount();
   const double others = std::max(0.0, used_s - own_s) / (wall_s * cpus);
   nlohmann::json report = {{"noise", ToJson(noise)},
                            {"others", others},
@@ -109,7 +109,7 @@ nlohmann::json Watch(const Options& options) {
 int main(int argc, char** argv) {
   using namespace prorata::noise;
   Options options;
-  options.need.cpus = Cpus();
+  options.need.cpus = CpuCount();
   CLI::App app("How noisy this machine is for tests on a slowed-down clock.", "noise_probe");
   app.add_option("--seconds", options.seconds, "How long to measure")->check(CLI::Range(0.1, 60.0));
   app.add_flag("--watch", options.watch, "Measure beside a run until SIGTERM, then judge the run");

@@ -88,6 +88,25 @@ class Layers(unittest.TestCase):
         self.assertTrue(lint.sim_may_include("sim/node/world.h")("agent/compute/device_leases.h"))
 
 
+class Names(unittest.TestCase):
+    def test_functions_of_a_source_for_itself(self):
+        text = """namespace a {
+int Seen(int x);
+namespace {
+using F = int(int);
+std::map<int, int> First(const std::pair<int, int>& pair, int (*f)(int, int)) {
+  return Inside(pair);
+}
+void None() {}
+}  // namespace
+}  // namespace a
+"""
+        self.assertEqual(list(lint.own_functions(text)), [("First", 2), ("None", 0)])
+
+    def test_the_tree_has_no_two_of_one_folder(self):
+        self.assertEqual(lint.check_names(), [])
+
+
 class Words(unittest.TestCase):
     def test_words_that_the_glossary_replaced_are_found(self):
         for line in ("class Rampage {", "// It was called back.", "kMostNs", "void Complain(", '"why_slow"',

@@ -9,7 +9,7 @@ using namespace prorata::simgpu::driver;
 
 namespace {
 
-CUresult Box(const CUDA_MEMCPY3D& box, CUstream stream, bool per_thread, Ending ending) {
+CUresult CopyBox(const CUDA_MEMCPY3D& box, CUstream stream, bool per_thread, Ending ending) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   CopyCall copy;
@@ -23,12 +23,12 @@ CUresult Box(const CUDA_MEMCPY3D& box, CUstream stream, bool per_thread, Ending 
 template <typename Copy>
 CUresult BoxFrom(const Copy* copy, CUstream stream, bool per_thread, Ending ending) {
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
-  return Box(BoxOf(*copy), stream, per_thread, ending);
+  return CopyBox(BoxOf(*copy), stream, per_thread, ending);
 }
 
 CUresult BoxFrom(const CUDA_MEMCPY3D* copy, CUstream stream, bool per_thread, Ending ending) {
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
-  return Box(*copy, stream, per_thread, ending);
+  return CopyBox(*copy, stream, per_thread, ending);
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ struct RowEnd {
 };
 
 RowEnd InArray(CUarray array, size_t offset) { return {CU_MEMORYTYPE_ARRAY, array, 0, offset}; }
-RowEnd OnDevice(CUdeviceptr address) { return {CU_MEMORYTYPE_DEVICE, nullptr, address, 0}; }
+RowEnd DeviceRow(CUdeviceptr address) { return {CU_MEMORYTYPE_DEVICE, nullptr, address, 0}; }
 RowEnd OnHost(const void* address) { return {CU_MEMORYTYPE_HOST, nullptr, AddressOf(address), 0}; }
 
 CUresult Row(const RowEnd& dst, const RowEnd& src, size_t bytes, CUstream stream, bool per_thread,
@@ -82,7 +82,7 @@ CUresult Row(const RowEnd& dst, const RowEnd& src, size_t bytes, CUstream stream
   box.srcHost = reinterpret_cast<const void*>(src.address);
   box.srcDevice = src.address;
   box.srcXInBytes = src.offset;
-  return Box(box, stream, per_thread, ending);
+  return CopyBox(box, stream, per_thread, ending);
 }
 
 }  // namespace
@@ -100,10 +100,10 @@ PRORATA_ROW(cuMemcpyAtoA_v2,
             InArray(dstArray, dstOffset), InArray(srcArray, srcOffset))
 PRORATA_ROW(cuMemcpyAtoD_v2,
             (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount),
-            OnDevice(dstDevice), InArray(srcArray, srcOffset))
+            DeviceRow(dstDevice), InArray(srcArray, srcOffset))
 PRORATA_ROW(cuMemcpyDtoA_v2,
             (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount),
-            InArray(dstArray, dstOffset), OnDevice(srcDevice))
+            InArray(dstArray, dstOffset), DeviceRow(srcDevice))
 PRORATA_ROW(cuMemcpyAtoH_v2, (void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount),
             OnHost(dstHost), InArray(srcArray, srcOffset))
 PRORATA_ROW(cuMemcpyHtoA_v2,

@@ -75,7 +75,7 @@ bool AnyDeviceHasMulticast() {
   return false;
 }
 
-CUresult CheckProp(const CUmulticastObjectProp* prop) {
+CUresult CheckMulticast(const CUmulticastObjectProp* prop) {
   if (!AnyDeviceHasMulticast()) return CUDA_ERROR_NOT_SUPPORTED;
   const bool valid =
       prop && prop->numDevices > 0 && prop->numDevices <= D().devices.size() && prop->flags == 0;
@@ -129,7 +129,7 @@ PRORATA_ENUMS_FROM_C CUresult cuMulticastGetGranularity(size_t* granularity,
                        option != CU_MULTICAST_GRANULARITY_RECOMMENDED)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (CUresult result = CheckProp(prop)) return result;
+  if (CUresult result = CheckMulticast(prop)) return result;
   *granularity = Unit();
   return CUDA_SUCCESS;
 }
@@ -138,7 +138,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle* mcHandle,
                            const CUmulticastObjectProp* prop) {
   if (CUresult result = EnterCall()) return result;
   if (!mcHandle) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult result = CheckProp(prop)) return result;
+  if (CUresult result = CheckMulticast(prop)) return result;
   if (prop->size == 0 || prop->size % Unit() != 0) return CUDA_ERROR_INVALID_VALUE;
   if (prop->handleTypes != 0) return CUDA_ERROR_NOT_SUPPORTED;
   auto physical = std::make_unique<Physical>();

@@ -81,7 +81,7 @@ bool RunsOn(const Entry& entry, int arch) {
   return entry.kind == kEntryPtx || (entry.kind == kEntryElf && entry.arch / 10 == arch / 10);
 }
 
-CUresult ReadEntry(const Entry& entry, Image* image) {
+CUresult ReadImageEntry(const Entry& entry, Image* image) {
   std::span<const uint8_t> bytes = entry.payload;
   std::vector<uint8_t> unpacked;
   if (entry.flags & (kPackedLz4 | kPackedZstd)) {
@@ -119,7 +119,7 @@ CUresult ReadFatbin(const uint8_t* data, int arch, Image* image) {
   if (!best) return entries.empty() ? CUDA_SUCCESS : CUDA_ERROR_NO_BINARY_FOR_GPU;
   for (const Entry& entry : entries) {
     if (entry.kind != best->kind || entry.arch != best->arch) continue;
-    if (CUresult result = ReadEntry(entry, image)) return result;
+    if (CUresult result = ReadImageEntry(entry, image)) return result;
   }
   return CUDA_SUCCESS;
 }

@@ -28,14 +28,14 @@ Result<int64_t> IntegerOf(const std::string& field, const json& value, int64_t m
              std::to_string(min) + " to " + std::to_string(max));
 }
 
-Result<std::string> TextOf(const std::string& field, const json& value) {
+Result<std::string> ParameterText(const std::string& field, const json& value) {
   if (value.is_string()) return value.get<std::string>();
   return Bad(field + " is " + value.dump() + ", and must be a text in quotes");
 }
 
 template <typename Value, typename Parse>
 Status SetParsed(const std::string& field, const json& value, Parse parse, Value* target) {
-  const auto text = TextOf(field, value);
+  const auto text = ParameterText(field, value);
   if (!text) return std::unexpected(text.error());
   auto parsed = parse(*text);
   if (!parsed) return Bad(field + ": " + parsed.error().message);
