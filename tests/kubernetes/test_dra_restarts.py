@@ -141,6 +141,10 @@ class Restarts(DraTestCase):
             except AssertionError as error:
                 raise AssertionError(f"{error}; its status: "
                                      f"{self.cluster.pod(name)['status']} {self.cluster.events_of(name)}") from None
+        # Those that were deleted may be on their way still: their shares go first, then their claims.
+        self.cluster.wait_until(
+            lambda: len(self.cluster.get("resourceclaims")["items"]) == len(alive), "the deleted pods' end"
+        )
         self.assert_accounts_agree()
 
 
