@@ -113,6 +113,9 @@ endfunction()
 add_custom_target(sanitizer_tests)
 add_custom_target(fuzzers)
 
+# Half of a build's time goes to tests, and half of theirs to optimising what runs for a few milliseconds.
+set(prorata_test_options -O0)
+
 find_package(GTest REQUIRED)
 file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/precompiled.cc CONTENT "int main() { return 0; }\n")
 add_library(prorata_precompiled STATIC ${CMAKE_BINARY_DIR}/precompiled.cc)
@@ -123,6 +126,7 @@ target_link_libraries(prorata_precompiled_tests PRIVATE GTest::gtest prorata_san
 set_target_properties(prorata_precompiled_tests PROPERTIES
   RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 prorata_precompile(prorata_precompiled_tests <gtest/gtest.h>)
+target_compile_options(prorata_precompiled_tests PRIVATE ${prorata_test_options})
 
 # prorata_library(NAME SOURCES a.cc b.cc [DEPS component ...] [PRECOMPILE <header> ...]): a component, or part of
 # one, as a static library. PLAIN: without precompiled headers, each source by itself.
@@ -155,10 +159,11 @@ endfunction()
 set(prorata_test_timeout_s 900)
 
 # prorata_test(NAME SOURCES a_test.cc DEPS component [LABELS ...]): a GoogleTest program; every TEST in it
-# is a test of ctest. Labelled no-tsan (one thread: nothing to see) or no-asan-ubsan (it would take too
+# is a test of ctest. ONE_PROCESS: of many short tests; a sanitizer's start takes 0.1 s, so that under one they
+# are a single test. Labelled no-tsan (one thread: nothing to see) or no-asan-ubsan (it would take too
 # long), it is neither built nor run under that sanitizer. PRECOMPILE <header> ...: as for a library.
 function(prorata_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS;PRECOMPILE" ${ARGN})
+  cmake_parse_arguments(arg "ONE_PROCESS" "TIMEOUT" "SOURCES;DEPS;LABELS;PRECOMPILE" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT ${prorata_test_timeout_s})
   endif()
@@ -167,14 +172,20 @@ function(prorata_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gtest_main prorata_sanitize prorata_warnings)
+  target_compile_options(${name} PRIVATE ${prorata_test_options})
   include(GoogleTest)
   # What the address sanitizer of GCC 12 notes of a thread's thread-local memory can be garbage, on which
   # its search for leaks crashes (seen with 64 threads, in one run of ten).
   if(PRORATA_SANITIZE MATCHES address)
     set(environment ENVIRONMENT ASAN_OPTIONS=intercept_tls_get_addr=0)
   endif()
-  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 600
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "unit;${arg_LABELS}" ${environment})
+  set(properties TIMEOUT ${arg_TIMEOUT} LABELS "unit;${arg_LABELS}" ${environment})
+  if(arg_ONE_PROCESS AND PRORATA_SANITIZE)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES ${properties})
+  else()
+    gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 600 PROPERTIES ${properties})
+  endif()
   if(arg_PRECOMPILE)
     prorata_precompile(${name} <gtest/gtest.h> ${arg_PRECOMPILE})
   else()

@@ -10,12 +10,15 @@ pytest alone, in the environment that the build needs:
     run_tests.py --build build/tsan --label tsan -- tests/cli/test_run.py -k agent
 """
 import argparse
+import concurrent.futures
 import dataclasses
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ElementTree
 
 import test_report
@@ -27,7 +30,7 @@ KEPT_OF_FAILED = 4 << 20  # bytes of one test's output; the end is kept
 KEPT_OF_PASSED = 16 << 10
 NOISY_MAX = 0.03  # of all tests; a run that skipped more for noise says so
 UNMET = "EXPECTED FAILURE"  # how a line begins that reports one
-# Which tests of pytest's belong to a label; `alone` further divides them.
+# Which tests of pytest's belong to a label; `pairs` and `alone` further divide them.
 MARKS = {"all": "", "unit": "unit", "asan-ubsan": "asan_ubsan and not unsanitized",
          "tsan": "tsan and not unsanitized and not no_tsan"}
 NO_TESTS = 5  # pytest's exit status
@@ -126,14 +129,15 @@ def pytest_environment(build):
     return environment
 
 
-def run_ctest(build, label, jobs):
+def run_ctest(build, label, jobs, log):
+    """What it prints goes to `log`."""
     junit = build / f"tests-{label}-ctest.xml"
     junit.unlink(missing_ok=True)
     code = subprocess.run(
         ["ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error",
          "--test-output-size-failed", str(KEPT_OF_FAILED), "--test-output-size-passed",
          str(KEPT_OF_PASSED), "--test-output-truncation", "head",
-         "-j", jobs, "--output-junit", junit, *select(label)], check=False).returncode
+         "-j", jobs, "--output-junit", junit, *select(label)], stdout=log, stderr=log, check=False).returncode
     if not junit.exists():
         return Results(failed=[("ctest", f"it wrote no report (exit status {code})")])
     found = ctest_results(junit)
@@ -142,15 +146,15 @@ def run_ctest(build, label, jobs):
     return found
 
 
-def run_pytest(build, label, alone, jobs):
-    """Those that measure real time run one after another, the others side by side."""
-    part = "alone" if alone else "together"
+def run_pytest(build, label, part, jobs):
+    """`together` as many as there are jobs; of those that measure real time `pairs` two at a time, `alone` one."""
     junit = build / f"tests-{label}-{part}.xml"
     junit.unlink(missing_ok=True)
-    marks = [mark for mark in (MARKS[label], "alone" if alone else "not alone") if mark]
-    spread = [] if alone else ["-n", jobs, "--dist", "worksteal"]
+    which = part if part != "together" else "not pairs and not alone"
+    marks = [mark for mark in (MARKS[label], which) if mark]
+    workers = {"together": jobs, "pairs": "2", "alone": "0"}[part]
     command = [PYTHON, "-m", "pytest", "-v", "--durations=10", f"--junitxml={junit}",
-               "-m", " and ".join(marks), *spread]
+               "-m", " and ".join(marks), "-n", workers, "--dist", "worksteal"]
     code = subprocess.run(command, cwd=ROOT, env=pytest_environment(build), check=False).returncode
     if code == NO_TESTS:
         return Results()
@@ -159,6 +163,19 @@ def run_pytest(build, label, alone, jobs):
     found = pytest_results(junit)
     if code and not found.failed:
         found.failed.append((f"pytest {part}", f"it ended with {code}, and named no failed test"))
+    return found
+
+
+def run_both(build, label, jobs):
+    """Tests of ctest's wait for a second here and there, and so do pytest's: side by side they take two thirds
+    of the time. ctest's output comes in one piece, so that a reader can follow either."""
+    with tempfile.TemporaryFile("w+", errors="replace") as log, concurrent.futures.ThreadPoolExecutor() as pool:
+        ctest = pool.submit(run_ctest, build, label, jobs, log)
+        together = run_pytest(build, label, "together", jobs)
+        found = ctest.result()
+        log.seek(0)
+        shutil.copyfileobj(log, sys.stdout)
+    found.add(together)
     return found
 
 
@@ -179,9 +196,9 @@ def main():
         return subprocess.run([PYTHON, "-m", "pytest", *marks, *args.pytest_options], cwd=ROOT,
                               env=pytest_environment(build), check=False).returncode
     jobs = os.environ.get("PRORATA_TEST_JOBS", str(os.cpu_count() or 1))
-    found = run_ctest(build, args.label, jobs)
-    for alone in (False, True):
-        found.add(run_pytest(build, args.label, alone, jobs))
+    found = run_both(build, args.label, jobs)
+    for part in ("pairs", "alone"):
+        found.add(run_pytest(build, args.label, part, jobs))
     for name, reason in found.skipped:
         print(f"SKIPPED {name}: {reason}")
     for name, line in found.unmet:

@@ -79,6 +79,7 @@ def demo_stamps(path):
 
 class Contention(harness.MachineTestCase):
     @pytest.mark.unsanitized
+    @pytest.mark.pairs
     def test_short_kernels_beside_a_limit(self):
         """Seen: a batch that was not fenced yet when its lease closed was never said to be drained,
         since its thread already waited for the next lease; the share was stalled for ever."""

@@ -9,6 +9,7 @@ import unittest
 
 import harness
 import podman
+import pytest
 import quiet
 from harness import GIB, MIB
 
@@ -82,6 +83,7 @@ class Kinds(podman.PodmanTestCase):
         taken = "for i in 1 2 3 4 5 6 7 8 9 10 11; do sleep 1000 & done"
         self.check("--pids-limit", "16", program=f"{taken}; {LOAD}")
 
+    @pytest.mark.pairs
     def test_another_time(self):
         """A program whose clocks are eleven days ahead of the agent's."""
         ahead = "unshare --time --fork --monotonic 1000000 --boottime 1000000"

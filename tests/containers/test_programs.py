@@ -8,6 +8,7 @@ import unittest
 
 import harness
 import podman
+import pytest
 import quiet
 from harness import GIB, MIB
 
@@ -50,6 +51,7 @@ class Programs(podman.PodmanTestCase):
         self.assertEqual(self.machine.share(load_share)["used_bytes"], 2 * GIB)
         self.assertLessEqual(self.machine.share(fill_share)["used_bytes"], 3 * GIB)
 
+    @pytest.mark.pairs
     def test_each_gets_its_part_of_the_time(self):
         """Two that both want all get what they are entitled to: 0.6 + half of the 0.1 that is left, by
         equal weights, and 0.3 + 0.05."""

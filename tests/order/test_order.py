@@ -8,7 +8,10 @@ import sys
 import time
 
 import harness
+import pytest
 import quiet
+
+pytestmark = pytest.mark.pairs
 
 PROGRAM = pathlib.Path(__file__).resolve().parent / "program.py"
 KERNELS = harness.BUILD / "tests" / "conformance_kernels.so"

@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import promises  # pylint: disable=wrong-import-position
 from promises import busy, within  # pylint: disable=wrong-import-position
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.pairs
 
 DILATION = 6
 POINTS = 0.03

@@ -12,7 +12,7 @@ import promises  # pylint: disable=wrong-import-position
 from promises import LONG, Program, busy  # pylint: disable=wrong-import-position
 from unmet import unmet  # pylint: disable=wrong-import-position
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.pairs
 
 DILATION = 6
 SECONDS = 1.2

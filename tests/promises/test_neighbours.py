@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import promises  # pylint: disable=wrong-import-position
 from promises import LONG, Program, at_least, at_most, busy  # pylint: disable=wrong-import-position
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.pairs
 
 DILATION = 4
 # DESIGN §8: a share with a request r runs at 0.97 r of its speed alone; where many processes measure

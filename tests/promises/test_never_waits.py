@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import promises  # pylint: disable=wrong-import-position
 from promises import Program, Run  # pylint: disable=wrong-import-position
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.pairs
 
 SEEDS = 8
 ROUNDS = 30

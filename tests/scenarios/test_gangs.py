@@ -8,7 +8,7 @@ import pytest
 
 import harness
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.pairs
 
 DILATION = 16
 KERNELS = 250   # of 1 ms, in each process: in all, each device has half a second of work

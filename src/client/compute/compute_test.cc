@@ -61,7 +61,7 @@ TEST(Estimates, NothingTakesNothingAndNothingOverflows) {
 }
 
 TEST(Estimates, GridsAndFunctionsAreReported) {
-  int f, g;
+  int f = 0, g = 0;
   EXPECT_NE(LaunchKey(&f, 1, 1, 1), LaunchKey(&g, 1, 1, 1));
   EXPECT_NE(LaunchKey(&f, 1, 2, 1), LaunchKey(&f, 2, 1, 1));
   EXPECT_NE(LaunchKey(&f, 1, 1, 2), LaunchKey(&f, 1, 2, 1));
@@ -221,7 +221,7 @@ TEST(Backlog, TheWordHoldsCountsAndTime) {
 
 TEST(HeartbeatWatch, CountsOnlyWhatIsCertain) {
   HeartbeatWatch watch;
-  EXPECT_EQ(watch.Observe(7, 100 * kMs), 0) << "the first look knows nothing";
+  EXPECT_EQ(watch.Observe(7, 100 * kMs), 0) << "the first poll knows nothing";
   EXPECT_EQ(watch.Observe(7, 150 * kMs), 50 * kMs);
   EXPECT_EQ(watch.Observe(8, 200 * kMs), 0);
   EXPECT_EQ(watch.Observe(8, 900 * kMs), 700 * kMs);
