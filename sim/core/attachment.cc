@@ -197,7 +197,7 @@ Status Attachment::JoinOrMake(const MachineConfig& config, const std::string& fo
     state_ = nullptr;
     return Make(config, folder);
   }
-  // Somebody died when it had told the observers and not yet made another.
+  // Somebody died when it had notified the observers and not yet made another.
   state_->retired.store(0);
   for (size_t i = 0; i < config.devices.size(); ++i) {
     auto memory_fd = OpenIn(folder, "device-" + std::to_string(i), 0);

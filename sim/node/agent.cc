@@ -154,7 +154,7 @@ void Agent::Run() {
   }
   for (size_t i = 0; i < deadline_ns_.size(); ++i) {
     if (now_ns < deadline_ns_[i]) continue;
-    world_.Trace("agent looks", static_cast<uint32_t>(i));
+    world_.Trace("agent polls", static_cast<uint32_t>(i));
     Reschedule(static_cast<int>(i));
   }
   if (now_ns >= gangs_deadline_ns_) life_->scheduler.StepGangs();

@@ -55,7 +55,7 @@ class Watched {
     const std::map<std::string, int64_t> before = Busy();
     while (world_.now_ns() < end_ns) {
       world_.RunUntil(std::min(end_ns, world_.now_ns() + kPollNs));
-      Look();
+      Poll();
     }
     std::map<std::string, double> parts;
     for (const auto& [share, busy_ns] : Busy()) {
@@ -76,7 +76,7 @@ class Watched {
     }
     return busy;
   }
-  void Look() {
+  void Poll() {
     for (const auto& process : world_.processes()) {
       auto& [busy_ns, since_ns] = last_[process->id()];
       if (process->BusyNs() != busy_ns) {

@@ -356,7 +356,7 @@ void Process::Helper::Run() {
   const bool joining = process_.joining_;
   if (joining) wait_ns = std::min(wait_ns, std::max<int64_t>(1, join_until_ns_ - now_ns));
   if (!process_.connected_ && !joining) wait_ns = std::min(wait_ns, kReconnectEveryNs);
-  process_.world_.Trace("helper looks", process_.id_,
+  process_.world_.Trace("helper polls", process_.id_,
                         static_cast<int64_t>(process_.usage_.backlog_ns.load()));
   WakeAt(now_ns + spent_ns + wait_ns + delays.TimedOut(process_.random_));
 }

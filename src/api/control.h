@@ -8,7 +8,7 @@
 // A request with a field that is not known is refused: a misspelt limit must not be a share without
 // one. Replies may grow fields. A share belongs to the user of the process that asked for it, as
 // the kernel names them. Who is neither of root nor of the agent's user sees no command of a
-// program but of shares that it may use. Who reads events too slowly loses some, and is told how
+// program but of shares that it may use. Who reads events too slowly loses some, and learns how
 // many; the agent waits for nobody.
 //
 // Decoders take any bytes and answer an Error whose message is for a person. Nothing here does I/O;

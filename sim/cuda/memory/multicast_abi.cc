@@ -18,7 +18,7 @@
 namespace prorata::simgpu::driver {
 namespace {
 
-// Leaked, like the Driver: told when a team has got a device.
+// Leaked, like the Driver: notified when a team has got a device.
 std::condition_variable& TeamGrew() {
   static auto* const grew = new std::condition_variable;
   return *grew;

@@ -51,7 +51,7 @@ class DeviceLeases {
   // what they used meanwhile is nobody's debt, and no lease says anything any more.
   Outcome ResetAfterOutage(int64_t now_ns);
 
-  // Something may have changed: looks at everything, and decides.
+  // Something may have changed: polls everything, and decides.
   Outcome Reschedule(int64_t now_ns);
 
   // By NVML the kernels of each share ran for so many nanoseconds since the last call; shares of
@@ -88,7 +88,7 @@ class DeviceLeases {
   policy::LeasePolicy& policy() { return *policy_; }
 
  private:
-  // What keeps a share from running, between two looks at it.
+  // What keeps a share from running, between two polls of it.
   enum class Held : uint8_t { kNot, kForOthers, kByLimit, kStalled };
   struct HeldTimes {
     Held now = Held::kNot;

@@ -222,7 +222,7 @@ TEST_F(TracedLeases, OneRunsAndTheOtherIsHeldBackByItsLimit) {
   for (const TraceEntry& entry : Written(TraceKind::kState)) {
     held = held || (entry.state == TraceState::kWaitsLimit && entry.held_us > 1'000);
   }
-  EXPECT_TRUE(held) << "until when is told";
+  EXPECT_TRUE(held) << "until when is published";
   EXPECT_EQ(Written(TraceKind::kShareBegun).size(), 2u);
 }
 

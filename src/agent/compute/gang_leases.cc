@@ -5,7 +5,7 @@
 namespace prorata::agent {
 namespace {
 
-// A turn that ends on one device ends on the others, and lets others in; more than a few rounds at
+// A slice that ends on one device ends on the others, and lets others in; more than a few rounds at
 // one instant would be a quarrel, which the next event or deadline goes on with.
 constexpr int kGangRounds = 8;
 constexpr int64_t kGoOnNs = 100'000;
@@ -33,7 +33,7 @@ GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
     for (const policy::Gangs::Order& order : decisions.orders) {
       policy::LeasePolicy& leases = devices_[order.device]->policy();
       if (order.what == policy::Gangs::Order::What::kSlice) {
-        leases.SetGang(order.share, order.turn, now_ns);
+        leases.SetGang(order.share, order.slice, now_ns);
       } else {
         leases.EndGangDrain(order.share, now_ns);
       }

@@ -27,7 +27,7 @@ class GangLeases {
   }
   void SetRequested(uint64_t share, bool requested) { gangs_.SetRequested(share, requested); }
   void Remove(uint64_t share) { gangs_.Remove(share); }
-  // It stays on its devices, and has its turns on each alone from now on; touch them.
+  // It stays on its devices, and has its slices on each alone from now on; touch them.
   void Leave(uint64_t share, int64_t now_ns);
   // Its devices began anew, and know of no gang any more.
   void ResetAfterOutage() { gangs_.ResetAfterOutage(); }

@@ -9,7 +9,7 @@
 namespace prorata::agent {
 namespace {
 
-// Three of twenty looks tell of a false claim: 0.3 s after one that stays, and within 3 s of one
+// Three of twenty polls show a false claim: 0.3 s after one that stays, and within 3 s of one
 // that changes all the time.
 constexpr auto kClaimsEvery = std::chrono::milliseconds(100);
 

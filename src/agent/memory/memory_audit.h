@@ -29,7 +29,7 @@ class MemoryAudit {
   // From now on, every second.
   void Start() { Poll(); }
 
-  // Looks at a device between two audits, for somebody who would be refused memory for what the
+  // Polls a device between two audits, for somebody who would be refused memory for what the
   // last one found. `then` is called when NVML has answered; maybe at once.
   void Recheck(size_t device, std::function<void()> then) { Audit(device, true, std::move(then)); }
 

@@ -16,8 +16,8 @@ using Verdict = policy::MemoryAdmission::Verdict;
 constexpr int64_t kDeadNs = 3 * kNsPerS;
 constexpr int64_t kSampleEveryNs = 5 * kNsPerMs;
 constexpr int64_t kSampleFreshNs = 100 * kNsPerMs;
-// What other programs take is the median of so many looks, for one alone may count as theirs what a
-// share took and gave back meanwhile; nobody is refused before so many looks since it asked.
+// What other programs take is the median of so many polls, for one alone may count as theirs what a
+// share took and gave back meanwhile; nobody is refused before so many polls since it asked.
 constexpr size_t kPolls = 3;
 constexpr int64_t kMaxPollingNs = 250 * kNsPerMs;  // with a driver that does not answer
 constexpr int64_t kForeverNs = int64_t{1} << 62;
@@ -274,7 +274,7 @@ void MemoryRequests::Sampled(size_t device, const std::map<uint64_t, uint64_t>& 
   });
   if (others.samples.size() >= kPolls) others.samples.erase(others.samples.begin());
   others.samples.push_back({others.sampled_ns, used_bytes > ours ? used_bytes - ours : 0});
-  ++others.looks;
+  ++others.polls;
   for (const auto& [id, share] : shares_) Acknowledge(*share);  // what an audit found
   std::vector<uint64_t> sorted;
   for (const Others::Sample& sample : others.samples) sorted.push_back(sample.bytes);
@@ -295,7 +295,7 @@ bool MemoryRequests::AnyDeparted(size_t device) const {
 // Whether a request may be in want only of what other programs had before it came.
 bool MemoryRequests::MayBeStale(const Pending& pending, size_t device) const {
   const Others& others = others_[device];
-  return others.bytes > 0 && others.looks < pending.polls_until &&
+  return others.bytes > 0 && others.polls < pending.polls_until &&
          RealClock().NowNs() < pending.dead_until_ns - kDeadNs + kMaxPollingNs;
 }
 
@@ -320,7 +320,7 @@ bool MemoryRequests::Ask(Share& share, Request request) {
                          : pending.since_ns + int64_t{asked.wait_ms} * kNsPerMs;
   pending.dead_until_ns = RealClock().NowNs() + kDeadNs;
   const Others& others = others_[share.config().devices[asked.device].device];
-  pending.polls_until = others.looks + kPolls + (others.asked ? 1 : 0);
+  pending.polls_until = others.polls + kPolls + (others.asked ? 1 : 0);
   if (Judge(pending)) return false;
   const auto own = std::ranges::count_if(pending_, [&](const Pending& other) {
     return other.share_id == pending.share_id && other.request.slot == pending.request.slot;

@@ -66,7 +66,7 @@ class MemoryRequests {
 
   // At once or not at all.
   wire::GrantResult Grant(Share& share, Member& member, uint32_t device, uint64_t needed_bytes);
-  // Answers now, or after some look at the device, or never: its connection is gone. True: it
+  // Answers now, or after some poll of the device, or never: its connection is gone. True: it
   // waits.
   bool Ask(Share& share, Request request);
   // Serves, refuses and forgets who waits. Called every ten milliseconds or so while anybody does.
@@ -90,7 +90,7 @@ class MemoryRequests {
     int64_t until_ns = 0;       // B
     int64_t dead_until_ns = 0;  // A, real time
     bool reported = false;      // that a wait has begun
-    uint64_t polls_until = 0;   // Others::looks by which it was decided by what is there now
+    uint64_t polls_until = 0;   // Others::polls by which it was decided by what is there now
   };
   struct Others {  // programs outside prorata
     struct Sample {
@@ -100,7 +100,7 @@ class MemoryRequests {
     std::vector<Sample> samples;  // the fresh ones
     int64_t sampled_ns = 0;
     bool asked = false;
-    uint64_t looks = 0;
+    uint64_t polls = 0;
     uint64_t bytes = 0;  // what decisions go by
   };
 

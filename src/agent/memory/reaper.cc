@@ -28,7 +28,7 @@ struct Reaper::Awaited {
 void Reaper::ReapSoon() {
   if (armed_) return;
   armed_ = true;
-  // The first look at once (a posted one: the caller is in the middle of something).
+  // The first poll at once (a posted one: the caller is in the middle of something).
   boost::asio::post(loop_, [this] { Reap(); });
 }
 

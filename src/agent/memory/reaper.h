@@ -37,7 +37,7 @@ class Reaper {
   // A member of this share is no more: all that it held has come back. The share may be taken away.
   std::function<void(uint64_t share_id)> on_gone;
 
-  // Somebody died, or waits for memory: looks at the devices soon, and goes on while it is so.
+  // Somebody died, or waits for memory: polls the devices soon, and goes on while it is so.
   void ReapSoon();
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-// Memory that several members of a share hold: what policy::SharedBlocks decides, asked and told
+// Memory that several members of a share hold: what policy::SharedBlocks decides, asked and recorded
 // over the members' connections, and done to their grants.
 
 #include <cstdint>

@@ -81,7 +81,7 @@ void ResourceConfigs::TryAgain(File& file) {
   if (auto ok = Apply(file, clients); ok) file.pending.reset();
 }
 
-// One that is gone is looked at each second, and told of once.
+// One that is gone is polled each second, and reported once.
 void ResourceConfigs::Report(File& file, const Error& error) {
   if (error.code == "read" && file.reported == error.message) return;
   file.reported = error.message;

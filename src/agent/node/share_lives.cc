@@ -171,7 +171,7 @@ std::vector<Member*> ShareLives::Restore(Share& share) {
       share.Depart(*restored, RealClock().NowNs());
     }
   }
-  // A row of nobody: its member was never told of it.
+  // A row of nobody: its member never got it.
   for (uint32_t slot = 0; slot < kMaxMembers; ++slot) {
     for (uint32_t i = 0; !held[slot] && i < share.device_count(); ++i) {
       share.limits()->grants[slot].bytes[i] = 0;

@@ -73,7 +73,7 @@ class Devices {
   // measured).
   uint64_t ContextOverhead(size_t device) const;
   void LearnContextOverhead(size_t device, uint64_t bytes);
-  // What the agent before us told members that a context takes: its guess, or what it had learned.
+  // What the agent before us published that a context takes: its guess, or what it had learned.
   void AdoptContextOverhead(size_t device, uint64_t bytes);
 
  private:

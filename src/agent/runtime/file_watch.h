@@ -6,7 +6,7 @@
 //
 //   A. inotify on the file's folder, and on the folder of what it links to: written and closed, or
 //      moved here, or the same path leads to another file now. At once.
-//   B. A look each second: what no event told of (a folder that was replaced, a network's file
+//   B. A poll each second: what no event reported (a folder that was replaced, a network's file
 //      system, no inotify to be had), once it has been the same for two looks. A file that is being
 //      written is thereby not read half; one that is gone is not missed while an editor replaces
 //      it.

@@ -35,7 +35,7 @@ struct AgentOptions {
   int ready_fd = -1;
   // trace, debug, info, warn, error, off: what goes to stderr.
   std::string log_level = "info";
-  // Told by hello.
+  // What hello answers.
   std::string program_version = "0";
   // How much more than there is may be promised of a device; a later one wins over an earlier, and
   // all of them over what shares that are taken over were made under. Absent: nothing.

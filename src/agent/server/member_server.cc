@@ -105,7 +105,7 @@ void MemberServer::Forget(uint64_t id) {
   if (--by_share_[session->share_id] == 0) by_share_.erase(session->share_id);
 }
 
-// Told once and then counted: a process that tries again and again fills no log.
+// Reported once and then counted: a process that tries again and again fills no log.
 void MemberServer::Refuse(Session& session, RefusedReason reason, uint32_t detail) {
   const Share* share = ShareOf(session);
   node_.events().AddCounted(RefusedEvent(share, session.peer.process.pid, reason),

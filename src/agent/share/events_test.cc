@@ -77,9 +77,9 @@ TEST_F(EventsTest, AProgramThatProbesIsOneEventASecond) {
   clock_.Advance(10 * kNsPerS);
   events_.Tick();
   events_.Tick();
-  EXPECT_EQ(events_.last_sequence(), last) << "nothing happened: nothing is told";
+  EXPECT_EQ(events_.last_sequence(), last) << "nothing happened: nothing is reported";
   events_.AddCounted(Refusal(1));
-  EXPECT_EQ(events_.last_sequence(), last + 1) << "and the next is told at once";
+  EXPECT_EQ(events_.last_sequence(), last + 1) << "and the next is reported at once";
 }
 
 TEST_F(EventsTest, WhatDiffersIsReportedApart) {

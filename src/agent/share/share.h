@@ -94,7 +94,7 @@ struct Member {
     // What the audit found beyond its charges (MemberRow::overhead_bytes), and its own claims.
     policy::OverheadAudit audit;
     policy::ClaimWatch claims;
-    // Of its usage memory, as told in events so far.
+    // Of its usage memory, as reported in events so far.
     uint64_t refusals = 0;
     uint64_t ungoverned_functions = 0;
     uint64_t persistent_ns = 0;
@@ -133,7 +133,7 @@ class Share {
 
   // What members do when a device is full, from their next call on.
   void SetOnFull(api::OnFull on_full);
-  // Who gives it its turns is distinguished (Leases::SetGang).
+  // Who gives it its slices is distinguished (Leases::SetGang).
   void SetGang(api::Gang gang) { config_.gang = gang; }
 
   // --- members (null: there is none) ---

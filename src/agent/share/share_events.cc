@@ -51,7 +51,7 @@ std::string WordOf(RefusedReason reason) {
   return "refused";
 }
 
-// How much a counter has grown since `*told`; one that went back begins anew.
+// How much a counter has grown since `*reported`; one that went back begins anew.
 uint64_t Grown(uint64_t counter, uint64_t* reported) {
   const uint64_t before = std::exchange(*reported, counter);
   return counter > before ? counter - before : 0;

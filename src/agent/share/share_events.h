@@ -26,7 +26,7 @@ api::Event GangEvent(const Share& share, bool begun);
 // A process was turned away at a share's socket (null: the share is gone).
 api::Event RefusedEvent(const Share* share, pid_t pid, wire::RefusedReason reason);
 
-// What a member's usage memory counts, told as events as far as it is new. The counters are the
+// What a member's usage memory counts, reported as events as far as it is new. The counters are the
 // member's: what they say is believed as events only.
 void ReportCounters(Events& events, Share& share, Member& member);
 // It is dead, and so is what of it was to go on.

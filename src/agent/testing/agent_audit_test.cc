@@ -44,7 +44,7 @@ class AuditTest : public ::testing::Test {
     return testing::Eventually([&] { return Number("a", "overhead_bytes") == bytes; },
                                kAuditWaitMs);
   }
-  std::vector<Event> Told(EventKind kind) {
+  std::vector<Event> Reported(EventKind kind) {
     std::vector<Event> reported;
     const auto reply = api::EventsFromJson(Call(folder_.path(), {{"op", "events"}, {"since", 0}}));
     for (const Event& event : reply ? reply->events : std::vector<Event>{}) {
@@ -76,7 +76,7 @@ TEST_F(AuditTest, WhatNobodyAskedForIsChargedToTheShare) {
   ASSERT_TRUE(AwaitOverhead(200 * kMiB));
   EXPECT_FALSE(member.Charge(1));
   EXPECT_EQ(Number("a", "used_bytes"), kGiB);
-  EXPECT_TRUE(Told(EventKind::kBypassSuspected).empty()) << "it is within its limit";
+  EXPECT_TRUE(Reported(EventKind::kBypassSuspected).empty()) << "it is within its limit";
 }
 
 TEST_F(AuditTest, OverheadThatIsGoneIsGivenBack) {
@@ -99,7 +99,7 @@ TEST_F(AuditTest, OverTheLimitByOverheadAloneIsReportedAtTheNextAllocation) {
   EXPECT_EQ(Number("a", "used_bytes"), kGiB + 20 * kMiB);
   EXPECT_FALSE(member.Charge(1));
   EXPECT_GT(member.limits().devices[0].granted_bytes, kGiB) << "so that it must ask";
-  EXPECT_TRUE(Told(EventKind::kBypassSuspected).empty());
+  EXPECT_TRUE(Reported(EventKind::kBypassSuspected).empty());
 }
 
 TEST_F(AuditTest, ABypassIsReportedOnceAnEpisode) {
@@ -108,7 +108,7 @@ TEST_F(AuditTest, ABypassIsReportedOnceAnEpisode) {
   page_->Change(3 * kGiB);
   ASSERT_TRUE(testing::Eventually([&] { return Device("a").value("bypass_suspected", false); },
                                   kAuditWaitMs));
-  const auto reported = Told(EventKind::kBypassSuspected);
+  const auto reported = Reported(EventKind::kBypassSuspected);
   ASSERT_EQ(reported.size(), 1u);
   EXPECT_EQ(reported[0].share, "a");
   EXPECT_EQ(reported[0].pid, ::getpid());
@@ -116,9 +116,9 @@ TEST_F(AuditTest, ABypassIsReportedOnceAnEpisode) {
   EXPECT_EQ(reported[0].limit_bytes, kGiB);
   page_->Change(-3 * static_cast<int64_t>(kGiB));
   ASSERT_TRUE(
-      testing::Eventually([&] { return Told(EventKind::kBypassOver).size() == 1; }, kAuditWaitMs));
+      testing::Eventually([&] { return Reported(EventKind::kBypassOver).size() == 1; }, kAuditWaitMs));
   EXPECT_FALSE(Device("a").value("bypass_suspected", true));
-  EXPECT_EQ(Told(EventKind::kBypassSuspected).size(), 1u);
+  EXPECT_EQ(Reported(EventKind::kBypassSuspected).size(), 1u);
   EXPECT_TRUE(member.Charge(kGiB)) << "all is its own again";
 }
 
@@ -131,7 +131,7 @@ TEST_F(AuditTest, ALimitLoweredBelowUseIsNoBypass) {
        {{"op", "update_share"}, {"name", "a"}, {"change", {{"memory_bytes", kGiB}}}});
   ASSERT_TRUE(AwaitOverhead(10 * kMiB));
   EXPECT_FALSE(Device("a").value("bypass_suspected", true));
-  EXPECT_TRUE(Told(EventKind::kBypassSuspected).empty());
+  EXPECT_TRUE(Reported(EventKind::kBypassSuspected).empty());
 }
 
 TEST_F(AuditTest, TheNextAgentGoesOnWithWhatWasFound) {
@@ -192,14 +192,14 @@ TEST_F(AuditTest, AFalseClaimHarmsNobodyAndIsReportedOnce) {
   ASSERT_EQ(liar.Join(), kWelcome);
   liar.usage().used_bytes = uint64_t{1} << 60;
   ASSERT_TRUE(
-      testing::Eventually([&] { return Told(EventKind::kFalseUsage).size() == 1; }, kAuditWaitMs));
-  EXPECT_EQ(Told(EventKind::kFalseUsage)[0].used_bytes, uint64_t{1} << 60);
+      testing::Eventually([&] { return Reported(EventKind::kFalseUsage).size() == 1; }, kAuditWaitMs));
+  EXPECT_EQ(Reported(EventKind::kFalseUsage)[0].used_bytes, uint64_t{1} << 60);
   EXPECT_EQ(Number("a", "used_bytes"), 0u);
   // Nor does it help to say too little: the device is believed.
   liar.usage().used_bytes = 0;
   page_->Change(400 * kMiB);
   ASSERT_TRUE(AwaitOverhead(400 * kMiB));
-  EXPECT_EQ(Told(EventKind::kFalseUsage).size(), 1u);
+  EXPECT_EQ(Reported(EventKind::kFalseUsage).size(), 1u);
 }
 
 // Three looks in a row, a second apart, found it after 4.6 s or never.
@@ -213,9 +213,9 @@ TEST_F(AuditTest, AClaimThatComesAndGoesIsReportedAsOne) {
   for (int i = 0; since() < std::chrono::seconds(4); ++i) {
     liar.usage().used_bytes = i % 4 == 0 ? ~uint64_t{0} : 0;
     std::this_thread::sleep_for(std::chrono::milliseconds(110));
-    if (reported.count() == 0 && !Told(EventKind::kFalseUsage).empty()) reported = since();
+    if (reported.count() == 0 && !Reported(EventKind::kFalseUsage).empty()) reported = since();
   }
-  ASSERT_EQ(Told(EventKind::kFalseUsage).size(), 1u);
+  ASSERT_EQ(Reported(EventKind::kFalseUsage).size(), 1u);
   EXPECT_LE(reported, std::chrono::seconds(3));
 }
 
@@ -226,7 +226,7 @@ TEST_F(AuditTest, WithoutFiguresPerProcessTheTotalIsUsedAndThatIsSaid) {
   ASSERT_EQ(member.Join(), kWelcome);
   ASSERT_TRUE(testing::Eventually([&] { return Device("a").value("figures_missing", false); },
                                   kAuditWaitMs));
-  ASSERT_EQ(Told(EventKind::kFiguresMissing).size(), 1u);
+  ASSERT_EQ(Reported(EventKind::kFiguresMissing).size(), 1u);
   ASSERT_TRUE(member.Charge(300 * kMiB));
   page_->Change(500 * kMiB);
   ASSERT_TRUE(AwaitOverhead(200 * kMiB));

@@ -70,7 +70,7 @@ TEST_F(LeaseTest, TwoTakeTurns) {
   TestMember b(MakeShare("b", 0.5), &other);
   TestMember* members[] = {&a, &b};
   bool held[] = {false, false};
-  int turns[] = {0, 0};
+  int slices[] = {0, 0};
   uint32_t seen[] = {0, 0};
   for (TestMember* member : members) {
     ASSERT_EQ(member->Join(), kWelcome);
@@ -95,7 +95,7 @@ TEST_F(LeaseTest, TwoTakeTurns) {
         member.usage().occupied_ns += 1'000'000'000;  // it leaves no gaps
         --member.usage().waiting;
         ++member.usage().launches;
-        ++turns[i];
+        ++slices[i];
       } else if (!open) {
         if (held[i]) ++member.usage().waiting;
         member.Send(MessageType::kLeaseWanted);
@@ -104,10 +104,10 @@ TEST_F(LeaseTest, TwoTakeTurns) {
       }
       held[i] = open;
     }
-    return turns[0] >= 10 && turns[1] >= 10;
+    return slices[0] >= 10 && slices[1] >= 10;
   });
-  EXPECT_TRUE(both_had_ten) << turns[0] << " and " << turns[1] << " turns";
-  EXPECT_LE(std::abs(turns[0] - turns[1]), 4) << "equal requests";
+  EXPECT_TRUE(both_had_ten) << slices[0] << " and " << slices[1] << " slices";
+  EXPECT_LE(std::abs(slices[0] - slices[1]), 4) << "equal requests";
   EXPECT_TRUE(Eventually([&] { return Contended(held[0] ? a : b); }));
 }
 
@@ -166,14 +166,14 @@ TEST_F(LeaseTest, AStoppedMemberDoesNotKeepItsShareFromItsTurns) {
   int status = 0;
   ASSERT_EQ(::waitpid(pid, &status, WUNTRACED), pid);
   ASSERT_TRUE(WIFSTOPPED(status));
-  for (int turn = 0; turn < 3; ++turn) {
-    ASSERT_TRUE(Want(b)) << "turn " << turn;
+  for (int slice = 0; slice < 3; ++slice) {
+    ASSERT_TRUE(Want(b)) << "slice " << slice;
     if (!Open(a)) Drain(a);
     ++a.usage().waiting;
     a.Send(MessageType::kLeaseWanted);
     ASSERT_TRUE(Eventually([&] { return !Open(b); }));
     Drain(b);
-    EXPECT_TRUE(Eventually([&] { return Open(a); })) << "turn " << turn;
+    EXPECT_TRUE(Eventually([&] { return Open(a); })) << "slice " << slice;
     --a.usage().waiting;
     ++a.usage().launches;
     a.usage().occupied_ns += 1'000'000'000;

@@ -208,7 +208,7 @@ TEST_F(LivenessTest, JoiningWaitsForNoDisk) {
   ASSERT_EQ(agent_.Start(), "ready");
   const int64_t made_ns = RealClock().NowNs();
   const std::string folder = MakeShare("a");
-  EXPECT_GE(Ms(made_ns), 2000) << "a share that is told of is on the disk";
+  EXPECT_GE(Ms(made_ns), 2000) << "a share that is reported is on the disk";
   const int64_t since_ns = RealClock().NowNs();
   testing::StandIn other;
   TestMember a(folder);

@@ -10,7 +10,7 @@ constinit Estimates g_estimates;
 
 namespace {
 
-// What the helper costs at most: a look waits so many times what the last one took.
+// What the helper costs at most: a poll waits so many times what the last one took.
 constexpr int64_t kCostFactor = 20;
 constexpr int64_t kLongestCostNs = 20'000'000;
 

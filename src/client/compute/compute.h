@@ -16,7 +16,7 @@ extern Estimates g_estimates;
 // Waits until a launch on the device may pass. Holds nothing.
 void AwaitLaunch(uint32_t device);
 
-// Helper: looks after fences, leases and the heartbeat; answers when to look again, from now.
+// Helper: looks after fences, leases and the heartbeat; answers when to poll again, from now.
 int64_t TickCompute(int64_t now_ns);
 
 // The agent is a new one: what was wanted must be said again.

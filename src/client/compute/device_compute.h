@@ -75,7 +75,7 @@ struct alignas(64) DeviceCompute {
   Occupancy occupancy;
   // Helper only.
   FallbackBucket bucket;
-  uint64_t occupied_ns = 0;  // at its last look
+  uint64_t occupied_ns = 0;  // at its last poll
   int64_t looked_ns = 0;     // when that was, after it had observed the heartbeat
   // Since the heartbeat last moved: this member's part of the time it was busy, what its kernels
   // took, and what of it the bucket has heard of. measured_ns: when the heartbeat last moved.

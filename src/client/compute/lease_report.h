@@ -1,6 +1,6 @@
 #pragma once
 
-// What the helper does for one device each time it looks: finds out what is done, brings the usage
+// What the helper does for one device each time it polls: finds out what is done, brings the usage
 // memory up to date, and reports to the agent what LeaseWatch finds worth it.
 
 #include "client/compute/work_tracker.h"
@@ -54,7 +54,7 @@ inline bool MustKnow(const shm::DeviceLimits& limits, const DeviceCompute& compu
   return now_ns - compute.tails_ns >= LeaseWatch::kIdlePollNs;
 }
 
-// Answers when to look again, from now. Helper only.
+// Answers when to poll again, from now. Helper only.
 template <typename World>
 int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
   const shm::DeviceLimits& limits = world.Limits(device);
@@ -109,7 +109,7 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
        .idle_report_ns = int64_t{limits.idle_report_us.load(std::memory_order_relaxed)} * 1000});
   // The agent sees in the usage what it is.
   usage.blocked.store(act.blocked ? 1 : 0);
-  if (act.look) world.Send(wire::MessageType::kLeaseIdle, {device, 0});
+  if (act.poll) world.Send(wire::MessageType::kLeaseIdle, {device, 0});
   if (act.drained) {
     usage.drained_sequence.store(act.sequence);
     world.Send(wire::MessageType::kLeaseDrained, {device, act.sequence});

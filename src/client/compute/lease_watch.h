@@ -11,7 +11,7 @@
 //
 // While all work stands behind waits others could use the device: that is reported once it has
 // lasted for idle_report. Released while the lease is closed it runs outside of it: that is
-// reported at once. Both are kLeaseIdle for sequence 0 (`look`).
+// reported at once. Both are kLeaseIdle for sequence 0 (`poll`).
 
 #include <cstdint>
 #include <limits>
@@ -42,7 +42,7 @@ class LeaseWatch {
     bool drained = false;
     bool idle = false;
     bool blocked = false;  // what to publish: under an open lease not before it has lasted
-    bool look = false;     // blocked under an open lease, or not any more under a closed one
+    bool poll = false;     // blocked under an open lease, or not any more under a closed one
     uint32_t sequence = 0;
     int64_t poll_again_ns = 0;
   };
@@ -65,7 +65,7 @@ class LeaseWatch {
     const int64_t due_ns = Later(seen.last_work_ns, last_waiting_ns_) + seen.idle_report_ns;
     // A program may have such work all the time, and synchronise with other work meanwhile.
     act.blocked = seen.blocked && (!open || seen.now_ns >= due_ns);
-    act.look = open ? act.blocked && !blocked_ && (seen.lease & shm::kLeaseContended) != 0
+    act.poll = open ? act.blocked && !blocked_ && (seen.lease & shm::kLeaseContended) != 0
                     : blocked_ && !act.blocked;
     blocked_ = act.blocked;
     if ((seen.lease & shm::kLeaseOpen) == 0) {

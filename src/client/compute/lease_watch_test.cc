@@ -1,4 +1,4 @@
-// When the helper reports, and when it looks again.
+// When the helper reports, and when it polls again.
 
 #include "client/compute/lease_watch.h"
 #include "base/units.h"
@@ -34,7 +34,7 @@ TEST_F(LeaseWatchTest, AClosedLeaseIsDrainedOnceWhenTheMemberIsIdle) {
   EXPECT_TRUE(act.drained);
   EXPECT_EQ(act.sequence, 2u);
   EXPECT_FALSE(At(1 * kS + 3 * kMs).drained);
-  seen_.lease = Word(4, 0);  // it opened and closed between two looks
+  seen_.lease = Word(4, 0);  // it opened and closed between two polls
   EXPECT_TRUE(At(1 * kS + 4 * kMs).drained);
 }
 
@@ -49,7 +49,7 @@ TEST_F(LeaseWatchTest, IdlenessCountsFromTheLastWorkAndIsReportedOnceUntilWorkCo
   EXPECT_TRUE(At(1 * kS + 300 * kUs).idle);
   EXPECT_TRUE(watch_.quiet());
   EXPECT_FALSE(At(1 * kS + kMs).idle);
-  seen_.batches = 2;  // launched and done between two looks
+  seen_.batches = 2;  // launched and done between two polls
   seen_.last_work_ns = 1 * kS + 3 * kMs;
   EXPECT_FALSE(At(1 * kS + 3 * kMs).idle);
   EXPECT_TRUE(At(1 * kS + 4 * kMs).idle);
@@ -59,18 +59,18 @@ TEST_F(LeaseWatchTest, WorkThatIsReleasedOutsideItsLeaseIsReportedOnce) {
   seen_.lease = Word(2, 0);
   seen_.busy = seen_.blocked = true;
   LeaseWatch::Act act = At(1 * kS);
-  EXPECT_FALSE(act.look);
+  EXPECT_FALSE(act.poll);
   EXPECT_EQ(act.poll_again_ns, LeaseWatch::kBlockedNs);
   seen_.blocked = false;
   act = At(1 * kS + 500 * kUs);
-  EXPECT_TRUE(act.look);
+  EXPECT_TRUE(act.poll);
   EXPECT_FALSE(act.drained);
-  EXPECT_FALSE(At(1 * kS + kMs).look);
+  EXPECT_FALSE(At(1 * kS + kMs).poll);
   seen_.lease = Word(3, kOpen);
   seen_.blocked = true;
   At(1 * kS + 2 * kMs);
   seen_.blocked = false;
-  EXPECT_FALSE(At(1 * kS + 3 * kMs).look) << "the lease lets it run";
+  EXPECT_FALSE(At(1 * kS + 3 * kMs).poll) << "the lease lets it run";
 }
 
 // A host function runs, say: others may have the device. But not in each pause of a program that
@@ -80,12 +80,12 @@ TEST_F(LeaseWatchTest, WorkBehindAWaitIsReportedOnceWhenItHasLasted) {
   seen_.busy = seen_.blocked = true;
   seen_.last_work_ns = 1 * kS;
   LeaseWatch::Act act = At(1 * kS + 100 * kUs);
-  EXPECT_FALSE(act.look);
+  EXPECT_FALSE(act.poll);
   EXPECT_FALSE(act.blocked);
   act = At(1 * kS + 300 * kUs);
-  EXPECT_TRUE(act.look);
+  EXPECT_TRUE(act.poll);
   EXPECT_TRUE(act.blocked);
-  EXPECT_FALSE(At(1 * kS + kMs).look) << "once";
+  EXPECT_FALSE(At(1 * kS + kMs).poll) << "once";
   seen_.last_work_ns = 1 * kS + kMs;
   EXPECT_FALSE(At(1 * kS + kMs + 100 * kUs).blocked) << "it works on";
 }

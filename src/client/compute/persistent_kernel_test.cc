@@ -52,7 +52,7 @@ TEST_F(PersistentKernelTest, WhatHasNotBegunIsNone) {
   context.streams[0].waits.store(1);
   world_.free_at_ns[&context.streams[0]] = kNever;
   Launch(context, 0, 1, kNever);
-  // Behind what nobody told us of: its start is not done.
+  // Behind what we do not know: its start is not done.
   world_.free_at_ns[&context.streams[1]] = kNever;
   Launch(context, 1, 1, kNever);
   Poll();

@@ -8,11 +8,11 @@
 // that the batch is first in its stream and not done. What must not be taken for one:
 //
 //   A. work that has not begun: behind a wait, a host function, a semaphore (Forget), or behind
-//      another stream's work in a way that nobody told us (has_begun)
+//      another stream's work in a way that we do not know (has_begun)
 //   B. work that takes long because the device is shared: time counts by the part of it that the
 //      context can have had, if all that have work have their slices of it in turn (co_running)
-//   C. work of a process that was stopped, with the device or without: between two looks no more
-//      counts than looks lie apart
+//   C. work of a process that was stopped, with the device or without: between two polls no more
+//      counts than polls lie apart
 //   D. a kernel that is merely long: kPersistentNs, and kTimesEstimate of what it was learned to
 //      take. Nobody waits ten seconds for one kernel as a rule: where a display hangs on the GPU
 //      the driver ends it after two to five. The longest that the bars name takes 3 s.
@@ -28,7 +28,7 @@ class RunWatch {
   static constexpr int64_t kPersistentNs = 10'000'000'000;
   static constexpr int64_t kTimesEstimate = 4;
   static constexpr int64_t kSuspectNs = 1'000'000'000;
-  // The helper looks every tenth of a second at the least.
+  // The helper polls every tenth of a second at the least.
   static constexpr int64_t kMaxPollIntervalNs = 200'000'000;
 
   // `co-run set`: contexts with work on the device, this one included.

@@ -152,7 +152,7 @@ class WorkPoller {
   }
 
   // Work that is known not to have begun takes no time of the device, but is not done: the agent is
-  // not told that it has drained, for it may begin at any moment. It may have begun right after it
+  // not reported as drained, for it may begin at any moment. It may have begun right after it
   // was last seen not to have.
   bool Block(StreamRecord* stream, bool blocked) {
     if (!blocked && stream->blocked_ns == 0) return false;

@@ -19,7 +19,7 @@ namespace dra = k8s::io::kubelet::pkg::apis::dra::v1;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-// The kubelet waits 45 s for either answer, and is better told why than left waiting.
+// The kubelet waits 45 s for either answer, and a reason is better than no answer.
 constexpr seconds kAnswerWithin{35};
 constexpr seconds kGrace{5};
 

@@ -82,8 +82,8 @@ bool TimeSharing::IsCounted(bool waited) const {
 
 std::vector<double> TimeSharing::Charges(double passed_ns, bool waited) const {
   std::vector<double> charges(shares_.size());
-  double holders = 0;
-  for (const Share& share : shares_) holders += Held(share, waited);
+  double running = 0;
+  for (const Share& share : shares_) running += Held(share, waited);
   const bool counted = IsCounted(waited);
   // Members publish now and then: what they say of an earlier time may be more than has passed now.
   const double available_ns = counted ? passed_ns + unclaimed_ns_ : passed_ns;
@@ -101,7 +101,7 @@ std::vector<double> TimeSharing::Charges(double passed_ns, bool waited) const {
       charges[i] = share.pending_busy_ns * std::max(1.0, occupied / busy);
     } else if (!counted) {
       const double held = Held(share, waited);
-      charges[i] = held > 0 ? passed_ns * held / holders : 0;
+      charges[i] = held > 0 ? passed_ns * held / running : 0;
     } else {
       const bool limited = Limited(share) && Held(share, waited) > 0;
       charges[i] = limited ? passed_ns : share.pending_occupied_ns;

@@ -4,20 +4,20 @@
 
 namespace prorata::policy {
 
-void TimeSharing::SetGang(Key key, GangSlice turn, int64_t now_ns) {
+void TimeSharing::SetGang(Key key, GangSlice slice, int64_t now_ns) {
   Account(now_ns);
   Share* share = Find(key);
   if (share == nullptr) return;
-  share->gang = turn;
-  if (turn == GangSlice::kNone && share->gang_drained) EndDrain(*share);
-  if (turn == GangSlice::kAway && share->phase == Phase::kRunning) {
+  share->gang = slice;
+  if (slice == GangSlice::kNone && share->gang_drained) EndDrain(*share);
+  if (slice == GangSlice::kAway && share->phase == Phase::kRunning) {
     // Where it has nothing, it has drained; but it keeps the device until it has on all of them, or
     // what it has out elsewhere would wait for what it cannot launch here.
     const bool idle = share->idle_hint;
     Revoke(*share);
     share->gang_drained = idle;
   }
-  const bool on = turn == GangSlice::kOn || turn == GangSlice::kCatchUp;
+  const bool on = slice == GangSlice::kOn || slice == GangSlice::kCatchUp;
   if (!on || share->phase != Phase::kDraining) return;
   Grant(*share);  // revoked, and nobody was dispatched since: its slice goes on
 }

@@ -6,7 +6,7 @@
 namespace prorata::policy {
 namespace {
 
-// Four turns: a gang that its devices do not agree on for so long is put first.
+// Four slices: a gang that its devices do not agree on for so long is put first.
 constexpr int64_t kPatienceNs = 52'000'000;
 // A gang that has been drained on one device, and on the others has had nothing that became less,
 // for so long: a peer is missing. Members say how far they are each tenth of a millisecond, and
@@ -55,9 +55,9 @@ bool Gangs::IsGang(Key key) const {
   });
 }
 
-void Gangs::Notify(const Share& share, Slice turn, Decisions& out) const {
+void Gangs::Notify(const Share& share, Slice slice, Decisions& out) const {
   for (const OnDevice& on : share.devices) {
-    out.orders.push_back({Order::What::kSlice, share.key, on.device, turn});
+    out.orders.push_back({Order::What::kSlice, share.key, on.device, slice});
   }
 }
 

@@ -5,12 +5,12 @@
 // device up.
 //
 // How. Each device has its own LeasePolicy, which never opens a gang by itself (GangSlice::kAway),
-// but says when it would. A gang's turn begins when each device on which it wants to run would open
-// it: it is put first on all of them (kOn), so that all call back their holders at the same time.
+// but says when it would. A gang's slice begins when each device on which it wants to run would open
+// it: it is put first on all of them (kOn), so that all revoke their running shares at the same time.
 // What one device decides ends it on all: its slice is over, or its limit is reached. A gang that
 // is idle on one device leaves that one to others for so long.
 //
-//   - A called-back gang holds its devices until it has drained on all of them, those too where it
+//   - A revoked gang holds its devices until it has drained on all of them, those too where it
 //     is idle. If it has drained on some, and on the others nothing goes on, kernels there wait for
 //     peers that were not launched any more: all of its devices are opened again for a moment, and
 //     nobody is let in before that (kCatchUp); its members catch up. That is done so often only;
@@ -45,7 +45,7 @@ class Gangs {
     enum class What : uint8_t { kSlice, kEndDrain } what = What::kSlice;
     Key share = 0;
     size_t device = 0;
-    Slice turn = Slice::kNone;
+    Slice slice = Slice::kNone;
   };
   struct Decisions {
     std::vector<Order> orders;
@@ -91,7 +91,7 @@ class Gangs {
   };
 
   static void PollForStalls(Share& share, int64_t now_ns, Decisions& out);
-  void Notify(const Share& share, Slice turn, Decisions& out) const;
+  void Notify(const Share& share, Slice slice, Decisions& out) const;
   void CallBack(Share& share, Decisions& out) const;
   void WhileOn(Share& share, int64_t now_ns, Decisions& out);
   void WhileRevoked(Share& share, int64_t now_ns, Decisions& out);

@@ -69,7 +69,7 @@ TEST_F(GangsTest, OneThatIsStalledOnAllItsDevicesHasATurn) {
   for (int64_t now_ns = 0; now_ns < 200 * kMs; now_ns += kMs) {
     const auto see = [this](Gangs::Key, size_t device) { return seen_[device]; };
     for (const Gangs::Order& order : gangs_.Decide(now_ns, see).orders) {
-      on = on || order.turn == Gangs::Slice::kOn;
+      on = on || order.slice == Gangs::Slice::kOn;
     }
   }
   EXPECT_TRUE(on);

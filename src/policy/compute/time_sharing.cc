@@ -398,7 +398,7 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
   return decisions;
 }
 
-// --- What is carried out, and when to look again ------------------------------------------------
+// --- What is carried out, and when to poll again ------------------------------------------------
 
 // While others are active members bound their backlog and say when they are idle.
 void TimeSharing::MarkContended(Decisions& decisions) {

@@ -66,7 +66,7 @@ class TimeSharing final : public LeasePolicy {
   Decisions Decide(int64_t now_ns) override;
   ShareState State(Key share) const override;
   const char* CheckInvariants() const override;
-  void SetGang(Key share, GangSlice turn, int64_t now_ns) override;
+  void SetGang(Key share, GangSlice slice, int64_t now_ns) override;
   void EndGangDrain(Key share, int64_t now_ns) override;
   GangSeen SeeGang(Key share, int64_t now_ns) override;
 
