@@ -5,7 +5,7 @@ JOBS  ?= $(shell nproc)
 CMAKE_STAMP := $(BUILD)/build.ninja
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build kubernetes kubernetes-configured e2e-kubernetes everything demo test test-unit test-compatibility scenarios simulate bench placement gpu-check generate format lint layers check soak stress \
+.PHONY: help setup build package kubernetes kubernetes-configured e2e-kubernetes everything demo test test-unit test-compatibility scenarios simulate bench placement gpu-check generate format lint layers check soak stress \
         asan-ubsan tsan fuzz hooks clean
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo 'make scenarios   scenario files in many processes and on the virtual clock: do they agree?'
 	@echo 'make build       programs in build/bin, client library in build/lib, simulated driver in build/sim'
 	@echo 'make everything  the same with tests and benchmarks, for make gpu-check and those who change prorata'
+	@echo 'make package     Debian packages of them, in build/packages: prorata, and prorata-kubernetes'
 	@echo 'make kubernetes  prorata-kubernetes, which needs gRPC: installs it'
 	@echo 'make e2e-kubernetes  a real Kubernetes of one node, built from its Go modules (needs Go 1.26; 8 minutes the first time), and prorata in it'
 	@echo 'make simulate    scenarios and random worlds in one process, on a virtual clock'
@@ -54,6 +55,9 @@ kubernetes-configured: $(CMAKE_STAMP)
 
 kubernetes: build kubernetes-configured
 	@cmake --build --preset release --target prorata-kubernetes -- -j$(JOBS)
+
+package: kubernetes
+	@cd $(BUILD) && rm -rf packages && cpack >/dev/null && ls packages/*.deb
 
 e2e-kubernetes: everything
 	@scripts/setup.sh kubernetes-tests

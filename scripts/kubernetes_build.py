@@ -32,7 +32,7 @@ VERSION_FLAGS = " ".join(
         ("buildDate", "2026-01-01T00:00:00Z"),
     )
 )
-LINKS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+LINKS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
 CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
 
 

@@ -17,6 +17,7 @@ import (
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
@@ -29,6 +30,8 @@ func command(name string) *cobra.Command {
 		return controllermanager.NewControllerManagerCommand()
 	case "kube-scheduler":
 		return scheduler.NewSchedulerCommand()
+	case "kube-proxy":
+		return proxy.NewProxyCommand()
 	case "kubelet":
 		return kubelet.NewKubeletCommand(context.Background())
 	case "kubectl":
@@ -41,7 +44,7 @@ func main() {
 	chosen := command(filepath.Base(os.Args[0]))
 	if chosen == nil {
 		fmt.Fprintln(os.Stderr, "start this through a link named kube-apiserver, kube-controller-manager,"+
-			" kube-scheduler, kubelet or kubectl")
+			" kube-scheduler, kube-proxy, kubelet or kubectl")
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(chosen))
