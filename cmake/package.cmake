@@ -11,6 +11,7 @@ install(FILES ${CMAKE_SOURCE_DIR}/deploy/debian/prorata.service DESTINATION lib/
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION share/doc/prorata RENAME copyright COMPONENT prorata)
 if(PRORATA_KUBERNETES)
   install(TARGETS prorata-kubernetes RUNTIME DESTINATION bin COMPONENT prorata-kubernetes)
+  install(FILES ${PRORATA_BIN_DIR}/kubectl-prorata DESTINATION bin COMPONENT prorata-kubernetes)
   install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION share/doc/prorata-kubernetes RENAME copyright
     COMPONENT prorata-kubernetes)
 endif()

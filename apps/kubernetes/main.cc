@@ -9,7 +9,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
+#include "kubectl.h"
 #include "kubernetes/api/kube_client.h"
 #include "kubernetes/api/kube_config.h"
 #include "kubernetes/dra/agent_client.h"
@@ -79,6 +81,7 @@ int RunDra(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (std::string_view(argv[0]).ends_with("kubectl-prorata")) return RunKubectlPlugin(argc, argv);
   Options options;
   CLI::App app("prorata in Kubernetes");
   app.require_subcommand(1);

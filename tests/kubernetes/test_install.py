@@ -84,12 +84,16 @@ class Installed(dra.DraTestCase):
         return [f"{item['kind'].lower()}/{item['metadata']['name']}" for item in listed]
 
     @classmethod
-    def follow(cls, command):
-        """As a reader of the guide types it, in the repository."""
-        settings = {"PATH": f"{cluster.BIN}:{os.environ['PATH']}", "KUBECONFIG": f"{cls.cluster.folder}/kubeconfig",
+    def try_to_follow(cls, command):
+        """As a reader of the guide types it, in the repository: (exit status, stdout, stderr)."""
+        settings = {"PATH": f"{cluster.BIN}:{cls.cluster.folder}/packages/prorata-kubernetes/usr/bin:{os.environ['PATH']}", "KUBECONFIG": f"{cls.cluster.folder}/kubeconfig",
                     "NODE": NODE, "IMAGE": PRODUCT}  # fmt: skip
-        status, out, err = cls.cluster.call(
+        return cls.cluster.call(
             ["env", "-C", harness.ROOT, *(f"{key}={value}" for key, value in settings.items()), "sh", "-c", command])
+
+    @classmethod
+    def follow(cls, command):
+        status, out, err = cls.try_to_follow(command)
         if status != 0:
             pods = cls.cluster.kubectl_try("get", "pods,events", "-A")[1]
             raise AssertionError(f"`{command}` ended with {status}: {out} {err}\n{pods}")
@@ -112,6 +116,38 @@ class Installed(dra.DraTestCase):
         status, out, _ = self.cluster.execute("a", "gpuload", "--allocate", "128MiB", "--until-refused")
         self.assertEqual(status, 0)
         self.assertEqual(json.loads(out.splitlines()[-1])["memory"]["device_total"], 8 * GIB)
+
+    def test_who_has_what_and_why(self):
+        self.cluster.apply(dra.template("share", {"memory": "2Gi", "compute": "30"}),
+                           dra.template("huge", {"memory": "900Gi"}), dra.pod("c", "huge"),
+                           dra.pod("a", "share"), dra.pod("b", "share", ["sleep", "infinity"]))  # fmt: skip
+        self.cluster.wait_running("a", "b")
+        self.allocated("a")
+        section = "See who has what"
+        shown = {}
+        for command in commands(GUIDE.read_text(encoding="utf-8"), section):
+            if not command.startswith("kubectl prorata top"):
+                shown[command] = self.follow(command)
+        rows = [line.split() for line in shown["kubectl prorata ps"].splitlines()]
+        self.assertEqual(rows[0][:5], ["NAMESPACE", "POD", "CONTAINER", "NODE", "GPU"])
+        self.assertEqual(rows[1][:9], ["default", "a", "main", NODE, "0", "2", "GiB", "/", "2"])
+        self.assertEqual(rows[2][:5], ["default", "b", "main", NODE, "0"])
+        self.assertIn("30%-100%", rows[1])
+        self.assertIn("container main on GPU 0 of n1: idle", shown["kubectl prorata why a"])
+        self.assertIn("holds 2 GiB / 2 GiB", shown["kubectl prorata why a"])
+        waits = self.cluster.wait_until(lambda: "cannot allocate" in (said := self.follow("kubectl prorata why c"))
+                                        and said, "a reason why pod c has no share")  # fmt: skip
+        self.assertIn("pod c has no share: 0/1 nodes are available", waits)
+        top = self.follow("kubectl prorata top -A --count 2 --seconds 1")
+        self.assertEqual(top.count("NAMESPACE"), 2)
+        elsewhere = self.follow("kubectl prorata ps -n kube-system")
+        self.assertEqual(len(elsewhere.splitlines()), 1)
+        status, _, err = self.try_to_follow("kubectl prorata ps --system-namespace nowhere")
+        self.assertEqual(status, 1)
+        self.assertIn("no pod of prorata's runs in namespace 'nowhere'", err)
+        status, _, err = self.try_to_follow("kubectl prorata why nobody")
+        self.assertEqual(status, 1)
+        self.assertIn("there is no pod 'nobody' in namespace 'default'", err)
 
     def test_what_is_installed_has_no_more_rights_than_it_needs(self):
         for item in self.cluster.get("daemonsets,deployments", "-n", NAMESPACE)["items"]:

@@ -1,0 +1,92 @@
+#include "kubernetes/kubectl/cluster.h"
+
+#include <future>
+#include <map>
+#include <utility>
+
+namespace prorata::kubernetes {
+namespace {
+
+using nlohmann::json;
+
+// The DaemonSets whose pods have the node's agent (deploy/kubernetes).
+constexpr const char* kNodePods = "app in (prorata-dra, prorata-device-plugin)";
+
+std::string StringAt(const json& object, const char* pointer) {
+  const auto at = json::json_pointer(pointer);
+  return object.contains(at) && object.at(at).is_string() ? object.at(at).get<std::string>() : "";
+}
+
+Result<NodeShares> AskNode(const Kubectl& kubectl, const std::string& system_namespace,
+                           const std::string& node, const std::string& pod) {
+  auto said = kubectl.Run(
+      {"exec", "--namespace=" + system_namespace, pod, "--", "prorata", "ps", "--json"});
+  if (!said) return std::unexpected(said.error());
+  const json list = json::parse(*said, nullptr, false);
+  if (!list.is_array()) return Fail("bad_answer", "its agent did not answer with a list of shares");
+  NodeShares found{node, {}};
+  for (const json& item : list) {
+    auto share = api::ShareFromJson(item);
+    if (!share) return std::unexpected(share.error());
+    found.shares.push_back(std::move(*share));
+  }
+  return found;
+}
+
+}  // namespace
+
+Result<json> GetItems(const Kubectl& kubectl, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "get");
+  arguments.push_back("--output=json");
+  const auto said = kubectl.Run(arguments);
+  if (!said) return std::unexpected(said.error());
+  json list = json::parse(*said, nullptr, false);
+  if (!list.is_object() || !list.value("items", json()).is_array()) {
+    return Fail("bad_answer", "kubectl did not print a list of " + arguments[1]);
+  }
+  return std::move(list["items"]);
+}
+
+Result<ClusterShares> AskCluster(const Kubectl& kubectl, const std::string& system_namespace,
+                                 const std::string& pod_namespace) {
+  const auto nodes = GetItems(
+      kubectl, {"pods", "--namespace=" + system_namespace, std::string("--selector=") + kNodePods,
+                "--field-selector=status.phase=Running"});
+  if (!nodes) return std::unexpected(nodes.error());
+  std::map<std::string, std::string> pod_of;
+  for (const json& pod : *nodes) {
+    pod_of.emplace(StringAt(pod, "/spec/nodeName"), StringAt(pod, "/metadata/name"));
+  }
+  if (pod_of.empty()) {
+    return Fail("no_node", "no pod of prorata's runs in namespace '" + system_namespace +
+                               "': is it installed there (docs/guide/kubernetes.md), or elsewhere "
+                               "(--system-namespace)?");
+  }
+  std::map<std::string, std::future<Result<NodeShares>>> answers;
+  for (const auto& [node, pod] : pod_of) {
+    answers.emplace(node, std::async(std::launch::async, AskNode, std::cref(kubectl),
+                                     std::cref(system_namespace), node, pod));
+  }
+  // Claims are not known to clusters before 1.34.
+  const auto claims = GetItems(kubectl, {"resourceclaims", "--all-namespaces"});
+  const auto pods = GetItems(kubectl, {"pods", "--all-namespaces"});
+  ClusterShares found;
+  std::vector<NodeShares> shares;
+  for (auto& [node, answer] : answers) {
+    auto said = answer.get();
+    if (said) {
+      shares.push_back(std::move(*said));
+    } else {
+      found.problems.push_back("node " + node + " did not answer: " + said.error().message);
+    }
+  }
+  if (!pods) return std::unexpected(pods.error());
+  for (PodShare& share : PodShares(*pods, claims ? *claims : json::array(), shares)) {
+    if (pod_namespace.empty() || share.pod_namespace == pod_namespace) {
+      found.shares.push_back(std::move(share));
+    }
+  }
+  return found;
+}
+
+}  // namespace prorata::kubernetes
