@@ -17,6 +17,7 @@
 #include "kubernetes/dra/claims.h"
 #include "kubernetes/dra/upkeep.h"
 #include "kubernetes/kubelet/dra_server.h"
+#include "kubernetes/resize/resizer.h"
 
 namespace {
 
@@ -55,7 +56,11 @@ int RunDra(const Options& options) {
   std::function<void()> changed;
   Claims claims(claim_api, agent, options.node, [&changed] { changed(); });
   Upkeep upkeep(client, agent, claims, options.node);
-  changed = [&upkeep] { upkeep.Changed(); };
+  Resizer resizer(client, agent, claims, options.node, [&upkeep] { upkeep.Changed(); });
+  changed = [&upkeep, &resizer] {
+    upkeep.Changed();
+    resizer.Changed();
+  };
   DraServerOptions serve;
   serve.kubelet_dir = options.kubelet_dir;
   serve.registered = [&upkeep] {

@@ -40,13 +40,13 @@ Result<NodeReference> SlicePublisher::FindNode() {
   return *owner_;
 }
 
-Status SlicePublisher::Publish(const NodeState& state) {
+Status SlicePublisher::Publish(const NodeState& state, const AllocatedClaims& allocated) {
   if (known_is_old_) {
     if (auto ok = Refresh(); !ok) return ok;
   }
   const auto node = FindNode();
   if (!node) return std::unexpected(node.error());
-  json devices = SliceDevices(state.devices, state.shares);
+  json devices = SliceDevices(state.devices, state.shares, allocated);
   if (known_ && SaysTheSame(*known_, *node, devices)) return {};
   json slice = MakeSlice(*node, std::move(devices), generation_ + 1);
   if (known_) {

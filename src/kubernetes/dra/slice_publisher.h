@@ -21,7 +21,7 @@ class SlicePublisher {
 
   // Writes the slice if it is another than the API server has. Errors: KubeClient's; then it is to
   // be tried again.
-  Status Publish(const NodeState& state);
+  Status Publish(const NodeState& state, const AllocatedClaims& allocated);
 
   // The API server's may have changed: what is known of it is read anew.
   void Invalidate() { known_is_old_ = true; }

@@ -76,12 +76,19 @@ void Upkeep::Run() {
   }
 }
 
+Status Upkeep::Publish() {
+  const auto state = agent_.List(steady_clock::now() + kAgentTime);
+  if (!state) return std::unexpected(state.error());
+  const auto allocated = claims_.Prepared(*state);
+  if (!allocated) return std::unexpected(allocated.error());
+  return publisher_.Publish(*state, *allocated);
+}
+
 void Upkeep::PublishOnce() {
   const int64_t before = publisher_.writes();
-  const auto state = agent_.List(steady_clock::now() + kAgentTime);
-  Status outcome = state ? publisher_.Publish(*state) : std::unexpected(state.error());
+  Status outcome = Publish();
   // Changed by somebody meanwhile: read it, and write again.
-  if (!outcome && outcome.error().code == "conflict") outcome = publisher_.Publish(*state);
+  if (!outcome && outcome.error().code == "conflict") outcome = Publish();
   Report("the node's ResourceSlice is not up to date", outcome, &publish_trouble_);
   if (publisher_.writes() != before) spdlog::info("published the node's ResourceSlice");
 }
