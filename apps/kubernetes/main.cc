@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/kubernetes/webhook.h"
 #include "kubernetes/api/kube_client.h"
 #include "kubernetes/api/kube_config.h"
 #include "kubernetes/dra/agent_client.h"
@@ -98,10 +99,12 @@ int main(int argc, char** argv) {
   dra->add_option("--agent-dir", options.agent_dir, "the folder of the node's agent")
       ->envname("PRORATA_DIR")
       ->capture_default_str();
+  std::function<int()> run = [&options] { return RunDra(options); };
+  prorata::apps::AddWebhook(app, &run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kExitUsage;
   }
-  return RunDra(options);
+  return run();
 }

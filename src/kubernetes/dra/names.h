@@ -8,6 +8,7 @@ namespace prorata::kubernetes {
 inline constexpr char kDriverName[] = "gpu.prorata.dev";
 inline constexpr char kMemoryCapacity[] = "memory";    // bytes
 inline constexpr char kComputeCapacity[] = "compute";  // hundredths of the device's time
+inline constexpr char kMemorySizeAttribute[] = "memoryMiB";  // of all of the device
 
 // The parameters of a claim (share_config.h).
 inline constexpr char kConfigVersion[] = "gpu.prorata.dev/v1alpha1";

@@ -100,7 +100,8 @@ json DeviceOf(const api::DeviceStatus& device, const Capacity& capacity) {
           {"attributes",
            {{"uuid", {{"string", device.uuid.substr(0, kMaxAttributeLength)}}},
             {"model", {{"string", device.name.substr(0, kMaxAttributeLength)}}},
-            {"index", {{"int", device.index}}}}},
+            {"index", {{"int", device.index}}},
+            {kMemorySizeAttribute, {{"int", device.total_bytes >> 20}}}}},
           // A claim that does not say how much memory it wants gets all of a GPU's; one that does
           // not say how much of its time is guaranteed none, and has what others leave.
           {"capacity",

@@ -156,9 +156,10 @@ Status Resizes::CheckPlace(const Target& target, const api::ShareSpec& wanted,
 void Resizes::Refuse(const PodView& pod, const std::string& what, const Error& why) {
   std::string& reported = reported_[{pod.uid, what}];
   if (std::exchange(reported, why.message) == why.message) return;
-  const std::string of = what.empty() ? "the pod's shares are" : "the share of claim '" + what +
-                                                                      "' is";
-  Record(pod, true, of + " not resized, and stays as before: " + why.message);
+  Record(pod, true,
+         (what.empty() ? "the pod's shares stay as before: "
+                       : "the share of claim '" + what + "' stays as before: ") +
+             why.message);
 }
 
 void Resizes::Record(const PodView& pod, bool warning, const std::string& message) {

@@ -144,8 +144,8 @@ TEST_F(ResizesTest, RefusedIsReportedOnceAndTriedAgain) {
   pods[0].annotations = {{"prorata.dev/memory", "20Gi"}};
   for (int i = 0; i < 3; ++i) Reconcile();
   EXPECT_EQ(events.said, (std::vector<std::string>{
-                             "train warning ShareResizeRefused: the share of claim 'gpu' is not "
-                             "resized, and stays as before: there are only 8 GiB left"}));
+                             "train warning ShareResizeRefused: the share of claim 'gpu' stays as "
+                             "before: there are only 8 GiB left"}));
   EXPECT_EQ(agent.on().memory_limit_bytes, 8 * kGiB);
   agent.refusal.reset();
   Reconcile();
