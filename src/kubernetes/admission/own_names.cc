@@ -43,6 +43,10 @@ Status ReadOwnAnnotations(const json& pod, PodAsks* asks) {
   if (!wishes) return BadAsk(wishes.error().message);
   const auto wish = wishes->find(entry);
   if (wish == wishes->end()) return {};
+  // A copy of a pod that was translated once: what it had is its claim's.
+  for (const json& claim : pod.at("spec").value("resourceClaims", json::array())) {
+    if (NameOf(claim) == entry) return {};
+  }
   if (!wish->second.memory_bytes && !wish->second.compute_percent) {
     return BadAsk("the pod's annotations are about a share, and it asks for none; add " +
                   std::string(kAnnotationPrefix) + "memory or " + std::string(kAnnotationPrefix) +

@@ -11,9 +11,12 @@ constexpr char kSlices[] = "/apis/resource.k8s.io/v1/resourceslices";
 
 }  // namespace
 
-std::string SlicePublisher::WatchPath() const {
-  return std::string(kSlices) + "?watch=true&timeoutSeconds=240&fieldSelector=metadata.name%3D" +
-         SliceName(node_);
+std::string SlicePublisher::ListPath() const {
+  return std::string(kSlices) + "?fieldSelector=metadata.name%3D" + SliceName(node_);
+}
+
+std::string SlicePublisher::WatchPath(const std::string& resource_version) const {
+  return ListPath() + "&watch=true&timeoutSeconds=240&resourceVersion=" + resource_version;
 }
 
 Status SlicePublisher::Refresh() {

@@ -18,6 +18,7 @@ constexpr milliseconds kLookEvery{5'000};
 constexpr milliseconds kPause{200};
 constexpr milliseconds kWatchPause{1'000};
 constexpr milliseconds kAgentTime{10'000};
+const nlohmann::json::json_pointer kVersionOfList("/metadata/resourceVersion");
 
 }  // namespace
 
@@ -123,17 +124,21 @@ void Upkeep::Report(const char* what, const Status& outcome, std::string* last) 
 }
 
 void Upkeep::WatchSlice() {
-  while (!stopped_) {
-    const auto ended = client_.Watch(
-        publisher_.WatchPath(),
-        [this](const nlohmann::json&) {
-          publisher_.Invalidate();
-          Changed();
-        },
-        stopped_);
-    // What happened between two watches is seen by a look.
+  const auto changed = [this](const nlohmann::json&) {
     publisher_.Invalidate();
     Changed();
+  };
+  while (!stopped_) {
+    // A watch without a version would miss a deletion between the publisher's reading and the
+    // watch's beginning, and a kubelet that starts deletes the slice.
+    const auto list = client_.Get(publisher_.ListPath());
+    // What happened before that is seen by reading it anew.
+    changed({});
+    Status ended = list ? Status{} : std::unexpected(list.error());
+    if (list) {
+      const std::string version = list->value(kVersionOfList, std::string());
+      ended = client_.Watch(publisher_.WatchPath(version), changed, stopped_);
+    }
     if (ended) continue;
     std::unique_lock lock(mutex_);
     due_.wait_for(lock, kWatchPause, [this] { return stopped_.load(); });
