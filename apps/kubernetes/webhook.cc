@@ -50,18 +50,17 @@ class Trust {
   bool of_files() const { return !options_.certificate_file.empty(); }
 
   Result<Certificate> Load() {
-    auto loaded = of_files()
-                      ? ReadCertificate(options_.certificate_file, options_.key_file)
-                      : MakeCertificate(options_.names);
+    auto loaded = of_files() ? ReadCertificate(options_.certificate_file, options_.key_file)
+                             : MakeCertificate(options_.names);
     if (loaded) current_ = *loaded;
     return loaded;
   }
 
   // When to come again.
   std::chrono::seconds Renew(HttpsServer& server) {
-    const Status outcome = of_files() ? ReadAgain(server)
-                                      : WriteCaBundle(client_, options_.configuration,
-                                                      current_.certificate_pem);
+    const Status outcome =
+        of_files() ? ReadAgain(server)
+                   : WriteCaBundle(client_, options_.configuration, current_.certificate_pem);
     const std::string now = outcome ? "" : outcome.error().message;
     if (now != trouble_ && !outcome) {
       spdlog::warn("the API server may not trust the webhook: {}; it is tried again", now);
@@ -144,17 +143,20 @@ void AddWebhook(CLI::App& app, std::function<int()>* run) {
   CLI::Option* key = webhook->add_option("--key", options->key_file, "its key (PEM)");
   cert->needs(key);
   key->needs(cert);
-  webhook->add_option("--names", options->names,
-                      "without --cert: the names by which the API server calls the webhook")
+  webhook
+      ->add_option("--names", options->names,
+                   "without --cert: the names by which the API server calls the webhook")
       ->delimiter(',')
       ->capture_default_str();
-  webhook->add_option("--configuration", options->configuration,
-                      "without --cert: the MutatingWebhookConfiguration that is given the "
-                      "certificate")
+  webhook
+      ->add_option("--configuration", options->configuration,
+                   "without --cert: the MutatingWebhookConfiguration that is given the "
+                   "certificate")
       ->capture_default_str();
-  webhook->add_option("--translate", options->translate,
-                      "whose names become claims: kubeshare, gaiagpu, hami, resources "
-                      "(prorata.dev/gpu-memory, gpu-compute), annotations (prorata.dev/memory)")
+  webhook
+      ->add_option("--translate", options->translate,
+                   "whose names become claims: kubeshare, gaiagpu, hami, resources "
+                   "(prorata.dev/gpu-memory, gpu-compute), annotations (prorata.dev/memory)")
       ->delimiter(',')
       ->check(CLI::IsMember({"kubeshare", "gaiagpu", "hami", "resources", "annotations"}));
   webhook->add_flag("--allow-bypass", options->allow_bypass,

@@ -27,11 +27,9 @@ bool IsOfClass(const json& request) {
 
 std::set<uint64_t> SizesIn(const json& slices) {
   std::set<uint64_t> sizes;
-  const json::json_pointer where =
-      json::json_pointer("/attributes") / kMemorySizeAttribute / "int";
+  const json::json_pointer where = json::json_pointer("/attributes") / kMemorySizeAttribute / "int";
   for (const json& slice : slices.value("items", json::array())) {
-    for (const json& device :
-         slice.value(json::json_pointer("/spec/devices"), json::array())) {
+    for (const json& device : slice.value(json::json_pointer("/spec/devices"), json::array())) {
       const uint64_t mib = device.value(where, uint64_t{0});
       if (mib > 0) sizes.insert(mib * kMiB);
     }
@@ -69,8 +67,7 @@ Result<bool> KubeCluster::IsOfProrata(const std::string& name_space, const json&
 }
 
 Status KubeCluster::EnsureTemplate(const std::string& name_space, const json& claim_template) {
-  const auto made =
-      client_.Post(InNamespace(name_space, "resourceclaimtemplates"), claim_template);
+  const auto made = client_.Post(InNamespace(name_space, "resourceclaimtemplates"), claim_template);
   if (made || made.error().code == "conflict") return {};
   return std::unexpected(made.error());
 }

@@ -43,8 +43,8 @@ Status ReadPart(const std::string& name, uint64_t core, std::optional<uint64_t> 
 
 Status ReadContainer(const json& container, const Annotations& annotations, PodAsks* asks) {
   const std::string name = NameOf(container);
-  const auto core = CountOf(container, kVcudaCore, 1, kCoresOfGpu * api::kMaxGpusOfShare,
-                            "hundredths of a GPU");
+  const auto core =
+      CountOf(container, kVcudaCore, 1, kCoresOfGpu * api::kMaxGpusOfShare, "hundredths of a GPU");
   if (!core) return std::unexpected(core.error());
   const auto memory = CountOf(container, kVcudaMemory, 1, kMaxVcudaMemory, "units of 256 MiB");
   if (!memory) return std::unexpected(memory.error());

@@ -72,8 +72,8 @@ Status ReadPodOptions(const Annotations& annotations, PodAsks* asks) {
     return BadAsk("annotation nvidia.com/vgpu-mode is '" + mode->second +
                   "', which prorata does not offer; remove it or use 'hami-core'");
   }
-  for (const char* other : {"nvidia.com/numa-bind", "hami.io/node-scheduler-policy",
-                            "hami.io/gpu-scheduler-policy"}) {
+  for (const char* other :
+       {"nvidia.com/numa-bind", "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"}) {
     if (annotations.contains(other)) {
       asks->warnings.push_back("annotation " + std::string(other) +
                                " has no effect with prorata, which packs GPUs");

@@ -108,8 +108,8 @@ Result<std::shared_ptr<asio::ssl::context>> TlsOf(const Certificate& certificate
     tls->use_private_key(asio::buffer(certificate.key_pem), asio::ssl::context::pem, error);
   }
   if (error) {
-    return Fail("certificate", "the webhook's certificate and key cannot be used: " +
-                                   error.message());
+    return Fail("certificate",
+                "the webhook's certificate and key cannot be used: " + error.message());
   }
   return tls;
 }

@@ -99,8 +99,8 @@ Status ReadPriority(const KubeShareFields& fields, GpuAsk* ask) {
                   "', and must be a whole number up to 100");
   }
   if (*number.priority > 0) {
-    ask->share.weight = api::kDefaultWeight +
-                        kWeightOfPriority * static_cast<uint32_t>(*number.priority);
+    ask->share.weight =
+        api::kDefaultWeight + kWeightOfPriority * static_cast<uint32_t>(*number.priority);
   }
   return {};
 }

@@ -80,11 +80,11 @@ TEST(PodAsks, OfKubeShareAboveOneAreWholeGpus) {
 }
 
 TEST(PodAsks, OfKubeShareVersionOne) {
-  const PodAsks asks = Asks(PodWith({Container("main", json::object())},
-                                    {{"kubeshare/gpu_request", "0.5"},
-                                     {"kubeshare/gpu_limit", "1.0"},
-                                     {"kubeshare/gpu_mem", "1073741824"},
-                                     {"kubeshare/sched_affinity", "red"}}));
+  const PodAsks asks =
+      Asks(PodWith({Container("main", json::object())}, {{"kubeshare/gpu_request", "0.5"},
+                                                         {"kubeshare/gpu_limit", "1.0"},
+                                                         {"kubeshare/gpu_mem", "1073741824"},
+                                                         {"kubeshare/sched_affinity", "red"}}));
   EXPECT_EQ(asks.asks[0].share.memory_bytes, kGiB);
   EXPECT_EQ(asks.warnings.size(), 1u);
 }
@@ -96,22 +96,22 @@ TEST(PodAsks, OfKubeShareThatContradictThemselves) {
   EXPECT_EQ(WhyNoAsk(KubeSharePod({{"sharedgpu/gpu_request", "half"}})),
             "sharedgpu/gpu_request is 'half', and must be a part of a GPU such as 0.5, or a whole "
             "number of GPUs up to 16");
-  for (const json& labels : {json{{"sharedgpu/gpu_request", "-0.5"}},
-                             json{{"sharedgpu/gpu_limit", "0"}},
-                             json{{"sharedgpu/gpu_request", "1.5"}},
-                             json{{"sharedgpu/gpu_request", "2"}, {"sharedgpu/gpu_limit", "3"}},
-                             json{{"sharedgpu/gpu_request", "0.5"}, {"sharedgpu/gpu_limit", "2"}},
-                             json{{"sharedgpu/gpu_request", "0.5"}, {"sharedgpu/gpu_mem", "0"}},
-                             json{{"sharedgpu/gpu_request", "0.5"}, {"sharedgpu/gpu_mem", "4 GB"}},
-                             json{{"sharedgpu/gpu_request", "0.5"}, {"sharedgpu/priority", "x"}}}) {
+  for (const json& labels :
+       {json{{"sharedgpu/gpu_request", "-0.5"}}, json{{"sharedgpu/gpu_limit", "0"}},
+        json{{"sharedgpu/gpu_request", "1.5"}},
+        json{{"sharedgpu/gpu_request", "2"}, {"sharedgpu/gpu_limit", "3"}},
+        json{{"sharedgpu/gpu_request", "0.5"}, {"sharedgpu/gpu_limit", "2"}},
+        json{{"sharedgpu/gpu_request", "0.5"}, {"sharedgpu/gpu_mem", "0"}},
+        json{{"sharedgpu/gpu_request", "0.5"}, {"sharedgpu/gpu_mem", "4 GB"}},
+        json{{"sharedgpu/gpu_request", "0.5"}, {"sharedgpu/priority", "x"}}}) {
     EXPECT_NE(WhyNoAsk(KubeSharePod(labels)), "") << labels;
   }
 }
 
 TEST(PodAsks, OfGaiaGpu) {
   const json resources = {{"tencent.com/vcuda-core", "30"}, {"tencent.com/vcuda-memory", "32"}};
-  const PodAsks hard = Asks(PodWith({Container("a", resources), Container("b", {{"cpu", "1"}}),
-                                     Container("c", resources)}));
+  const PodAsks hard = Asks(PodWith(
+      {Container("a", resources), Container("b", {{"cpu", "1"}}), Container("c", resources)}));
   EXPECT_EQ(hard.system, "GaiaGPU");
   ASSERT_EQ(hard.asks.size(), 2u);
   EXPECT_EQ(hard.asks[1].entry, "prorata-c");
@@ -139,8 +139,7 @@ TEST(PodAsks, OfGaiaGpuThatContradictThemselves) {
             "tencent.com/vcuda-core; add it (hundredths of a GPU)");
   EXPECT_NE(WhyNoAsk(pod({{"tencent.com/vcuda-core", "30"}})), "");
   for (const char* value : {"0", "-1", "some", "1.5"}) {
-    EXPECT_NE(WhyNoAsk(pod({{"tencent.com/vcuda-core", value},
-                            {"tencent.com/vcuda-memory", "8"}})),
+    EXPECT_NE(WhyNoAsk(pod({{"tencent.com/vcuda-core", value}, {"tencent.com/vcuda-memory", "8"}})),
               "")
         << value;
   }
@@ -169,8 +168,7 @@ TEST(PodAsks, OfHami) {
             "device.attributes[\"gpu.prorata.dev\"].model.lowerAscii().contains(\"A100\"."
             "lowerAscii()) || device.attributes[\"gpu.prorata.dev\"].model.lowerAscii().contains("
             "\"V100\".lowerAscii())");
-  EXPECT_EQ(ask.selectors[1],
-            "!(device.attributes[\"gpu.prorata.dev\"].uuid == \"GPU-1\")");
+  EXPECT_EQ(ask.selectors[1], "!(device.attributes[\"gpu.prorata.dev\"].uuid == \"GPU-1\")");
   EXPECT_EQ(asks.warnings.size(), 1u);
   container["env"] = {{{"name", "GPU_CORE_UTILIZATION_POLICY"}, {"value", "force"}}};
   EXPECT_EQ(Asks(PodWith({container})).asks[0].share.compute_limit_percent, 30u);
@@ -180,14 +178,13 @@ TEST(PodAsks, OfHamiWithoutACountAreOneGpu) {
   const PodAsks part = Asks(PodWith({Container("main", {{"nvidia.com/gpumem-percentage", 50}})}));
   EXPECT_EQ(part.asks[0].gpus, 1u);
   EXPECT_EQ(part.asks[0].memory_part, Fraction{500'000});
-  const PodAsks all =
-      Asks(PodWith({Container("main", {{"nvidia.com/gpumem-percentage", "100"}})}));
+  const PodAsks all = Asks(PodWith({Container("main", {{"nvidia.com/gpumem-percentage", "100"}})}));
   EXPECT_EQ(all.asks[0].memory_part, std::nullopt);
 }
 
 TEST(PodAsks, OfHamiThatContradictThemselves) {
-  EXPECT_EQ(WhyNoAsk(PodWith({Container("main", {{"nvidia.com/gpumem", "1000"},
-                                                 {"nvidia.com/gpumem-percentage", "50"}})})),
+  EXPECT_EQ(WhyNoAsk(PodWith({Container(
+                "main", {{"nvidia.com/gpumem", "1000"}, {"nvidia.com/gpumem-percentage", "50"}})})),
             "container 'main' asks for both nvidia.com/gpumem and nvidia.com/gpumem-percentage; "
             "remove one of them");
   EXPECT_EQ(WhyNoAsk(PodWith({Container("main", {{"nvidia.com/gpucores", "101"}})})),

@@ -68,8 +68,7 @@ Result<uint32_t> PercentOfDecimal(const std::string& what, const std::string& te
                   "whole number of GPUs up to " + std::to_string(api::kMaxGpusOfShare));
   }
   if (value > 1 && value != std::floor(value)) {
-    return BadAsk(what + " is '" + text +
-                  "', and above one GPU it must be a whole number of GPUs");
+    return BadAsk(what + " is '" + text + "', and above one GPU it must be a whole number of GPUs");
   }
   // So that 0.29, which is a little above, is 29.
   return static_cast<uint32_t>(std::ceil(value * 100 - 1e-6));

@@ -23,8 +23,7 @@ struct Verdict {
 Result<std::vector<std::string>> OwnEntries(const json& pod, const std::string& name_space,
                                             Cluster& cluster) {
   std::vector<std::string> entries;
-  for (const json& entry :
-       pod.value(json::json_pointer("/spec/resourceClaims"), json::array())) {
+  for (const json& entry : pod.value(json::json_pointer("/spec/resourceClaims"), json::array())) {
     const auto own = cluster.IsOfProrata(name_space, entry);
     if (!own) return std::unexpected(own.error());
     if (*own) entries.push_back(NameOf(entry));
@@ -116,8 +115,8 @@ Result<Verdict> Judge(const json& request, Cluster& cluster, const ReviewOptions
 }
 
 json Refusal(const Error& error) {
-  const bool own = error.code == "bad_ask" || error.code == "bypass" ||
-                   error.code == "bad_annotation";
+  const bool own =
+      error.code == "bad_ask" || error.code == "bypass" || error.code == "bad_annotation";
   return {{"allowed", false},
           {"status",
            {{"code", own ? 422 : 503},

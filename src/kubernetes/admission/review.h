@@ -22,7 +22,6 @@ struct ReviewOptions {
 // From an AdmissionReview's request to its response. Where the request is no dry run, the
 // templates that the pod will refer to are made first. What cannot be judged, since the API server
 // does not answer, is refused.
-nlohmann::json Review(const nlohmann::json& review, Cluster& cluster,
-                      const ReviewOptions& options);
+nlohmann::json Review(const nlohmann::json& review, Cluster& cluster, const ReviewOptions& options);
 
 }  // namespace prorata::kubernetes

@@ -21,8 +21,8 @@ struct Translation {
 };
 
 // `gpu_bytes`: the sizes of the memory of the cluster's GPUs, each once. "bad_ask": a part of a
-// GPU's memory where no GPU is known; more memory than any GPU has (where one is known); a name that
-// the pod has in use.
+// GPU's memory where no GPU is known; more memory than any GPU has (where one is known); a name
+// that the pod has in use.
 Result<Translation> Translate(const nlohmann::json& pod, const PodAsks& asks,
                               std::span<const uint64_t> gpu_bytes);
 

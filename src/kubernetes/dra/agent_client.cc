@@ -99,7 +99,7 @@ Result<api::ShareStatus> AgentClient::Create(const api::ShareSpec& spec, Deadlin
 }
 
 Result<api::ShareStatus> AgentClient::Update(const std::string& name,
-                                              const api::ShareChange& change, Deadline deadline) {
+                                             const api::ShareChange& change, Deadline deadline) {
   ControlRequest request;
   request.op = ControlOp::kUpdateShare;
   request.name = name;

@@ -23,7 +23,7 @@ Agent::Deadline Soon() { return steady_clock::now() + std::chrono::seconds(60); 
 
 // What the cluster has.
 struct FakeApi final : ClaimApi {
-  std::map<std::string, json> claims;  // by name
+  std::map<std::string, json> claims;     // by name
   std::map<std::string, json> allocated;  // by UID
   int lists = 0;
   bool reachable = true;

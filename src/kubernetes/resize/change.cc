@@ -75,8 +75,7 @@ struct Differences {
 void AddDevice(const api::ShareDevice& before, const api::ShareDevice& after, Differences* list) {
   list->Add("memory", FormatBytes(before.memory_limit_bytes),
             FormatBytes(after.memory_limit_bytes));
-  list->Add("compute", FormatPercent(before.compute_request),
-            FormatPercent(after.compute_request));
+  list->Add("compute", FormatPercent(before.compute_request), FormatPercent(after.compute_request));
   list->Add("compute limit", FormatPercent(before.compute_limit),
             FormatPercent(after.compute_limit));
   list->Add("weight", std::to_string(before.weight), std::to_string(after.weight));

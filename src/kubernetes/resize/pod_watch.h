@@ -43,8 +43,8 @@ class PodWatch {
   std::atomic<bool> stopped_ = false;
   PodSet pods_;
   bool listed_ = false;
-  bool list_is_due_ = true;     // the thread's own
-  std::string trouble_ = {};    // likewise
+  bool list_is_due_ = true;   // the thread's own
+  std::string trouble_ = {};  // likewise
   std::thread thread_;
 };
 

@@ -17,9 +17,9 @@ constexpr char kWholePod[] = "";  // in place of an entry
 
 // Nobody's refusal: it is tried again, and the log has it.
 bool IsPassing(const Error& error) {
-  static const std::set<std::string> kPassing = {
-      "connect", "agent_gone", "agent_slow",      "agent_reply", "foreign_agent",
-      "no_share", "share_ended", "api_unreachable"};
+  static const std::set<std::string> kPassing = {"connect",     "agent_gone",     "agent_slow",
+                                                 "agent_reply", "foreign_agent",  "no_share",
+                                                 "share_ended", "api_unreachable"};
   return kPassing.contains(error.code);
 }
 

@@ -125,8 +125,7 @@ TEST_F(ResizesTest, AnotherDriverDoesNotDoItAgain) {
   Reconcile();
   Claims new_claims(api, agent, "n1", [] {});
   Resizes anew(new_claims, agent, events, [] {});
-  ASSERT_TRUE(
-      anew.Reconcile(pods, std::chrono::steady_clock::now() + std::chrono::seconds(60)));
+  ASSERT_TRUE(anew.Reconcile(pods, std::chrono::steady_clock::now() + std::chrono::seconds(60)));
   EXPECT_EQ(agent.updates, 1);
   EXPECT_EQ(events.said.size(), 1u);
 }
@@ -209,25 +208,26 @@ TEST_F(ResizesTest, AnUnreachableAgentIsNobodysRefusal) {
 
 TEST(PodSet, FollowsListAndWatch) {
   const auto pod = [](const char* uid, const char* memory) {
-    return json{{"metadata",
-                 {{"namespace", "team"},
-                  {"name", "p"},
-                  {"uid", uid},
-                  {"resourceVersion", "7"},
-                  {"annotations", {{"prorata.dev/memory", memory}}}}},
-                {"spec",
-                 {{"resourceClaims",
-                   {{{"name", "gpu"}, {"resourceClaimTemplateName", "t"}},
-                    {{"name", "shared"}, {"resourceClaimName", "both"}}}}}},
-                {"status",
-                 {{"phase", "Running"},
-                  {"resourceClaimStatuses", {{{"name", "gpu"}, {"resourceClaimName", "p-gpu-1"}}}}}}};
+    return json{
+        {"metadata",
+         {{"namespace", "team"},
+          {"name", "p"},
+          {"uid", uid},
+          {"resourceVersion", "7"},
+          {"annotations", {{"prorata.dev/memory", memory}}}}},
+        {"spec",
+         {{"resourceClaims",
+           {{{"name", "gpu"}, {"resourceClaimTemplateName", "t"}},
+            {{"name", "shared"}, {"resourceClaimName", "both"}}}}}},
+        {"status",
+         {{"phase", "Running"},
+          {"resourceClaimStatuses", {{{"name", "gpu"}, {"resourceClaimName", "p-gpu-1"}}}}}}};
   };
   PodSet pods;
   const json without = {{"metadata", {{"namespace", "team"}, {"name", "q"}, {"uid", "u2"}}},
                         {"spec", json::object()}};
-  ASSERT_TRUE(pods.Replace({{"metadata", {{"resourceVersion", "5"}}},
-                            {"items", {pod("u1", "1Gi"), without}}}));
+  ASSERT_TRUE(pods.Replace(
+      {{"metadata", {{"resourceVersion", "5"}}}, {"items", {pod("u1", "1Gi"), without}}}));
   EXPECT_EQ(pods.resource_version(), "5");
   ASSERT_EQ(pods.WithClaims().size(), 1u);
   const PodView view = pods.WithClaims()[0];
@@ -237,8 +237,8 @@ TEST(PodSet, FollowsListAndWatch) {
   ASSERT_TRUE(pods.Apply({{"type", "MODIFIED"}, {"object", pod("u1", "2Gi")}}));
   EXPECT_EQ(pods.WithClaims()[0].annotations.at("prorata.dev/memory"), "2Gi");
   EXPECT_EQ(pods.resource_version(), "7");
-  ASSERT_TRUE(pods.Apply(
-      {{"type", "BOOKMARK"}, {"object", {{"metadata", {{"resourceVersion", "9"}}}}}}));
+  ASSERT_TRUE(
+      pods.Apply({{"type", "BOOKMARK"}, {"object", {{"metadata", {{"resourceVersion", "9"}}}}}}));
   EXPECT_EQ(pods.resource_version(), "9");
   ASSERT_TRUE(pods.Apply({{"type", "DELETED"}, {"object", pod("u1", "2Gi")}}));
   EXPECT_TRUE(pods.WithClaims().empty());

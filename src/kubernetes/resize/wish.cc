@@ -78,8 +78,7 @@ Result<std::string> EntryOf(const std::string& key, std::string_view field, std:
   if (entries.size() == 1) return entries.front();
   return BadAnnotation("annotation " + key + ": the pod has several claims for prorata (" +
                        Join(entries) + "); say which one is meant, as in " +
-                       std::string(kAnnotationPrefix) + std::string(field) + "." +
-                       entries.front());
+                       std::string(kAnnotationPrefix) + std::string(field) + "." + entries.front());
 }
 
 template <typename Value>

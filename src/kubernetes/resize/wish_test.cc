@@ -70,8 +70,8 @@ TEST(Wish, NamesTheClaimWhereThereAreSeveral) {
   EXPECT_EQ(WhyNot({{"prorata.dev/memory.middle", "1Gi"}}, kTwo),
             "annotation prorata.dev/memory.middle: the pod has no claim for prorata 'middle'; it "
             "has left, right");
-  const auto wishes = ReadWishes(
-      {{"prorata.dev/memory.left", "1Gi"}, {"prorata.dev/compute.right", "20"}}, kTwo);
+  const auto wishes =
+      ReadWishes({{"prorata.dev/memory.left", "1Gi"}, {"prorata.dev/compute.right", "20"}}, kTwo);
   ASSERT_TRUE(wishes);
   EXPECT_EQ(wishes->at("left").memory_bytes, kGiB);
   EXPECT_EQ(wishes->at("left").compute_percent, std::nullopt);
