@@ -79,6 +79,9 @@ class Resize(DraTestCase):
             [share[key] for key in ("compute_request", "compute_limit", "weight", "priority", "on_full")],
             [0.5, 0.8, 300, 7, "wait=30s"],
         )
+        # What is changed on the node alone does not last.
+        self.prorata("update", share["name"], "--weight", "400")
+        self.cluster.wait_until(lambda: self.share_of("a")["weight"] == 300, "the annotation's weight")
 
     def test_what_it_grows_by_is_not_offered_any_more(self):
         self.start_one()

@@ -195,6 +195,15 @@ class Webhook(DraTestCase):
         self.cluster.kubectl("annotate", "pod", "a", "prorata.dev/memory=5Gi", "example.com/compute=half")
         self.wait_event("a", "ShareResized", "memory 4 GiB to 5 GiB")
 
+    def test_a_privileged_container_for_debugging_is_refused(self):
+        self.cluster.apply(template("share", SIZE), pod("a", "share", ["sleep", "infinity"]))
+        self.cluster.wait_running("a")
+        debug = ["debug", "pod/a", f"--image={cluster.IMAGE}", "--image-pull-policy=Never", "--target=main"]
+        status, _, err = self.cluster.kubectl_try(*debug, "--profile=sysadmin", "-c", "bad", "--", "true")
+        self.assertNotEqual(status, 0)
+        self.assertIn("container 'bad' is privileged and would see all GPUs of its node", err)
+        self.cluster.kubectl(*debug, "--profile=general", "-c", "good", "--", "true")
+
     def test_a_dry_run_leaves_nothing(self):
         made = plain_pod("a", {"nvidia.com/gpumem": "1000"})
         out = self.cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", text=json.dumps(made))

@@ -11,6 +11,8 @@ namespace {
 
 using nlohmann::json;
 
+// A cluster of thousands of nodes has as many slices, and its GPUs' sizes change seldom.
+constexpr std::chrono::seconds kSizesAge{30};
 constexpr char kResourceApi[] = "/apis/resource.k8s.io/v1";
 
 std::string InNamespace(const std::string& name_space, const char* kind) {
@@ -40,12 +42,20 @@ std::set<uint64_t> SizesIn(const json& slices) {
 }  // namespace
 
 Result<std::vector<uint64_t>> KubeCluster::GpuSizes() {
-  const auto slices = client_.Get(std::string(kResourceApi) +
-                                  "/resourceslices?fieldSelector=spec.driver%3D" + kDriverName);
+  const std::lock_guard lock(mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  if (sizes_read_ && now - *sizes_read_ < kSizesAge) return sizes_;
+  // Version 0: from the API server's memory.
+  const auto slices =
+      client_.Get(std::string(kResourceApi) +
+                  "/resourceslices?resourceVersion=0&fieldSelector=spec.driver%3D" + kDriverName);
   if (!slices) return std::unexpected(slices.error());
   try {
     const std::set<uint64_t> sizes = SizesIn(*slices);
-    return std::vector<uint64_t>(sizes.begin(), sizes.end());
+    sizes_.assign(sizes.begin(), sizes.end());
+    // None yet: the first node may come at any moment.
+    if (!sizes_.empty()) sizes_read_ = now;
+    return sizes_;
   } catch (const json::exception& error) {
     return Fail("api_error", std::string("the API server's list of slices: ") + error.what());
   }

@@ -2,8 +2,11 @@
 
 // What the webhook asks of the cluster. Thread-safe.
 
+#include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +20,7 @@ class Cluster {
   virtual ~Cluster() = default;
 
   // Errors of all: KubeClient's.
-  // The sizes of the memory of prorata's GPUs, each once.
+  // The sizes of the memory of prorata's GPUs, each once; of half a minute ago at most.
   virtual Result<std::vector<uint64_t>> GpuSizes() = 0;
   // Whether an entry of a pod's spec.resourceClaims is of prorata's class. One whose claim or
   // template is not there yet is not.
@@ -38,6 +41,10 @@ class KubeCluster final : public Cluster {
 
  private:
   KubeClient& client_;
+
+  std::mutex mutex_;
+  std::vector<uint64_t> sizes_;  // as they were at `sizes_read_`
+  std::optional<std::chrono::steady_clock::time_point> sizes_read_;
 };
 
 }  // namespace prorata::kubernetes

@@ -58,7 +58,7 @@ std::vector<const json*> ContainersOf(const json& pod) {
   std::vector<const json*> containers;
   const auto spec = pod.find("spec");
   if (spec == pod.end()) return containers;
-  for (const char* list : {"initContainers", "containers"}) {
+  for (const char* list : {"initContainers", "containers", "ephemeralContainers"}) {
     const auto found = spec->find(list);
     if (found == spec->end() || !found->is_array()) continue;
     for (const json& container : *found) containers.push_back(&container);

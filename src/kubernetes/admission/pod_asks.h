@@ -57,7 +57,7 @@ Result<PodAsks> ReadAsks(const nlohmann::json& pod, const Systems& systems);
 // Whether a container asks for any resource of a system's or prorata's, translated or not.
 bool NamesGpuResources(const nlohmann::json& container);
 
-// The pod's containers, and its init containers.
+// The pod's containers of all kinds.
 std::vector<const nlohmann::json*> ContainersOf(const nlohmann::json& pod);
 
 }  // namespace prorata::kubernetes

@@ -98,19 +98,29 @@ Annotations OwnAnnotations(const json& pod) {
   return own;
 }
 
-Result<Verdict> JudgeChanged(const json& request, Cluster& cluster) {
+json DebuggersOf(const json& pod) {
+  return pod.value(json::json_pointer("/spec/ephemeralContainers"), json::array());
+}
+
+// Annotations that resize, and containers for debugging, are all that a pod can be given later.
+Result<Verdict> JudgeChanged(const json& request, Cluster& cluster, const ReviewOptions& options) {
   const json& pod = request.at("object");
-  if (OwnAnnotations(pod) == OwnAnnotations(request.at("oldObject"))) return Verdict{pod, {}};
+  const json& before = request.at("oldObject");
+  const bool resizes = OwnAnnotations(pod) != OwnAnnotations(before);
+  const bool debugs = DebuggersOf(pod) != DebuggersOf(before) && !options.allow_bypass;
+  if (!resizes && !debugs) return Verdict{pod, {}};
   const auto entries = OwnEntries(pod, request.value("namespace", std::string()), cluster);
   if (!entries) return std::unexpected(entries.error());
-  if (auto ok = CheckAnnotations(pod, *entries); !ok) return std::unexpected(ok.error());
+  Status ok = resizes ? CheckAnnotations(pod, *entries) : Status{};
+  if (ok && debugs && !entries->empty()) ok = CheckBypass(pod);
+  if (!ok) return std::unexpected(ok.error());
   return Verdict{pod, {}};
 }
 
 Result<Verdict> Judge(const json& request, Cluster& cluster, const ReviewOptions& options) {
   const std::string operation = request.value("operation", std::string());
   if (operation == "CREATE") return JudgeNew(request, cluster, options);
-  if (operation == "UPDATE") return JudgeChanged(request, cluster);
+  if (operation == "UPDATE") return JudgeChanged(request, cluster, options);
   return Verdict{request.value("object", json()), {}};
 }
 

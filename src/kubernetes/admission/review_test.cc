@@ -245,6 +245,21 @@ TEST_F(ReviewTest, AnnotationsOfARunningPodAreChecked) {
   EXPECT_EQ(WhyRefused(unrelated, after), "") << "a pod that has it must still be changeable";
 }
 
+TEST_F(ReviewTest, AContainerForDebuggingMayNotGetAroundTheShare) {
+  cluster.own = {"t"};
+  const json before = json::parse(R"({"metadata": {"name": "p"}, "spec": {
+    "containers": [{"name": "main"}],
+    "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]}})");
+  json after = before;
+  after["spec"]["ephemeralContainers"] =
+      json::parse(R"([{"name": "debugger"}, {"name": "second"}])");
+  EXPECT_EQ(WhyRefused(after, before), "");
+  after["spec"]["ephemeralContainers"][1]["securityContext"]["privileged"] = true;
+  EXPECT_NE(WhyRefused(after, before).find("container 'second' is privileged"), std::string::npos);
+  cluster.own.clear();
+  EXPECT_EQ(WhyRefused(after, before), "");
+}
+
 TEST_F(ReviewTest, WithoutTheApiServerItIsRefusedForNow) {
   cluster.broken = Error{"api_unreachable", "no answer"};
   const json response = Ask(HamiPod());
