@@ -108,6 +108,25 @@ void Hold(double seconds) {
   }
 }
 
+// Announces how much memory the GPU has, whenever that is another amount than before.
+void WatchMemory(const Gpu& gpu, const Options& options) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.hold_s);
+  uint64_t total_bytes = 0;
+  while (!stop_requested && std::chrono::steady_clock::now() < end) {
+    const auto seen = SeeMemory(gpu);
+    if (seen && seen->total_bytes != total_bytes) {
+      total_bytes = seen->total_bytes;
+      nlohmann::json event = ToJson(*seen);
+      event["event"] = "memory";
+      event["unix_ms"] = std::chrono::duration_cast<std::chrono::milliseconds>(
+                             std::chrono::system_clock::now().time_since_epoch())
+                             .count();
+      Announce(options, event);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 Status Work(const Options& options, nlohmann::json* report) {
   auto gpu = OpenGpu(options);
   if (!gpu) return std::unexpected(gpu.error());
@@ -142,7 +161,11 @@ Status Work(const Options& options, nlohmann::json* report) {
     if (auto ok = RunKernels(*gpu, *kernel, options, report); !ok) return ok;
   }
   Announce(options, {{"event", "done"}});
-  if (options.hold_s > 0) Hold(options.hold_s);
+  if (options.watch_memory) {
+    WatchMemory(*gpu, options);
+  } else if (options.hold_s > 0) {
+    Hold(options.hold_s);
+  }
   return {};
 }
 

@@ -163,6 +163,8 @@ Parsed ParseOptions(int argc, char** argv) {
   AddKernelOptions(&app, options);
   AddMemoryOptions(&app, options);
   app.add_option("--hold", options->hold_s, "Keep everything so many seconds after the work");
+  app.add_flag("--watch-memory", options->watch_memory,
+               "With --hold and --announce: a line whenever the GPU's memory is another amount");
   app.add_option("--delay", options->delay_s, "Begin so many seconds later")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--dilation", options->dilation,

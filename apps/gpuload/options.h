@@ -64,7 +64,8 @@ struct Options {
   uint64_t stress_max_bytes = 64 << 20;
   uint64_t seed = 1;
 
-  double hold_s = 0;   // keep everything this long after the work, or until SIGTERM
+  double hold_s = 0;  // keep everything this long after the work, or until SIGTERM
+  bool watch_memory = false;
   double delay_s = 0;  // after `wait_for`: begin so much later
   // So many real seconds are one of `seconds`, `delay_s`, `gap_us` and `every_us`: on a simulated
   // GPU whose clock is slowed down.

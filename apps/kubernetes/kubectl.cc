@@ -1,4 +1,4 @@
-#include "kubectl.h"
+#include "apps/kubernetes/kubectl.h"
 
 #include <unistd.h>
 

@@ -11,7 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "kubectl.h"
+#include "apps/kubernetes/kubectl.h"
+#include "apps/kubernetes/webhook.h"
 #include "kubernetes/api/kube_client.h"
 #include "kubernetes/api/kube_config.h"
 #include "kubernetes/dra/agent_client.h"
@@ -19,6 +20,7 @@
 #include "kubernetes/dra/claims.h"
 #include "kubernetes/dra/upkeep.h"
 #include "kubernetes/kubelet/dra_server.h"
+#include "kubernetes/resize/resizer.h"
 
 namespace {
 
@@ -57,7 +59,11 @@ int RunDra(const Options& options) {
   std::function<void()> changed;
   Claims claims(claim_api, agent, options.node, [&changed] { changed(); });
   Upkeep upkeep(client, agent, claims, options.node);
-  changed = [&upkeep] { upkeep.Changed(); };
+  Resizer resizer(client, agent, claims, options.node, [&upkeep] { upkeep.Changed(); });
+  changed = [&upkeep, &resizer] {
+    upkeep.Changed();
+    resizer.Changed();
+  };
   DraServerOptions serve;
   serve.kubelet_dir = options.kubelet_dir;
   serve.registered = [&upkeep] {
@@ -96,10 +102,12 @@ int main(int argc, char** argv) {
   dra->add_option("--agent-dir", options.agent_dir, "the folder of the node's agent")
       ->envname("PRORATA_DIR")
       ->capture_default_str();
+  std::function<int()> run = [&options] { return RunDra(options); };
+  prorata::apps::AddWebhook(app, &run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kExitUsage;
   }
-  return RunDra(options);
+  return run();
 }

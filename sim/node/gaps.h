@@ -1,7 +1,8 @@
 #pragma once
 
 // How long the device stands still while somebody waits for a lease: from the moment when it idles
-// and a program waits, to the next running kernel. Notified at every event what was so since the last.
+// and a program waits, to the next running kernel. Notified at every event what was so since the
+// last.
 
 #include <cstdint>
 #include <vector>

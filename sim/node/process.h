@@ -48,8 +48,8 @@ class Process {
   void Lie(Random& random);
   bool lied() const { return lied_; }
   bool waits_for_lease() const;  // a thread of it
-  // For judging: notified now and then whether it waits although it need not, and how long the device
-  // has idled so far; how much of that was while it waited.
+  // For judging: notified now and then whether it waits although it need not, and how long the
+  // device has idled so far; how much of that was while it waited.
   void WatchIdle(bool waits, int64_t idle_ns) {
     if (!waits || launches_ != watched_launches_) {
       idle_when_waiting_began_ns_ = idle_ns;

@@ -178,6 +178,8 @@ ip link set lo up
 ip link add node0 type bridge
 ip addr add {NODE_IP}/24 dev node0
 ip link set node0 up
+# Services, which kube-proxy sends on: a node's default route would lead there.
+ip route add 10.98.0.0/24 dev node0
 touch {folder}/namespace-ready
 exec sleep infinity
 """

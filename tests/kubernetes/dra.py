@@ -133,7 +133,8 @@ class DraTestCase(unittest.TestCase):
 
     def remove_all(self):
         self.cluster.delete("pods", "--all", "--grace-period=1")
-        for kind in ("resourceclaims", "resourceclaimtemplates"):
+        # Pods of other tests have the same names: their events are nobody's.
+        for kind in ("resourceclaims", "resourceclaimtemplates", "events"):
             self.cluster.delete(kind, "--all")
         self.assert_nothing_left()
 

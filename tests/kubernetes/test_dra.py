@@ -121,8 +121,8 @@ class OneGpu(DraTestCase):
             status, _, err = self.cluster.kubectl_try(*kubectl, "create", "-f", "-", text=json.dumps(object_))
             self.assertNotEqual(status, 0)
             self.assertIn(says, err)
-        for verb, what in (("delete", "resourceslices"), ("update", "resourceclaims"), ("list", "pods"),
-                           ("get", "secrets"), ("patch", "nodes")):  # fmt: skip
+        for verb, what in (("delete", "resourceslices"), ("update", "resourceclaims"), ("update", "pods"),
+                           ("get", "secrets"), ("patch", "nodes"), ("delete", "events")):  # fmt: skip
             self.assertEqual(self.cluster.kubectl_try(*kubectl, "auth", "can-i", verb, what, "-A")[1].strip(), "no")
         # And the right ones suffice.
         self.assertEqual(self.cluster.kubectl_try(*kubectl, "get", "resourceslice", f"{NODE}-{CLASS}")[0], 0)

@@ -10,7 +10,7 @@ using namespace prorata::simgpu::driver;
 namespace {
 
 CUresult CopyBytes(uint64_t dst, Side dst_side, uint64_t src, Side src_side, size_t bytes,
-               CUstream stream, bool per_thread, Ending ending) {
+                   CUstream stream, bool per_thread, Ending ending) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   CopyCall copy;
@@ -24,23 +24,23 @@ CUresult CopyBytes(uint64_t dst, Side dst_side, uint64_t src, Side src_side, siz
 }  // namespace
 
 // Each copy exists for the legacy default stream and, suffixed, for the thread's own.
-#define PRORATA_BLOCKING(name, suffix, params, dst, dst_side, src, src_side)                    \
-  CUresult name params {                                                                        \
-    return CopyBytes(AddressOf(dst), dst_side, AddressOf(src), src_side, ByteCount, nullptr, false, \
-                 Ending::kBlocking);                                                            \
-  }                                                                                             \
-  CUresult name##suffix params {                                                                \
-    return CopyBytes(AddressOf(dst), dst_side, AddressOf(src), src_side, ByteCount, nullptr, true,  \
-                 Ending::kBlocking);                                                            \
+#define PRORATA_BLOCKING(name, suffix, params, dst, dst_side, src, src_side)                       \
+  CUresult name params {                                                                           \
+    return CopyBytes(AddressOf(dst), dst_side, AddressOf(src), src_side, ByteCount, nullptr,       \
+                     false, Ending::kBlocking);                                                    \
+  }                                                                                                \
+  CUresult name##suffix params {                                                                   \
+    return CopyBytes(AddressOf(dst), dst_side, AddressOf(src), src_side, ByteCount, nullptr, true, \
+                     Ending::kBlocking);                                                           \
   }
-#define PRORATA_ASYNC(name, suffix, params, dst, dst_side, src, src_side)                       \
-  CUresult name params {                                                                        \
-    return CopyBytes(AddressOf(dst), dst_side, AddressOf(src), src_side, ByteCount, hStream, false, \
-                 Ending::kAsync);                                                               \
-  }                                                                                             \
-  CUresult name##suffix params {                                                                \
-    return CopyBytes(AddressOf(dst), dst_side, AddressOf(src), src_side, ByteCount, hStream, true,  \
-                 Ending::kAsync);                                                               \
+#define PRORATA_ASYNC(name, suffix, params, dst, dst_side, src, src_side)                          \
+  CUresult name params {                                                                           \
+    return CopyBytes(AddressOf(dst), dst_side, AddressOf(src), src_side, ByteCount, hStream,       \
+                     false, Ending::kAsync);                                                       \
+  }                                                                                                \
+  CUresult name##suffix params {                                                                   \
+    return CopyBytes(AddressOf(dst), dst_side, AddressOf(src), src_side, ByteCount, hStream, true, \
+                     Ending::kAsync);                                                              \
   }
 
 PRORATA_BLOCKING(cuMemcpy, _ptds, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), dst,
@@ -76,8 +76,8 @@ CUresult Batch(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count
   if (count > 0 && (!dsts || !srcs || !sizes)) return CUDA_ERROR_INVALID_VALUE;
   if (!stream || stream == CU_STREAM_LEGACY) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
-    CUresult result = CopyBytes(dsts[i], Side::kAny, srcs[i], Side::kAny, sizes[i], stream, per_thread,
-                            Ending::kAsync);
+    CUresult result = CopyBytes(dsts[i], Side::kAny, srcs[i], Side::kAny, sizes[i], stream,
+                                per_thread, Ending::kAsync);
     if (result == CUDA_SUCCESS) continue;
     if (failed) *failed = i;
     return result;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Memory that several members of a share hold: what policy::SharedBlocks decides, asked and recorded
-// over the members' connections, and done to their grants.
+// Memory that several members of a share hold: what policy::SharedBlocks decides, asked and
+// recorded over the members' connections, and done to their grants.
 
 #include <cstdint>
 #include <functional>

@@ -115,8 +115,8 @@ TEST_F(AuditTest, ABypassIsReportedOnceAnEpisode) {
   EXPECT_EQ(reported[0].used_bytes, 3 * kGiB);
   EXPECT_EQ(reported[0].limit_bytes, kGiB);
   page_->Change(-3 * static_cast<int64_t>(kGiB));
-  ASSERT_TRUE(
-      testing::Eventually([&] { return Reported(EventKind::kBypassOver).size() == 1; }, kAuditWaitMs));
+  ASSERT_TRUE(testing::Eventually([&] { return Reported(EventKind::kBypassOver).size() == 1; },
+                                  kAuditWaitMs));
   EXPECT_FALSE(Device("a").value("bypass_suspected", true));
   EXPECT_EQ(Reported(EventKind::kBypassSuspected).size(), 1u);
   EXPECT_TRUE(member.Charge(kGiB)) << "all is its own again";
@@ -191,8 +191,8 @@ TEST_F(AuditTest, AFalseClaimHarmsNobodyAndIsReportedOnce) {
   TestMember liar(folder);
   ASSERT_EQ(liar.Join(), kWelcome);
   liar.usage().used_bytes = uint64_t{1} << 60;
-  ASSERT_TRUE(
-      testing::Eventually([&] { return Reported(EventKind::kFalseUsage).size() == 1; }, kAuditWaitMs));
+  ASSERT_TRUE(testing::Eventually([&] { return Reported(EventKind::kFalseUsage).size() == 1; },
+                                  kAuditWaitMs));
   EXPECT_EQ(Reported(EventKind::kFalseUsage)[0].used_bytes, uint64_t{1} << 60);
   EXPECT_EQ(Number("a", "used_bytes"), 0u);
   // Nor does it help to say too little: the device is believed.

@@ -7,8 +7,8 @@
 //   made here     `pays` from the start: the allocation's own charge
 //   opened here   free of charge, until the agent says Take: then `bytes` are charged, and `pays`
 // `holds` counts what keeps it here (allocations, openings, physical records). When the last is
-// gone, one that does not pay is forgotten and the agent notified; one that pays stays charged until
-// the agent has found somebody else to pay, or nobody:
+// gone, one that does not pay is forgotten and the agent notified; one that pays stays charged
+// until the agent has found somebody else to pay, or nobody:
 //
 //   driver frees    ReferenceGone(number, owed)     counts only: may run under locks of tables
 //                   SettleReferences()              asks, waits, uncharges; under no lock

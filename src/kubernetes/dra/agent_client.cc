@@ -98,6 +98,17 @@ Result<api::ShareStatus> AgentClient::Create(const api::ShareSpec& spec, Deadlin
   return api::ShareFromJson((*reply)["share"]);
 }
 
+Result<api::ShareStatus> AgentClient::Update(const std::string& name,
+                                             const api::ShareChange& change, Deadline deadline) {
+  ControlRequest request;
+  request.op = ControlOp::kUpdateShare;
+  request.name = name;
+  request.change = change;
+  const auto reply = Ask(socket_path_, request, deadline, "share");
+  if (!reply) return std::unexpected(reply.error());
+  return api::ShareFromJson((*reply)["share"]);
+}
+
 Status AgentClient::Remove(const std::string& name, Deadline deadline) {
   ControlRequest request;
   request.op = ControlOp::kRemoveShare;

@@ -29,6 +29,9 @@ class Agent {
   // Waits in line until it fits; "timed_out" at the deadline, with what it waited for. A share that
   // is there under the same token is answered.
   virtual Result<api::ShareStatus> Create(const api::ShareSpec& spec, Deadline deadline) = 0;
+  // Whole or not at all; the share as it is then.
+  virtual Result<api::ShareStatus> Update(const std::string& name, const api::ShareChange& change,
+                                          Deadline deadline) = 0;
   // One that is not there is removed.
   virtual Status Remove(const std::string& name, Deadline deadline) = 0;
 };
@@ -39,6 +42,8 @@ class AgentClient final : public Agent {
 
   Result<NodeState> List(Deadline deadline) override;
   Result<api::ShareStatus> Create(const api::ShareSpec& spec, Deadline deadline) override;
+  Result<api::ShareStatus> Update(const std::string& name, const api::ShareChange& change,
+                                  Deadline deadline) override;
   Status Remove(const std::string& name, Deadline deadline) override;
 
  private:

@@ -212,6 +212,14 @@ Result<ClaimPlan> ReadClaim(const json& claim, const ClaimReference& reference,
 
 }  // namespace
 
+AllocatedPart AllocatedOn(const api::ShareSpec& share, const std::string& gpu) {
+  for (const api::TermsOnGpu& on : share.on) {
+    if (on.gpu == gpu) return {on.memory_request->bytes, on.compute_request->ppm};
+  }
+  if (!share.on.empty() || share.gpus.front() != gpu) return {};
+  return {share.memory_request->bytes, share.compute_request.ppm};
+}
+
 Result<ClaimPlan> PlanClaim(const json& claim, const ClaimReference& reference,
                             const std::string& pool, std::span<const api::DeviceStatus> devices) {
   try {

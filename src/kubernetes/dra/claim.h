@@ -3,6 +3,7 @@
 // From an allocated ResourceClaim (resource.k8s.io/v1, as the API server gives it) to the share
 // that it stands for. Pure; thread-safe.
 
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -48,6 +49,19 @@ struct ClaimPlan {
   api::ShareSpec share;
   std::vector<AllocatedDevice> devices;  // at least one, in the order of the allocation
 };
+
+struct AllocatedClaim {
+  ClaimReference reference;
+  api::ShareSpec share;  // what was allocated, whatever the share has become since
+};
+using AllocatedClaims = std::map<std::string, AllocatedClaim>;  // by UID
+
+// What was allocated of one GPU.
+struct AllocatedPart {
+  uint64_t memory_bytes = 0;
+  uint32_t compute_ppm = 0;
+};
+AllocatedPart AllocatedOn(const api::ShareSpec& share, const std::string& gpu);
 
 // `pool`: this node's. `devices`: those of its agent. Everything that would make a share other than
 // what was allocated is an error, since a container without a share would run without limits:

@@ -1,7 +1,5 @@
 #include "kubernetes/dra/claim_api.h"
 
-#include <nlohmann/json.hpp>
-
 #include "kubernetes/dra/names.h"
 
 namespace prorata::kubernetes {
@@ -28,8 +26,8 @@ Result<json> KubeClaimApi::Get(const ClaimReference& claim) {
                      claim.name);
 }
 
-Result<std::set<std::string>> KubeClaimApi::ListAllocated(const std::string& pool) {
-  std::set<std::string> uids;
+Result<std::map<std::string, json>> KubeClaimApi::ListAllocated(const std::string& pool) {
+  std::map<std::string, json> claims;
   std::string rest;
   do {
     const auto page =
@@ -37,14 +35,14 @@ Result<std::set<std::string>> KubeClaimApi::ListAllocated(const std::string& poo
     if (!page) return std::unexpected(page.error());
     try {
       for (const json& claim : page->at("items")) {
-        if (HasDeviceOf(claim, pool)) uids.insert(claim.at("metadata").at("uid"));
+        if (HasDeviceOf(claim, pool)) claims[claim.at("metadata").at("uid")] = claim;
       }
       rest = page->at("metadata").value("continue", "");
     } catch (const json::exception& error) {
       return Fail("api_error", std::string("the API server's list of claims: ") + error.what());
     }
   } while (!rest.empty());
-  return uids;
+  return claims;
 }
 
 }  // namespace prorata::kubernetes

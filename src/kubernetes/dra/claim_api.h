@@ -2,8 +2,8 @@
 
 // The ResourceClaims of the cluster, as the driver reads them. Thread-safe.
 
-#include <nlohmann/json_fwd.hpp>
-#include <set>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/result.h"
@@ -18,8 +18,8 @@ class ClaimApi {
 
   // Errors of both: KubeClient's.
   virtual Result<nlohmann::json> Get(const ClaimReference& claim) = 0;
-  // The UIDs of all claims that have a device of this pool allocated.
-  virtual Result<std::set<std::string>> ListAllocated(const std::string& pool) = 0;
+  // All claims that have a device of this pool allocated, by UID.
+  virtual Result<std::map<std::string, nlohmann::json>> ListAllocated(const std::string& pool) = 0;
 };
 
 class KubeClaimApi final : public ClaimApi {
@@ -27,7 +27,7 @@ class KubeClaimApi final : public ClaimApi {
   explicit KubeClaimApi(KubeClient& client) : client_(client) {}
 
   Result<nlohmann::json> Get(const ClaimReference& claim) override;
-  Result<std::set<std::string>> ListAllocated(const std::string& pool) override;
+  Result<std::map<std::string, nlohmann::json>> ListAllocated(const std::string& pool) override;
 
  private:
   KubeClient& client_;

@@ -12,6 +12,20 @@ std::unexpected<Error> Busy(const std::string& uid) {
                                 " has not ended yet; the kubelet asks again");
 }
 
+std::string TextAt(const nlohmann::json& claim, const char* field) {
+  return claim.value(nlohmann::json::json_pointer("/metadata") / field, std::string());
+}
+
+// The UIDs of the claims whose shares are there.
+std::set<std::string> ClaimsOfShares(const NodeState& state) {
+  std::set<std::string> uids;
+  for (const api::ShareStatus& share : state.shares) {
+    auto uid = ClaimOfShare(share.name);
+    if (uid && !share.ended) uids.insert(std::move(*uid));
+  }
+  return uids;
+}
+
 }  // namespace
 
 KeyLocks::Guard::~Guard() {
@@ -47,6 +61,10 @@ Result<std::vector<PreparedDevice>> Claims::Prepare(const ClaimReference& refere
   if (!plan) return std::unexpected(plan.error());
   const auto share = agent_.Create(plan->share, deadline);
   if (!share) return std::unexpected(share.error());
+  {
+    const std::lock_guard lock(mutex_);
+    known_[reference.uid] = {reference, plan->share};
+  }
   changed_();
   std::vector<PreparedDevice> prepared;
   for (const AllocatedDevice& device : plan->devices) prepared.push_back({device, {}});
@@ -64,6 +82,10 @@ Status Claims::RemoveShare(const std::string& uid, Agent::Deadline deadline) {
   const auto held = locks_.Lock(uid, deadline);
   if (!held) return Busy(uid);
   auto removed = agent_.Remove(ShareNameOfClaim(uid), deadline);
+  {
+    const std::lock_guard lock(mutex_);
+    known_.erase(uid);
+  }
   changed_();
   return removed;
 }
@@ -89,6 +111,50 @@ Result<std::vector<std::string>> Claims::RemoveStale(Agent::Deadline deadline) {
     removed.push_back(uid);
   }
   return removed;
+}
+
+Result<AllocatedClaims> Claims::ListClaims(const NodeState& state) {
+  const auto allocated = api_.ListAllocated(pool_);
+  if (!allocated) return std::unexpected(allocated.error());
+  AllocatedClaims claims;
+  for (const auto& [uid, claim] : *allocated) {
+    const ClaimReference reference = {TextAt(claim, "namespace"), TextAt(claim, "name"), uid};
+    // One that cannot be prepared has no share and gets none.
+    auto plan = PlanClaim(claim, reference, pool_, state.devices);
+    if (plan) claims[uid] = {reference, std::move(plan->share)};
+  }
+  return claims;
+}
+
+Result<AllocatedClaims> Claims::Prepared(const NodeState& state) {
+  const std::set<std::string> uids = ClaimsOfShares(state);
+  const auto take = [&] {
+    const std::lock_guard lock(mutex_);
+    AllocatedClaims found;
+    for (const std::string& uid : uids) {
+      const auto known = known_.find(uid);
+      if (known != known_.end()) found.insert(*known);
+    }
+    return found;
+  };
+  AllocatedClaims found = take();
+  if (found.size() == uids.size()) return found;
+  auto listed = ListClaims(state);
+  if (!listed) return std::unexpected(listed.error());
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [uid, claim] : *listed) {
+      if (uids.contains(uid)) known_.try_emplace(uid, std::move(claim));
+    }
+  }
+  return take();
+}
+
+Result<AllocatedClaims> Claims::NotPrepared(const NodeState& state) {
+  auto claims = ListClaims(state);
+  if (!claims) return std::unexpected(claims.error());
+  for (const std::string& uid : ClaimsOfShares(state)) claims->erase(uid);
+  return claims;
 }
 
 }  // namespace prorata::kubernetes

@@ -1,8 +1,8 @@
 #pragma once
 
-// The claims that the kubelet wants prepared on this node, each a share of the agent. Nothing of
-// them is remembered here: what is prepared is what the agent has, so a driver that was killed
-// goes on where it was.
+// The claims that the kubelet wants prepared on this node, each a share of the agent. What is
+// prepared is what the agent has, so a driver that was killed goes on where it was; what is kept
+// here is what the API server said of allocations, which do not change.
 //
 // Thread-safe: the kubelet asks for one claim from several threads at once, and those of one claim
 // run one after another.
@@ -68,7 +68,14 @@ class Claims {
   // whose kubelet forgot them. The UIDs of those that were removed.
   Result<std::vector<std::string>> RemoveStale(Agent::Deadline deadline);
 
+  // The claims whose shares the agent has, but for shares of claims that are gone. Asks the API
+  // server only about what it does not know yet.
+  Result<AllocatedClaims> Prepared(const NodeState& state);
+  // Those that were allocated and have no share yet, as the API server has them now.
+  Result<AllocatedClaims> NotPrepared(const NodeState& state);
+
  private:
+  Result<AllocatedClaims> ListClaims(const NodeState& state);
   Status RemoveShare(const std::string& uid, Agent::Deadline deadline);
 
   ClaimApi& api_;
@@ -76,6 +83,9 @@ class Claims {
   const std::string pool_;
   const std::function<void()> changed_;
   KeyLocks locks_;
+
+  std::mutex mutex_;
+  AllocatedClaims known_;
 };
 
 }  // namespace prorata::kubernetes

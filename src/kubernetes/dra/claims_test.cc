@@ -23,8 +23,9 @@ Agent::Deadline Soon() { return steady_clock::now() + std::chrono::seconds(60); 
 
 // What the cluster has.
 struct FakeApi final : ClaimApi {
-  std::map<std::string, json> claims;  // by name
-  std::set<std::string> allocated;
+  std::map<std::string, json> claims;     // by name
+  std::map<std::string, json> allocated;  // by UID
+  int lists = 0;
   bool reachable = true;
 
   Result<json> Get(const ClaimReference& claim) override {
@@ -33,7 +34,8 @@ struct FakeApi final : ClaimApi {
     if (found == claims.end()) return Fail("not_found", "no claim");
     return found->second;
   }
-  Result<std::set<std::string>> ListAllocated(const std::string&) override {
+  Result<std::map<std::string, json>> ListAllocated(const std::string&) override {
+    ++lists;
     if (!reachable) return Fail("api_unreachable", "no answer");
     return allocated;
   }
@@ -49,7 +51,7 @@ struct FakeApi final : ClaimApi {
                  {"device", "gpu-0"},
                  {"request", "gpu"},
                  {"consumedCapacity", {{"memory", "1Gi"}, {"compute", "10"}}}}}}}}}}}}};
-    allocated.insert(uid);
+    allocated[uid] = claims["train"];
   }
 };
 
@@ -89,6 +91,9 @@ struct FakeAgent final : Agent {
     state.shares.push_back(share);
     ++made;
     return share;
+  }
+  Result<api::ShareStatus> Update(const std::string&, const api::ShareChange&, Deadline) override {
+    return Fail("unused", "no update");
   }
   Status Remove(const std::string& name, Deadline) override {
     const std::lock_guard lock(mutex);

@@ -6,8 +6,9 @@ namespace prorata::kubernetes {
 
 // The DRA driver, the domain of its attributes and capacities, and the class of its devices.
 inline constexpr char kDriverName[] = "gpu.prorata.dev";
-inline constexpr char kMemoryCapacity[] = "memory";    // bytes
-inline constexpr char kComputeCapacity[] = "compute";  // hundredths of the device's time
+inline constexpr char kMemoryCapacity[] = "memory";          // bytes
+inline constexpr char kComputeCapacity[] = "compute";        // hundredths of the device's time
+inline constexpr char kMemorySizeAttribute[] = "memoryMiB";  // of all of the device
 
 // The parameters of a claim (share_config.h).
 inline constexpr char kConfigVersion[] = "gpu.prorata.dev/v1alpha1";

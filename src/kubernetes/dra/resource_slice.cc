@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "kubernetes/api/quantity.h"
-#include "kubernetes/dra/claim.h"
 #include "kubernetes/dra/names.h"
 
 namespace prorata::kubernetes {
@@ -20,20 +19,42 @@ constexpr size_t kMaxAttributeLength = 64;
 // What shares have of one device.
 struct Promised {
   uint64_t claims_bytes = 0;
-  uint64_t others_bytes = 0;
+  uint64_t others_bytes = 0;  // with what claims' shares grew by
   uint64_t claims_ppm = 0;
   uint64_t others_ppm = 0;
 };
 
-std::map<std::string, Promised> PromisedByDevice(std::span<const api::ShareStatus> shares) {
+template <typename Amount>
+Amount Beyond(Amount has, Amount allocated) {
+  return has > allocated ? has - allocated : 0;
+}
+
+// The scheduler counts what was allocated to a claim; what its share grew by since is taken from
+// what is offered. A share that shrank gives nothing back to the scheduler.
+void AddClaim(const api::ShareDevice& on, const AllocatedPart& allocated, Promised* promised) {
+  const uint64_t bytes = Beyond(on.memory_request_bytes, allocated.memory_bytes);
+  const uint32_t ppm = Beyond(on.compute_request.ppm, allocated.compute_ppm);
+  promised->claims_bytes += on.memory_request_bytes - bytes;
+  promised->others_bytes += bytes;
+  promised->claims_ppm += on.compute_request.ppm - ppm;
+  promised->others_ppm += ppm;
+}
+
+std::map<std::string, Promised> PromisedByDevice(std::span<const api::ShareStatus> shares,
+                                                 const AllocatedClaims& allocated) {
   std::map<std::string, Promised> all;
   for (const api::ShareStatus& share : shares) {
-    const bool claim = ClaimOfShare(share.name).has_value();
+    const auto uid = ClaimOfShare(share.name);
+    const auto claim = allocated.find(uid.value_or(""));
     for (const api::ShareDevice& on : share.devices) {
       Promised& promised = all[on.uuid];
+      if (claim != allocated.end()) {
+        AddClaim(on, AllocatedOn(claim->second.share, on.uuid), &promised);
+        continue;
+      }
       // One that was removed keeps its memory until its programs are gone.
-      (claim ? promised.claims_bytes : promised.others_bytes) += on.memory_request_bytes;
-      (claim ? promised.claims_ppm : promised.others_ppm) += on.compute_request.ppm;
+      (uid ? promised.claims_bytes : promised.others_bytes) += on.memory_request_bytes;
+      (uid ? promised.claims_ppm : promised.others_ppm) += on.compute_request.ppm;
     }
   }
   return all;
@@ -79,7 +100,8 @@ json DeviceOf(const api::DeviceStatus& device, const Capacity& capacity) {
           {"attributes",
            {{"uuid", {{"string", device.uuid.substr(0, kMaxAttributeLength)}}},
             {"model", {{"string", device.name.substr(0, kMaxAttributeLength)}}},
-            {"index", {{"int", device.index}}}}},
+            {"index", {{"int", device.index}}},
+            {kMemorySizeAttribute, {{"int", device.total_bytes >> 20}}}}},
           // A claim that does not say how much memory it wants gets all of a GPU's; one that does
           // not say how much of its time is guaranteed none, and has what others leave.
           {"capacity",
@@ -92,8 +114,8 @@ json DeviceOf(const api::DeviceStatus& device, const Capacity& capacity) {
 std::string SliceName(const std::string& node) { return node + "-" + kDriverName; }
 
 json SliceDevices(std::span<const api::DeviceStatus> devices,
-                  std::span<const api::ShareStatus> shares) {
-  const auto promised = PromisedByDevice(shares);
+                  std::span<const api::ShareStatus> shares, const AllocatedClaims& allocated) {
+  const auto promised = PromisedByDevice(shares, allocated);
   const auto of = [&](const api::DeviceStatus& device) {
     const auto found = promised.find(device.uuid);
     return found == promised.end() ? Promised{} : found->second;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "api/control.h"
+#include "kubernetes/dra/claim.h"
 
 namespace prorata::kubernetes {
 
@@ -26,10 +27,12 @@ std::string SliceName(const std::string& node);
 // Its devices, the fullest first: the scheduler's allocator takes the first that fits, so this is
 // best fit. A device's capacity is what claims may have of it together: all of it but what is no
 // share's (the driver's memory, programs outside) and what was promised to shares that are no
-// claims (`prorata create` and `run` on the node). A GPU that a share has for itself (--mode
+// claims (`prorata create` and `run` on the node), and what shares of claims have beyond what was
+// allocated (`allocated`; src/kubernetes/resize). A GPU that a share has for itself (--mode
 // exclusive), or of which less than two steps are left, is not there.
 nlohmann::json SliceDevices(std::span<const api::DeviceStatus> devices,
-                            std::span<const api::ShareStatus> shares);
+                            std::span<const api::ShareStatus> shares,
+                            const AllocatedClaims& allocated = {});
 
 // The whole object. The node owns it, so that it goes with the node. `generation`: above that of
 // each slice of the pool before.

@@ -74,6 +74,24 @@ TEST(ResourceSlice, CapacityIsWhatClaimsMayHaveTogether) {
   EXPECT_EQ(capacity["compute"]["value"], "69");
 }
 
+TEST(ResourceSlice, OffersLessByWhatAShareGrewAndNoMoreByWhatItShrank) {
+  api::ShareSpec spec;
+  spec.gpus = {"GPU-0"};
+  spec.memory_request = api::MemorySize(4 * kGiB);
+  spec.compute_request = {300'000};
+  const AllocatedClaims allocated = {{kGpuUid, {{}, spec}}};
+  const auto capacity = [&](uint64_t bytes, uint32_t ppm) {
+    const std::vector<api::ShareStatus> shares = {
+        ShareOn(ShareNameOfClaim(kGpuUid), "GPU-0", bytes, ppm)};
+    const json device = SliceDevices(Devices(1), shares, allocated)[0]["capacity"];
+    return device["memory"]["value"].get<std::string>() + " " +
+           device["compute"]["value"].get<std::string>();
+  };
+  EXPECT_EQ(capacity(4 * kGiB, 300'000), "16Gi 100");
+  EXPECT_EQ(capacity(10 * kGiB, 500'000), "10Gi 80");
+  EXPECT_EQ(capacity(kGiB, 0), "16Gi 100");
+}
+
 TEST(ResourceSlice, LeavesOutWhatNoClaimCanHave) {
   auto devices = Devices(4);
   devices[0].exclusive = "whole";

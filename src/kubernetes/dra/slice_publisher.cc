@@ -11,9 +11,12 @@ constexpr char kSlices[] = "/apis/resource.k8s.io/v1/resourceslices";
 
 }  // namespace
 
-std::string SlicePublisher::WatchPath() const {
-  return std::string(kSlices) + "?watch=true&timeoutSeconds=240&fieldSelector=metadata.name%3D" +
-         SliceName(node_);
+std::string SlicePublisher::ListPath() const {
+  return std::string(kSlices) + "?fieldSelector=metadata.name%3D" + SliceName(node_);
+}
+
+std::string SlicePublisher::WatchPath(const std::string& resource_version) const {
+  return ListPath() + "&watch=true&timeoutSeconds=240&resourceVersion=" + resource_version;
 }
 
 Status SlicePublisher::Refresh() {
@@ -40,13 +43,13 @@ Result<NodeReference> SlicePublisher::FindNode() {
   return *owner_;
 }
 
-Status SlicePublisher::Publish(const NodeState& state) {
+Status SlicePublisher::Publish(const NodeState& state, const AllocatedClaims& allocated) {
   if (known_is_old_) {
     if (auto ok = Refresh(); !ok) return ok;
   }
   const auto node = FindNode();
   if (!node) return std::unexpected(node.error());
-  json devices = SliceDevices(state.devices, state.shares);
+  json devices = SliceDevices(state.devices, state.shares, allocated);
   if (known_ && SaysTheSame(*known_, *node, devices)) return {};
   json slice = MakeSlice(*node, std::move(devices), generation_ + 1);
   if (known_) {

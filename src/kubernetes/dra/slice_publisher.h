@@ -21,13 +21,14 @@ class SlicePublisher {
 
   // Writes the slice if it is another than the API server has. Errors: KubeClient's; then it is to
   // be tried again.
-  Status Publish(const NodeState& state);
+  Status Publish(const NodeState& state, const AllocatedClaims& allocated);
 
   // The API server's may have changed: what is known of it is read anew.
   void Invalidate() { known_is_old_ = true; }
 
-  // The path by which changes of the slice are watched.
-  std::string WatchPath() const;
+  // The path by which the slice is listed, and that by which its changes since are watched.
+  std::string ListPath() const;
+  std::string WatchPath(const std::string& resource_version) const;
 
   // How often it was written; for tests and the log.
   int64_t writes() const { return writes_; }

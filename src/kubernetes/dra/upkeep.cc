@@ -18,6 +18,7 @@ constexpr milliseconds kLookEvery{5'000};
 constexpr milliseconds kPause{200};
 constexpr milliseconds kWatchPause{1'000};
 constexpr milliseconds kAgentTime{10'000};
+const nlohmann::json::json_pointer kVersionOfList("/metadata/resourceVersion");
 
 }  // namespace
 
@@ -76,12 +77,19 @@ void Upkeep::Run() {
   }
 }
 
+Status Upkeep::Publish() {
+  const auto state = agent_.List(steady_clock::now() + kAgentTime);
+  if (!state) return std::unexpected(state.error());
+  const auto allocated = claims_.Prepared(*state);
+  if (!allocated) return std::unexpected(allocated.error());
+  return publisher_.Publish(*state, *allocated);
+}
+
 void Upkeep::PublishOnce() {
   const int64_t before = publisher_.writes();
-  const auto state = agent_.List(steady_clock::now() + kAgentTime);
-  Status outcome = state ? publisher_.Publish(*state) : std::unexpected(state.error());
+  Status outcome = Publish();
   // Changed by somebody meanwhile: read it, and write again.
-  if (!outcome && outcome.error().code == "conflict") outcome = publisher_.Publish(*state);
+  if (!outcome && outcome.error().code == "conflict") outcome = Publish();
   Report("the node's ResourceSlice is not up to date", outcome, &publish_trouble_);
   if (publisher_.writes() != before) spdlog::info("published the node's ResourceSlice");
 }
@@ -116,17 +124,21 @@ void Upkeep::Report(const char* what, const Status& outcome, std::string* last) 
 }
 
 void Upkeep::WatchSlice() {
-  while (!stopped_) {
-    const auto ended = client_.Watch(
-        publisher_.WatchPath(),
-        [this](const nlohmann::json&) {
-          publisher_.Invalidate();
-          Changed();
-        },
-        stopped_);
-    // What happened between two watches is seen by a look.
+  const auto changed = [this](const nlohmann::json&) {
     publisher_.Invalidate();
     Changed();
+  };
+  while (!stopped_) {
+    // A watch without a version would miss a deletion between the publisher's reading and the
+    // watch's beginning, and a kubelet that starts deletes the slice.
+    const auto list = client_.Get(publisher_.ListPath());
+    // What happened before that is seen by reading it anew.
+    changed({});
+    Status ended = list ? Status{} : std::unexpected(list.error());
+    if (list) {
+      const std::string version = list->value(kVersionOfList, std::string());
+      ended = client_.Watch(publisher_.WatchPath(version), changed, stopped_);
+    }
     if (ended) continue;
     std::unique_lock lock(mutex_);
     due_.wait_for(lock, kWatchPause, [this] { return stopped_.load(); });

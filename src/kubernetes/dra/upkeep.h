@@ -34,6 +34,7 @@ class Upkeep {
  private:
   void Run();
   void WatchSlice();
+  Status Publish();
   void PublishOnce();
   void RemoveStale();
   // Logs what went wrong when it is another thing than the last time, and when it is over.

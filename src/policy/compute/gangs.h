@@ -5,10 +5,10 @@
 // device up.
 //
 // How. Each device has its own LeasePolicy, which never opens a gang by itself (GangSlice::kAway),
-// but says when it would. A gang's slice begins when each device on which it wants to run would open
-// it: it is put first on all of them (kOn), so that all revoke their running shares at the same time.
-// What one device decides ends it on all: its slice is over, or its limit is reached. A gang that
-// is idle on one device leaves that one to others for so long.
+// but says when it would. A gang's slice begins when each device on which it wants to run would
+// open it: it is put first on all of them (kOn), so that all revoke their running shares at the
+// same time. What one device decides ends it on all: its slice is over, or its limit is reached. A
+// gang that is idle on one device leaves that one to others for so long.
 //
 //   - A revoked gang holds its devices until it has drained on all of them, those too where it
 //     is idle. If it has drained on some, and on the others nothing goes on, kernels there wait for

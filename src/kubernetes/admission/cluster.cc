@@ -1,0 +1,85 @@
+#include "kubernetes/admission/cluster.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/bytes.h"
+#include "kubernetes/dra/names.h"
+
+namespace prorata::kubernetes {
+namespace {
+
+using nlohmann::json;
+
+// A cluster of thousands of nodes has as many slices, and its GPUs' sizes change seldom.
+constexpr std::chrono::seconds kSizesAge{30};
+constexpr char kResourceApi[] = "/apis/resource.k8s.io/v1";
+
+std::string InNamespace(const std::string& name_space, const char* kind) {
+  return std::string(kResourceApi) + "/namespaces/" + name_space + "/" + kind;
+}
+
+bool IsOfClass(const json& request) {
+  for (const json& each : request.value("firstAvailable", json::array())) {
+    if (each.value("deviceClassName", "") == kDriverName) return true;
+  }
+  return request.value(json::json_pointer("/exactly/deviceClassName"), std::string()) ==
+         kDriverName;
+}
+
+std::set<uint64_t> SizesIn(const json& slices) {
+  std::set<uint64_t> sizes;
+  const json::json_pointer where = json::json_pointer("/attributes") / kMemorySizeAttribute / "int";
+  for (const json& slice : slices.value("items", json::array())) {
+    for (const json& device : slice.value(json::json_pointer("/spec/devices"), json::array())) {
+      const uint64_t mib = device.value(where, uint64_t{0});
+      if (mib > 0) sizes.insert(mib * kMiB);
+    }
+  }
+  return sizes;
+}
+
+}  // namespace
+
+Result<std::vector<uint64_t>> KubeCluster::GpuSizes() {
+  const std::lock_guard lock(mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  if (sizes_read_ && now - *sizes_read_ < kSizesAge) return sizes_;
+  // Version 0: from the API server's memory.
+  const auto slices =
+      client_.Get(std::string(kResourceApi) +
+                  "/resourceslices?resourceVersion=0&fieldSelector=spec.driver%3D" + kDriverName);
+  if (!slices) return std::unexpected(slices.error());
+  try {
+    const std::set<uint64_t> sizes = SizesIn(*slices);
+    sizes_.assign(sizes.begin(), sizes.end());
+    // None yet: the first node may come at any moment.
+    if (!sizes_.empty()) sizes_read_ = now;
+    return sizes_;
+  } catch (const json::exception& error) {
+    return Fail("api_error", std::string("the API server's list of slices: ") + error.what());
+  }
+}
+
+Result<bool> KubeCluster::IsOfProrata(const std::string& name_space, const json& entry) {
+  const bool claim = entry.contains("resourceClaimName");
+  const std::string name =
+      entry.value(claim ? "resourceClaimName" : "resourceClaimTemplateName", std::string());
+  const auto found = client_.Get(
+      InNamespace(name_space, claim ? "resourceclaims" : "resourceclaimtemplates") + "/" + name);
+  if (!found && found.error().code == "not_found") return false;
+  if (!found) return std::unexpected(found.error());
+  const json::json_pointer where(claim ? "/spec/devices/requests" : "/spec/spec/devices/requests");
+  for (const json& request : found->value(where, json::array())) {
+    if (IsOfClass(request)) return true;
+  }
+  return false;
+}
+
+Status KubeCluster::EnsureTemplate(const std::string& name_space, const json& claim_template) {
+  const auto made = client_.Post(InNamespace(name_space, "resourceclaimtemplates"), claim_template);
+  if (made || made.error().code == "conflict") return {};
+  return std::unexpected(made.error());
+}
+
+}  // namespace prorata::kubernetes

@@ -1,0 +1,165 @@
+#include "kubernetes/admission/review.h"
+
+#include <nlohmann/json.hpp>
+
+#include "kubernetes/admission/base64.h"
+#include "kubernetes/admission/bypass.h"
+#include "kubernetes/admission/older_systems.h"
+#include "kubernetes/admission/pod_fields.h"
+#include "kubernetes/admission/translate.h"
+
+namespace prorata::kubernetes {
+namespace {
+
+using nlohmann::json;
+
+// What becomes of a pod.
+struct Verdict {
+  json pod;
+  std::vector<std::string> warnings;
+};
+
+// The entries of the pod's claims that are of prorata's class.
+Result<std::vector<std::string>> OwnEntries(const json& pod, const std::string& name_space,
+                                            Cluster& cluster) {
+  std::vector<std::string> entries;
+  for (const json& entry : pod.value(json::json_pointer("/spec/resourceClaims"), json::array())) {
+    const auto own = cluster.IsOfProrata(name_space, entry);
+    if (!own) return std::unexpected(own.error());
+    if (*own) entries.push_back(NameOf(entry));
+  }
+  return entries;
+}
+
+Status CheckOneWay(const json& pod, const std::vector<std::string>& entries) {
+  if (entries.empty()) return {};
+  for (const json* container : ContainersOf(pod)) {
+    if (!NamesGpuResources(*container)) continue;
+    return BadAsk("the pod has the claim '" + entries.front() + "' for a part of a GPU, and its " +
+                  "container '" + NameOf(*container) +
+                  "' asks for one by extended resources as well; keep one of the two");
+  }
+  return {};
+}
+
+Status CheckAnnotations(const json& pod, const std::vector<std::string>& entries) {
+  const auto wishes = ReadWishes(TextsOf(pod, "annotations"), entries);
+  if (!wishes) return std::unexpected(wishes.error());
+  return {};
+}
+
+Result<PodAsks> AsksOf(const json& pod, const std::vector<std::string>& entries,
+                       const ReviewOptions& options) {
+  auto asks = ReadAsks(pod, options.translate);
+  if (!asks) return asks;
+  if (!asks->asks.empty() && !entries.empty()) {
+    return BadAsk("the pod has the claim '" + entries.front() +
+                  "' for a part of a GPU, and asks for one in the names of " + asks->system +
+                  " as well; keep one of the two");
+  }
+  if (asks->asks.empty() && entries.empty() && options.translate.contains("annotations")) {
+    if (auto ok = ReadOwnAnnotations(pod, &*asks); !ok) return std::unexpected(ok.error());
+  }
+  return asks;
+}
+
+Result<Verdict> JudgeNew(const json& request, Cluster& cluster, const ReviewOptions& options) {
+  const json& pod = request.at("object");
+  const std::string name_space = request.value("namespace", std::string());
+  auto entries = OwnEntries(pod, name_space, cluster);
+  if (!entries) return std::unexpected(entries.error());
+  if (auto ok = CheckOneWay(pod, *entries); !ok) return std::unexpected(ok.error());
+  const auto asks = AsksOf(pod, *entries, options);
+  if (!asks) return std::unexpected(asks.error());
+  for (const GpuAsk& ask : asks->asks) entries->push_back(ask.entry);
+  if (entries->empty()) return Verdict{pod, {}};
+  if (auto ok = CheckAnnotations(pod, *entries); !ok) return std::unexpected(ok.error());
+  if (!options.allow_bypass) {
+    if (auto ok = CheckBypass(pod); !ok) return std::unexpected(ok.error());
+  }
+  if (asks->asks.empty()) return Verdict{pod, {}};
+  const auto sizes = cluster.GpuSizes();
+  if (!sizes) return std::unexpected(sizes.error());
+  auto made = Translate(pod, *asks, *sizes);
+  if (!made) return std::unexpected(made.error());
+  const bool dry_run = request.value("dryRun", json(false)) == json(true);
+  for (const json& each : made->templates) {
+    if (dry_run) break;
+    if (auto ok = cluster.EnsureTemplate(name_space, each); !ok) {
+      return std::unexpected(ok.error());
+    }
+  }
+  return Verdict{std::move(made->pod), asks->warnings};
+}
+
+Annotations OwnAnnotations(const json& pod) {
+  Annotations own = TextsOf(pod, "annotations");
+  std::erase_if(own, [](const auto& each) { return !each.first.starts_with(kAnnotationPrefix); });
+  return own;
+}
+
+json DebuggersOf(const json& pod) {
+  return pod.value(json::json_pointer("/spec/ephemeralContainers"), json::array());
+}
+
+// Annotations that resize, and containers for debugging, are all that a pod can be given later.
+Result<Verdict> JudgeChanged(const json& request, Cluster& cluster, const ReviewOptions& options) {
+  const json& pod = request.at("object");
+  const json& before = request.at("oldObject");
+  const bool resizes = OwnAnnotations(pod) != OwnAnnotations(before);
+  const bool debugs = DebuggersOf(pod) != DebuggersOf(before) && !options.allow_bypass;
+  if (!resizes && !debugs) return Verdict{pod, {}};
+  const auto entries = OwnEntries(pod, request.value("namespace", std::string()), cluster);
+  if (!entries) return std::unexpected(entries.error());
+  Status ok = resizes ? CheckAnnotations(pod, *entries) : Status{};
+  if (ok && debugs && !entries->empty()) ok = CheckBypass(pod);
+  if (!ok) return std::unexpected(ok.error());
+  return Verdict{pod, {}};
+}
+
+Result<Verdict> Judge(const json& request, Cluster& cluster, const ReviewOptions& options) {
+  const std::string operation = request.value("operation", std::string());
+  if (operation == "CREATE") return JudgeNew(request, cluster, options);
+  if (operation == "UPDATE") return JudgeChanged(request, cluster, options);
+  return Verdict{request.value("object", json()), {}};
+}
+
+json Refusal(const Error& error) {
+  const bool own =
+      error.code == "bad_ask" || error.code == "bypass" || error.code == "bad_annotation";
+  return {{"allowed", false},
+          {"status",
+           {{"code", own ? 422 : 503},
+            {"reason", own ? "Invalid" : "ServiceUnavailable"},
+            {"message", error.message}}}};
+}
+
+json ResponseTo(const json& request, Cluster& cluster, const ReviewOptions& options) {
+  try {
+    const auto verdict = Judge(request, cluster, options);
+    if (!verdict) return Refusal(verdict.error());
+    json response = {{"allowed", true}};
+    if (!verdict->warnings.empty()) response["warnings"] = verdict->warnings;
+    const json patch = json::diff(request.at("object"), verdict->pod);
+    if (!patch.empty()) {
+      response["patchType"] = "JSONPatch";
+      response["patch"] = EncodeBase64(patch.dump());
+    }
+    return response;
+  } catch (const json::exception& error) {
+    return Refusal({"bad_ask", std::string("the pod is not as the API has it: ") + error.what()});
+  }
+}
+
+}  // namespace
+
+json Review(const json& review, Cluster& cluster, const ReviewOptions& options) {
+  const json request = review.value("request", json::object());
+  json response = ResponseTo(request, cluster, options);
+  response["uid"] = request.value("uid", json(""));
+  return {{"apiVersion", "admission.k8s.io/v1"},
+          {"kind", "AdmissionReview"},
+          {"response", std::move(response)}};
+}
+
+}  // namespace prorata::kubernetes
