@@ -96,7 +96,7 @@ constexpr const char* kAgentFooter =
     "  prorata agent --overcommit 1.5     on every GPU; 1.5,0=2: on GPU 0 twice\n"
     "  prorata agent --resource-config GPU-8a6c...=/etc/gemini/resource-config.txt\n"
     "  prorata agent --metrics 9400       metrics at http://127.0.0.1:9400/metrics\n"
-    "  PRORATA_DIR=/tmp/mine prorata agent   apart from any other agent";
+    "  PRORATA_DIR=/tmp/mine prorata agent   in another folder; a GPU has one agent";
 
 constexpr const char* kUpdateFooter =
     "Examples:\n"

@@ -297,7 +297,9 @@ TEST(OptionsTest, TheHelpSaysHowToRunLimitWatchChangeAndEnd) {
                              "\n  request ",
                              "\n  limit ",
                              "\n  promised ",
-                             "\n  entitled "}) {
+                             "\n  entitled ",
+                             "\n  PRORATA_DIR ",
+                             "\n  PRORATA_DRIVER_DIR "}) {
     const size_t found = help.find(answer, at);
     ASSERT_NE(found, std::string::npos) << answer << " is not after what comes before it in\n"
                                         << help;

@@ -98,7 +98,7 @@ const char* const kMainHelp =
     "  promised  what the requests of a GPU's shares add up to\n"
     "  entitled  the GPU time that a share is due now, among the shares that want some\n\n"
     "Environment:\n"
-    "  PRORATA_DIR         the agent's folder; with another folder the commands use another agent\n"
+    "  PRORATA_DIR         the agent's folder, by which all commands find it; a GPU has one agent\n"
     "  PRORATA_DRIVER_DIR  the folder of the driver to use; the simulated GPU's is build/sim\n\n"
     "`prorata COMMAND --help`, or `prorata help COMMAND`, says more of each.\n";
 
