@@ -89,7 +89,7 @@ constexpr auto TermsAnd(const More&... more) {
     Optional<&M::memory, AsPart>("memory_part",
         "the same, as a part of the GPU's memory", kRatio).InsteadOf("memory_bytes"),
     Term<&M::memory_request, AsBytes<0>>("memory_request_bytes",
-        "what is set aside of each GPU. Absent: all of the limit, or nothing of a GPU that the "
+        "what is guaranteed of each GPU. Absent: all of the limit, or nothing of a GPU that the "
         "agent overcommits", kBytes),
     Optional<&M::memory_request, AsPart>("memory_request_part",
         "the same, as a part of the GPU's memory", kRatio).InsteadOf("memory_request_bytes"),

@@ -45,7 +45,7 @@ namespace {
 constexpr WordsOfFlag kStatusContainers = {"one", "any"};
 constexpr WordsOfFlag kStatusMode = {"shared", "exclusive"};
 
-// An agent of before had no requests: all of the limit was set aside.
+// An agent of before had no requests: all of the limit was guaranteed.
 void RequestIsLimit(ShareDevice& on) { on.memory_request_bytes = on.memory_limit_bytes; }
 void LimitIsPromised(DeviceStatus& device) { device.limit_bytes = device.promised_bytes; }
 
@@ -85,7 +85,7 @@ constexpr Field kShareDevice[] = {
     Required<&On::index>("index", "as the agent counts them", kId),
     Required<&On::memory_limit_bytes>("memory_limit_bytes", "memory limit", kBytes),
     Defaulted<&On::memory_request_bytes>("memory_request_bytes",
-        "the part of it that is set aside", kBytes).IfAbsent<RequestIsLimit>(),
+        "the part of it that is guaranteed", kBytes).IfAbsent<RequestIsLimit>(),
     Required<&On::used_bytes>("used_bytes", "charged to its processes, overhead included", kBytes),
     Required<&On::overhead_bytes>("overhead_bytes",
         "the part of it that no allocation asked for: contexts, code", kBytes),
@@ -209,7 +209,7 @@ constexpr Field kDevice[] = {
     Required<&D::foreign_bytes>("foreign_bytes",
         "the part of it that is no share's: the driver, other programs", kBytes),
     Required<&D::promised_bytes>("promised_bytes",
-        "set aside: the memory requests of its shares", kBytes),
+        "what the memory requests of its shares add up to", kBytes),
     Derived<D, SetAside>("set_aside_bytes", "the same, by its name of before", kBytes),
     Defaulted<&D::limit_bytes>("limit_bytes",
         "the memory limits of its shares", kBytes).IfAbsent<LimitIsPromised>(),

@@ -83,7 +83,7 @@ constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
     {"refused", "the allocation failed"},
     {"agent_gone", "the agent ended"},
     {"made", "it was made"},
-    {"given_up", "who asked for it ended, and it left the line"},
+    {"given_up", "the program that asked for it ended, and it left the line"},
 };
 
 std::string Reason(const std::string& word) {
@@ -232,9 +232,8 @@ std::string Words(const Event& event) {
              Colon(event.detail);
     case EventKind::kUngovernedFunctions:
       return Process(event) + " uses " + std::to_string(event.count) +
-             " driver function(s) that prorata does not know; memory and GPU time that they take "
-             "is "
-             "not charged";
+             (event.count == 1 ? " driver function" : " driver functions") +
+             " unknown to prorata; the memory and GPU time that they take is not charged";
     case EventKind::kPersistentKernel:
     case EventKind::kPersistentKernelOver:
       return Persistent(event);

@@ -38,6 +38,7 @@ Result<int64_t> ParseDuration(std::string_view text) {
     if (count > kMaxNs / unit_ns) return BadDuration(text, "it is too long");
     return count * unit_ns;
   }
+  if (i == text.size()) return BadDuration(text, "it has no unit, which is us, ms, s, m or h");
   return BadDuration(
       text, "the unit '" + std::string(text.substr(i, 80)) + "' is not one of us, ms, s, m, h");
 }

@@ -22,6 +22,12 @@ TEST(Duration, RefusesWhatIsNone) {
   }
 }
 
+TEST(Duration, SaysThatTheUnitIsMissing) {
+  EXPECT_EQ(ParseDuration("5").error().message,
+            "'5' is not a span of time: it has no unit, which is us, ms, s, m or h; write for "
+            "example 30s or 5m");
+}
+
 TEST(Duration, FormatsWhatItParses) {
   for (const char* text : {"1us", "2500us", "1ms", "500ms", "1s", "90s", "5m", "2h", "25h"}) {
     EXPECT_EQ(FormatDuration(*ParseDuration(text)), text);

@@ -132,9 +132,10 @@ int ShowEvents(const EventsOptions& options, bool json, const AgentPlace& place)
   if (connection) {
     reported = NotifyAll(options, *connection, signals.get(), Printer(json));
   } else if (connection.error().code == "no_agent") {
-    reported = Fail("no_agent", "no agent runs at '" + place.socket_path +
-                                    "', so nothing happens; `prorata run` starts one, or `prorata "
-                                    "agent`");
+    reported =
+        Fail("no_agent", "no agent runs at '" + place.socket_path +
+                             "', so there are no events; `prorata run` starts one, or `prorata "
+                             "agent`");
   } else {
     reported = std::unexpected(connection.error());
   }

@@ -176,6 +176,22 @@ class Metrics(harness.MachineTestCase):
         lines = head.split("\r\n")
         return int(lines[0].split()[1]), dict(line.split(": ", 1) for line in lines[1:]), body
 
+    def test_names_are_as_prometheus_wants_them(self):
+        self.start_agent()
+        with urllib.request.urlopen(self.url) as answer:
+            lines = answer.read().decode().splitlines()
+        helped = dict(line.split(" ", 3)[2:] for line in lines if line.startswith("# HELP "))
+        kinds = dict(line.split(" ")[2:] for line in lines if line.startswith("# TYPE "))
+        self.assertEqual(set(helped), set(kinds))
+        self.assertGreater(len(kinds), 25)
+        for name, kind in kinds.items():
+            self.assertRegex(name, r"^prorata_[a-z]+(_[a-z]+)+$")
+            self.assertEqual(kind == "counter", name.endswith("_total"), name)
+            # Base units only, and at the end: what is neither counted nor a word for itself.
+            self.assertNotRegex(name, r"_(ms|us|ns|milliseconds|percent|kib|mib|gib|mb|gb)(_|$)")
+            self.assertNotRegex(name, r"_(bytes|seconds|ratio)_(?!total$)")
+            self.assertRegex(helped[name], r"^(\d|[A-Z])[^.]*[^.\s]$", name)
+
     def test_the_root_leads_to_the_metrics(self):
         self.start_agent()
         status, headers, body = self.request("GET", "/")

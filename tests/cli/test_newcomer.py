@@ -1,6 +1,8 @@
 """The command line as a newcomer reads it: sizes, names, ends of shares, and what cannot be printed."""
 import os
+import pathlib
 import re
+import shlex
 import unittest
 
 import pytest
@@ -16,6 +18,8 @@ memory = "16GiB"
 [[devices]]
 memory = "8GiB"
 """
+
+README = pathlib.Path(__file__).resolve().parents[2] / "README.md"
 
 pytestmark = pytest.mark.asan_ubsan
 
@@ -118,6 +122,56 @@ class Lists(NewcomerCase):
         self.good("create", "gone", "-m", "1G")
         self.good("rm", "gone")
         self.assertIn("the share ended", self.good("events", "--share", "gone", "--no-follow"))
+
+
+class Words(NewcomerCase):
+    """The help's examples and README's commands as they stand, and one word for each thing."""
+
+    def typed(self, text):
+        """The lines of `text` that call prorata, less their comments, as lists of words."""
+        calls = [shlex.split(line, comments=True) for line in text.splitlines()
+                 if re.match(r" +prorata ", line)]
+        return [words for words in calls if words[1:] != ["COMMAND", "[OPTIONS]"]]
+
+    def run_each(self, calls):
+        """Each does what it says, where `python` is a program that ends."""
+        python = self.machine.folder / "bin" / "python"
+        python.parent.mkdir(exist_ok=True)
+        python.write_text("#!/bin/sh\ntrue\n")
+        python.chmod(0o755)
+        path = f"{python.parent}:{os.environ['PATH']}"
+        for words in calls:
+            once = ["--once"] if words[1:] == ["top"] else []
+            status, _, err = self.machine.call([harness.PRORATA, *words[1:], *once],
+                                                environment={"PATH": path})
+            self.assertEqual((status, err), (0, ""), words)
+
+    def test_examples_of_the_help(self):
+        calls = self.typed(self.good("--help").partition("Examples:")[2].partition("Words:")[0])
+        self.assertEqual([words[1] for words in calls], ["run", "create", "ps", "update", "rm"])
+        self.run_each(calls)
+        self.assertEqual(self.machine.ps(), [])
+
+    def test_commands_of_the_readme(self):
+        calls = self.typed(README.read_text(encoding="utf-8"))
+        self.assertEqual([words[1] for words in calls],
+                         ["run", "create", "ps", "top", "update", "rm"])
+        self.run_each(calls)
+        self.assertEqual(self.machine.ps(), [])
+
+    def test_one_word_each(self):
+        self.good("create", "x", "-m", "1G", "--compute", "0.25")
+        overview = self.good("--help")
+        texts = {"--help": overview}
+        for command in re.findall(r"^  ([a-z]+)  +[A-Z]", overview, re.M):
+            texts[command] = self.good("help", command)
+        self.assertGreater(len(texts), 14)
+        for command in ("ps", "gpus", "inspect x", "top --once", "events --no-follow"):
+            texts[command] = self.good(*command.split())
+        for word in ("request", "limit", "promised", "entitled"):
+            self.assertRegex(overview, rf"\n  {word} +\w", "the overview explains it")
+        for name, text in texts.items():
+            self.assertNotRegex(text, r"(?i)\b(quota|reserv\w+|set aside|allotted|entitlement|cap)\b", name)
 
 
 class TwoGpus(NewcomerCase):

@@ -23,7 +23,7 @@ class Alone(test_held_shares.HeldTestCase):
     def test_nobody_else_is_on_its_gpu(self):
         self.good("create", "a", "--memory", "1GiB", "--gpu", "0")
         message = self.refused("create", "whole", "--mode", "exclusive", "--gpu", "0")
-        self.assertIn("needs it alone (--mode exclusive), but 1 share(s) are there", message)
+        self.assertIn("needs it alone (--mode exclusive), but 1 share is there", message)
         # The agent chooses one that is free.
         self.assertEqual(self.good("create", "whole", "--mode", "exclusive"),
                          "prorata.dev/share=whole\n")

@@ -84,8 +84,9 @@ Node::Node(boost::asio::io_context& loop, std::string runtime_dir, driver::Nvml&
       starts_(loop, real_clock_, shares_, maker_, events_),
       tick_(loop) {
   Connect();
-  events_.Add({.kind = api::EventKind::kAgentStarted,
-               .detail = std::to_string(devices_.count()) + " GPU(s)"});
+  events_.Add(
+      {.kind = api::EventKind::kAgentStarted,
+       .detail = std::to_string(devices_.count()) + (devices_.count() == 1 ? " GPU" : " GPUs")});
   Tick();
   memory_audit_.Start();
   claims_.Start();

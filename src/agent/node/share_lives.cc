@@ -32,7 +32,7 @@ void WriteHeldMark(const ShareConfig& config) {
 void LogMade(const ShareConfig& config) {
   const std::string whose = api::FormatKeptBy(config.life.Describe());
   for (const DeviceOfShare& on : config.devices) {
-    spdlog::info("share '{}' made: {} of GPU {}, {} set aside, request {}, limit {}, for {}",
+    spdlog::info("share '{}' made: {} of GPU {}, {} guaranteed, request {}, limit {}, for {}",
                  config.name, FormatBytes(on.memory_bytes), on.device,
                  FormatBytes(on.memory_request_bytes), FormatFraction(on.compute.request),
                  FormatFraction(on.compute.limit), whose);

@@ -51,7 +51,7 @@ Result<Share*> Join(Share& share, const api::ShareSpec& spec) {
   }
   if (!SaysNothing(spec)) {
     return Fail("share_exists", "share '" + name +
-                                    "' is there already, with terms of its own: give `prorata run` "
+                                    "' exists already, with terms of its own: give `prorata run` "
                                     "nothing but its --name, or change it with `prorata update`");
   }
   return &share;

@@ -158,13 +158,13 @@ Result<SavedState> DecodeState(const std::string& text) {
     state.overcommit = object.value("overcommit", state.overcommit);
     for (auto& [uuid, ratio] : state.overcommit) {
       if (!(ratio >= 1 && ratio <= agent::kMaxOvercommit)) {
-        return Fail("state_damaged", "an overcommit that is none");
+        return Fail("state_damaged", "its overcommit is not a ratio from 1 on");
       }
     }
     state.elastic_ceiling_ppm = object.value("elastic_ceiling_ppm", state.elastic_ceiling_ppm);
     for (auto& [uuid, ppm] : state.elastic_ceiling_ppm) {
       if (ppm == 0 || ppm > Fraction::kOne)
-        return Fail("state_damaged", "an elastic ceiling that is none");
+        return Fail("state_damaged", "its elastic ceiling is not a part of a GPU's time");
     }
     state.waiting = object.value("waiting", 0u);
     for (const json& share : object.at("shares")) {

@@ -113,13 +113,14 @@ Result<Peer> IdentifyPeer(int socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
-    return FailErrno("peer", "cannot see who connected", errno);
+    return FailErrno("peer", "cannot identify the process that connected", errno);
   }
   if (credentials.pid <= 0) {
-    return Fail("peer", "who connected has no process number here; is the agent in a container?");
+    return Fail("peer",
+                "the process that connected has no process id here; is the agent in a container?");
   }
   auto process = IdentifyProcess(credentials.pid);
-  if (!process) return Fail("peer", "who connected has ended");
+  if (!process) return Fail("peer", "the process that connected has ended");
   return Peer{*process, credentials.uid};
 }
 

@@ -74,7 +74,7 @@ TEST_F(ResourcePlanTest, NamesOfOtherSharesAreTaken) {
   others_ = {"made/by-run"};
   Line("made/by-run", 0, kGiB);
   EXPECT_EQ(Judge().substr(0, 19), "f:2: 'made/by-run':");
-  EXPECT_NE(Judge().find("is there already"), std::string::npos) << Judge();
+  EXPECT_NE(Judge().find("exists already"), std::string::npos) << Judge();
 }
 
 TEST_F(ResourcePlanTest, OtherSharesPromisesStay) {

@@ -38,7 +38,8 @@ Status CheckTerms(const api::ShareTerms& terms, const std::string& where) {
   if (terms.compute_limit < terms.compute_request) {
     return Fail("limit_below_request",
                 "the compute limit" + where + ", " + FormatFraction(terms.compute_limit) +
-                    ", is below the request, " + FormatFraction(terms.compute_request));
+                    ", is below the request, " + FormatFraction(terms.compute_request) +
+                    "; raise --compute-limit or lower --compute");
   }
   if (terms.weight < 1 || terms.weight > api::kMaxWeight) {
     return Fail("bad_weight",
@@ -79,7 +80,8 @@ Status CheckAlone(const api::ShareSpec& spec, const api::DeviceStatus& device) {
   return Fail("device_shared", "a share of the whole of " + Describe(device) +
                                    " needs it alone (--mode exclusive), but " +
                                    std::to_string(device.shares) +
-                                   " share(s) are there; choose another GPU, or end them");
+                                   (device.shares == 1 ? " share is" : " shares are") +
+                                   " there; choose another GPU, or end what is there");
 }
 
 // All of a device is all of it: what else is asked for would be kept by nobody.
@@ -155,12 +157,13 @@ Result<ValidShare> ValidateShare(const api::ShareSpec& spec,
     if (auto ok = api::ValidateShareName(*spec.name); !ok) return std::unexpected(ok.error());
     if (std::find(names.begin(), names.end(), *spec.name) != names.end()) {
       return Fail("name_in_use", "a share named '" + *spec.name +
-                                     "' is there already; choose another --name, or none");
+                                     "' exists already; choose another name, or end that share "
+                                     "(`prorata rm`)");
     }
   }
   if (names.size() >= api::kMaxShares) {
     return Fail("too_many_shares", "the agent holds " + std::to_string(names.size()) +
-                                       " shares, which is all it can; end one first");
+                                       " shares, the most that it can; end one first");
   }
   const api::ShareTerms common{0, spec.compute_request, spec.compute_limit,  spec.weight,
                                0, spec.priority,        spec.yield_within_ns};

@@ -96,7 +96,7 @@ constexpr const char* kAgentFooter =
     "  prorata agent --overcommit 1.5     on every GPU; 1.5,0=2: on GPU 0 twice\n"
     "  prorata agent --resource-config GPU-8a6c...=/etc/gemini/resource-config.txt\n"
     "  prorata agent --metrics 9400       metrics at http://127.0.0.1:9400/metrics\n"
-    "  PRORATA_DIR=/tmp/mine prorata agent   apart from any other agent";
+    "  PRORATA_DIR=/tmp/mine prorata agent   in another folder; a GPU has one agent";
 
 constexpr const char* kUpdateFooter =
     "Examples:\n"
@@ -205,6 +205,17 @@ Status FillCommand(const std::vector<std::string>& left_over, bool separated,
   return {};
 }
 
+// CLI11 takes `--quiet=3` for `--quiet`. A flag whose help has a value (`--wait[=DURATION]`) keeps
+// it.
+void RefuseValuesOfFlags(CLI::App* app) {
+  for (CLI::Option* option : app->get_options()) {
+    if (option->get_expected_max() == 0 && option->get_option_text().empty()) {
+      option->disable_flag_override();
+    }
+  }
+  for (CLI::App* sub : app->get_subcommands({})) RefuseValuesOfFlags(sub);
+}
+
 class Parser {
  public:
   Parser() : app_("", "prorata") {
@@ -222,6 +233,7 @@ class Parser {
     debug_ = AddDebug(&app_, &options_);
     simulate_ = AddSimulate(&app_, &options_);
     AddAgent();
+    RefuseValuesOfFlags(&app_);
     // Known here for the list of commands: ParseCommandLine acts on them.
     app_.add_subcommand("help", "Print the help of a command");
     app_.add_subcommand("version", "Print the version");
@@ -455,12 +467,18 @@ class Parser {
 
 ParseOutcome ParseCommandLine(const std::vector<std::string>& arguments) {
   if (arguments == std::vector<std::string>{"version"}) return Parser::Version();
-  if (arguments.empty() || arguments.front() != "help") return Parser().Parse(arguments);
-  std::vector<std::string> asked(arguments.begin() + 1, arguments.end());
-  if (asked.empty() || asked.front() != "help") asked.emplace_back("--help");
-  if (asked.front() == "help") asked = {"--help"};
+  std::vector<std::string> asked = arguments;
+  if (!asked.empty() && asked.front() == "help") {
+    asked.erase(asked.begin());
+    if (asked.empty() || asked.front() == "help") return Parser().Parse({"--help"});
+    // `run` takes what follows its options for a program.
+    if (asked.front() == "run") asked.resize(1);
+    asked.emplace_back("--help");
+  }
   // Of what is no command there is no help, but an error.
-  if (asked.front() != "--help" && !Parser().Knows(asked.front())) asked = {asked.front()};
+  if (!asked.empty() && !asked.front().starts_with('-') && !Parser().Knows(asked.front())) {
+    asked.resize(1);
+  }
   return Parser().Parse(asked);
 }
 

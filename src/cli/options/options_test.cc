@@ -240,16 +240,34 @@ TEST(OptionsTest, HelpWithExamplesOnEveryCommand) {
       EXPECT_LE(end - from, 100u) << outcome.out.substr(from, end - from);
       from = end + 1;
     }
+    EXPECT_EQ(outcome.out.find("\n\n\n"), std::string::npos) << outcome.out;
     EXPECT_EQ(ParseCommandLine(help).out, outcome.out) << "prorata help";
     EXPECT_EQ(ParseCommandLine(help).status, kExitOk);
   }
   for (const Words& words : {Words{"--version"}, Words{"-v"}, Words{"version"}}) {
     EXPECT_TRUE(ParseCommandLine(words).out.starts_with("prorata "));
   }
-  const ParseOutcome unknown = ParseCommandLine({"help", "walk"});
-  EXPECT_EQ(unknown.status, kExitUsage);
-  EXPECT_NE(unknown.err.find("'walk' is not a command; they are run, create"), std::string::npos)
-      << unknown.err;
+  for (const Words& words : {Words{"help", "walk"}, Words{"walk", "--help"}, Words{"walk", "x"}}) {
+    const ParseOutcome unknown = ParseCommandLine(words);
+    EXPECT_EQ(unknown.status, kExitUsage);
+    EXPECT_NE(unknown.err.find("'walk' is not a command; they are run, create"), std::string::npos)
+        << unknown.err;
+  }
+}
+
+TEST(OptionsTest, HelpOfRunRunsNothing) {
+  const ParseOutcome outcome = ParseCommandLine({"help", "run", "touch", "x"});
+  EXPECT_FALSE(outcome.options);
+  EXPECT_EQ(outcome.out, ParseCommandLine({"run", "--help"}).out);
+}
+
+TEST(OptionsTest, ValuesThatMayBeginWithSomethingElseAreApartFromTheirOption) {
+  const std::string agent = ParseCommandLine({"agent", "--help"}).out;
+  for (const char* entry : {"--overcommit [GPU=]RATIO[,...]", "--metrics [ADDRESS:]PORT"}) {
+    EXPECT_NE(agent.find(entry), std::string::npos) << agent;
+  }
+  const std::string run = ParseCommandLine({"run", "--help"}).out;
+  EXPECT_NE(run.find("--wait[=DURATION]"), std::string::npos) << run;
 }
 
 // Somebody who has not seen the tool finds five answers in the help, in this order, each with the
@@ -279,7 +297,9 @@ TEST(OptionsTest, TheHelpSaysHowToRunLimitWatchChangeAndEnd) {
                              "\n  request ",
                              "\n  limit ",
                              "\n  promised ",
-                             "\n  entitled "}) {
+                             "\n  entitled ",
+                             "\n  PRORATA_DIR ",
+                             "\n  PRORATA_DRIVER_DIR "}) {
     const size_t found = help.find(answer, at);
     ASSERT_NE(found, std::string::npos) << answer << " is not after what comes before it in\n"
                                         << help;
@@ -368,6 +388,14 @@ TEST(OptionsTest, WhatIsMissingOrWrongIsNamedInWordsOfOurOwn) {
       {{"update", "a", "-m", "4G", "-m", "5G"}, {"--memory is given twice"}},
       {{"ps", "--yaml"}, {"ps: unknown option '--yaml'", "`prorata ps --help`"}},
       {{"ps", "--json=x"}, {"ps: --json takes no value"}},
+      {{"ps", "--quiet=3"}, {"ps: --quiet takes no value"}},
+      {{"rm", "--force=false", "a"}, {"rm: --force takes no value"}},
+      {{"create", "a", "--guaranteed=2"}, {"create: --guaranteed takes no value"}},
+      {{"inspect", "a", "b"}, {"inspect: it takes one share", "`prorata inspect --help`"}},
+      {{"cdi", "a", "b"}, {"cdi: it takes one share"}},
+      {{"create", "a", "b"}, {"create: one word too many: 'b'"}},
+      {{"update", "a", "b", "-m", "4G"}, {"update: one word too many: 'b'"}},
+      {{"top", "--interval", "5"}, {"'5' is not a span of time: it has no unit", "30s"}},
       {{"ps", "-q", "--json"}, {"give one"}},
       {{"events", "now"}, {"events: one word too many: 'now'"}},
       {{"events", "--since", "-1"}, {"--since", "'-1' is not a whole number from 0 on"}},
@@ -390,7 +418,8 @@ TEST(OptionsTest, WhatIsMissingOrWrongIsNamedInWordsOfOurOwn) {
     for (const std::string& part : parts) {
       EXPECT_NE(outcome.err.find(part), std::string::npos) << part << " is not in " << outcome.err;
     }
-    for (const char* raw : {"required TEXT", "{", "INVALID", "following argument", "Could not"}) {
+    for (const char* raw :
+         {"required TEXT", "{", "INVALID", "following argument", "Could not", "At Most"}) {
       EXPECT_EQ(outcome.err.find(raw), std::string::npos) << outcome.err;
     }
   }

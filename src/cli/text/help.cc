@@ -97,12 +97,18 @@ const char* const kMainHelp =
     "  limit     the most that it may have\n"
     "  promised  what the requests of a GPU's shares add up to\n"
     "  entitled  the GPU time that a share is due now, among the shares that want some\n\n"
+    "Environment:\n"
+    "  PRORATA_DIR         the agent's folder, by which all commands find it; a GPU has one agent\n"
+    "  PRORATA_DRIVER_DIR  the folder of the driver to use; the simulated GPU's is build/sim\n\n"
     "`prorata COMMAND --help`, or `prorata help COMMAND`, says more of each.\n";
 
 std::string HelpFormatter::make_help(const CLI::App* app, std::string name,
                                      CLI::AppFormatMode mode) const {
   if (app->get_parent() == nullptr) return kMainHelp;
-  return CLI::Formatter::make_help(app, std::move(name), mode);
+  std::string help = CLI::Formatter::make_help(app, std::move(name), mode);
+  // A group of options that are not shown leaves its empty line.
+  if (const size_t gap = help.find("\n\n\n"); gap != std::string::npos) help.erase(gap, 1);
+  return help;
 }
 
 std::string HelpFormatter::make_usage(const CLI::App* app, std::string name) const {
@@ -124,7 +130,7 @@ std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positi
     std::string names = option->get_name(false, true);
     if (const size_t comma = names.find(','); comma != std::string::npos)
       names.insert(comma + 1, " ");
-    name = names + (name.empty() || name.starts_with('[') ? "" : " ") + name;
+    name = names + (name.empty() || name.starts_with("[=") ? "" : " ") + name;
   }
   return Entry(name, option->get_description());
 }
@@ -193,6 +199,12 @@ std::string UsageErrorText(const CLI::App& app, const CLI::ParseError& error,
     return prefix + (dash ? "unknown option '" : "one word too many: '") + extra + "'" + see;
   }
   const CLI::Option* its = option.empty() ? nullptr : typed->get_option_no_throw(option);
+  if (const size_t end = text.find(" was given a disallowed flag override"); end != text.npos) {
+    return prefix + (end == 1 ? "-" : "--") + text.substr(0, end) + " takes no value" + see;
+  }
+  if (text.find("At Most 1") != std::string::npos && option.empty()) {
+    return prefix + "it takes one share, and more are named; name one" + see;
+  }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr && !option.empty()) {
     if (text.find("missing") != std::string::npos) {
       const std::string what = its == nullptr ? std::string() : " " + its->get_option_text();

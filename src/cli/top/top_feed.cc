@@ -45,7 +45,9 @@ Status TopFeed::Ask() {
 
 Status TopFeed::Read(const nlohmann::json& reply) {
   if (auto error = api::ErrorOfReply(reply)) return std::unexpected(*error);
-  if (answers_due_ == 0) return Fail("agent_reply", "the agent said what it was not asked for");
+  if (answers_due_ == 0)
+    return Fail("agent_reply",
+                "the agent sent a reply to no request; are agent and prorata of the same version?");
   const bool shares = answers_due_ == 2;
   --answers_due_;
   if (shares) return TakeInto(&partial_.shares, ListIn(reply, "shares", api::ShareFromJson));
