@@ -40,7 +40,7 @@ LAYERS = {
     "client": ("platform", "session", "memory", "compute", "nvml", "entry"),
     "agent": ("runtime", "config", "share", "compute", "memory", "containers", "node", "server", "testing"),
     "cli": ("text", "top", "options", None),
-    "kubernetes": ("api", "dra", "kubelet"),
+    "kubernetes": ("api", "dra", "pods", "plugin", "extender", "kubelet"),
 }
 COMPONENTS = tuple(LAYERS)
 # Less than what stands before them.

@@ -1,8 +1,6 @@
 // prorata-kubernetes: what prorata does in a cluster, one role a sub-command.
 
-#include <signal.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
@@ -10,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "ending.h"
+#include "gpu_resources.h"
 #include "kubernetes/api/kube_client.h"
 #include "kubernetes/api/kube_config.h"
 #include "kubernetes/dra/agent_client.h"
@@ -37,15 +37,8 @@ int FailWith(const prorata::Error& error) {
   return kExitFailed;
 }
 
-// Until SIGTERM or SIGINT, which every thread has blocked.
 int RunDra(const Options& options) {
-  sigset_t ending;
-  sigemptyset(&ending);
-  sigaddset(&ending, SIGTERM);
-  sigaddset(&ending, SIGINT);
-  ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
-
+  const Ending ending;
   auto config = options.kubeconfig.empty() ? PodKubeConfig() : ReadKubeConfig(options.kubeconfig);
   if (!config) return FailWith(config.error());
   KubeClient client(std::move(*config));
@@ -69,9 +62,7 @@ int RunDra(const Options& options) {
   if (!server) return FailWith(server.error());
   spdlog::info("serving node '{}' at {}, for the agent in {}", options.node, client.server(),
                options.agent_dir);
-  int got = 0;
-  ::sigwait(&ending, &got);
-  spdlog::info("ending, by signal {}", got);
+  spdlog::info("ending, by signal {}", ending.Wait());
   server->reset();
   return EXIT_SUCCESS;
 }
@@ -93,10 +84,14 @@ int main(int argc, char** argv) {
   dra->add_option("--agent-dir", options.agent_dir, "the folder of the node's agent")
       ->envname("PRORATA_DIR")
       ->capture_default_str();
+  const auto run_device_plugin = AddDevicePlugin(&app);
+  const auto run_extender = AddExtender(&app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kExitUsage;
   }
-  return RunDra(options);
+  if (dra->parsed()) return RunDra(options);
+  const int status = run_device_plugin();
+  return status >= 0 ? status : run_extender();
 }

@@ -98,6 +98,12 @@ CNI = {
     ],
 }
 
+SCHEDULER = """apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection:
+  kubeconfig: /etc/kubernetes/scheduler.conf
+"""
+
 KUBECONFIG = """apiVersion: v1
 kind: Config
 current-context: test
@@ -217,7 +223,9 @@ exec sleep infinity
 
 
 class Cluster:
-    def __init__(self):
+    def __init__(self, scheduler_configuration=SCHEDULER):
+        """`scheduler_configuration`: YAML with /etc/kubernetes/scheduler.conf for its kubeconfig."""
+        self.scheduler_configuration = scheduler_configuration
         # Short: sockets lie below it.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="pk-"))
         self.folder.chmod(0o755)
@@ -304,7 +312,7 @@ class Cluster:
         )  # fmt: skip
         self.spawn(
             "scheduler",
-            [BIN / "kube-scheduler", f"--config={folder}/scheduler.json", "--bind-address=127.0.0.1",
+            [BIN / "kube-scheduler", f"--config={folder}/scheduler.yaml", "--bind-address=127.0.0.1",
              "--authentication-skip-lookup", "--v=0"],
         )  # fmt: skip
         self.spawn(
@@ -334,13 +342,8 @@ class Cluster:
         (folder / "containerd.toml").write_text(CONTAINERD.format(folder=folder, pause=PAUSE))
         (folder / "cni" / "pods.conflist").write_text(json.dumps(CNI).replace("{folder}", str(folder)))
         (folder / "kubelet.json").write_text(json.dumps(kubelet_configuration(folder, self.cgroup)))
-        scheduler = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1",
-            "kind": "KubeSchedulerConfiguration",
-            "clientConnection": {"kubeconfig": f"{folder}/kubeconfig"},
-            "leaderElection": {"leaderElect": False},
-        }
-        (folder / "scheduler.json").write_text(json.dumps(scheduler))
+        scheduler = self.scheduler_configuration.replace("/etc/kubernetes/scheduler.conf", f"{folder}/kubeconfig")
+        (folder / "scheduler.yaml").write_text(scheduler + "leaderElection: {leaderElect: false}\n")
 
     def _etcd(self):
         client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
