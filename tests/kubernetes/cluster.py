@@ -138,6 +138,7 @@ def kubelet_configuration(folder, cgroup_root):
         "healthzBindAddress": "127.0.0.1",
         "resolvConf": "",
         "syncFrequency": "10s",
+        "maxPods": 250,
     }
 
 
@@ -439,6 +440,13 @@ class Cluster:
 
     def execute(self, pod, *command):
         return self.kubectl_try("exec", pod, "--", *command)
+
+    def pids_of(self, container_id):
+        """Of a container ("containerd://..."), as this machine numbers them."""
+        for controller in self._controllers():
+            for path in (controller / self.folder.name).glob(f"**/{container_id.rpartition('/')[2]}/cgroup.procs"):
+                return [int(pid) for pid in path.read_text().split()]
+        return []
 
     # The end.
 

@@ -146,11 +146,37 @@ class PluginTestCase(unittest.TestCase):
         return json.loads(self.cluster.pod(name)["metadata"]["annotations"][ASSIGNED])
 
     def share_of(self, name, of="main"):
-        """The share that the container really has: what its own view names."""
-        status, out, err = self.cluster.kubectl_try("exec", name, "-c", of, "--", "cat", "/proc/self/mountinfo")
-        self.assertEqual(status, 0, err)
-        mounted = next(line.split()[3] for line in out.splitlines() if line.split()[4] == "/run/prorata/share")
-        return self.shares()[mounted.rpartition("/")[2]]
+        return self.shares()[self.mounted_share(self.cluster.pod(name), of)]
+
+    def mounted_share(self, seen, of):
+        """The name of the share that a running container really has, by its mounts; `seen`: its pod."""
+        status = next(one for one in seen["status"]["containerStatuses"] if one["name"] == of)
+        mounts = pathlib.Path(f"/proc/{self.cluster.pids_of(status['containerID'])[0]}/mountinfo").read_text()
+        where = next(line.split()[3] for line in mounts.splitlines() if line.split()[4] == "/run/prorata/share")
+        return where.rpartition("/")[2]
+
+    def assert_as_assigned(self):
+        """Each running container has its own share, on the GPUs and of the size that the API server says; there
+        are no others."""
+        shares, kept, said = self.shares(), {}, {}
+        for seen in self.cluster.get("pods")["items"]:
+            if seen["status"]["phase"] != "Running":
+                continue
+            pod_name = seen["metadata"]["name"]
+            assigned = json.loads(seen["metadata"]["annotations"][ASSIGNED])
+            for one in seen["spec"]["containers"]:
+                limits = one["resources"].get("limits", {})
+                if MEMORY not in limits:
+                    continue
+                name = self.mounted_share(seen, one["name"])
+                gpus = len(assigned[one["name"]])
+                said[name] = (pod_name, one["name"], sorted(assigned[one["name"]]),
+                              int(limits[MEMORY]) * UNIT // gpus, int(limits.get(COMPUTE, 0)) / 100 / gpus)  # fmt: skip
+                on = shares[name]["devices"]
+                kept[name] = (pod_name, one["name"], sorted(gpu["uuid"] for gpu in on),
+                              on[0]["memory_limit_bytes"], on[0]["compute_request"])  # fmt: skip
+        self.assertEqual(kept, said)
+        self.assertEqual(sorted(shares), sorted(said))
 
     def announced(self, name, of="main"):
         for line in self.cluster.kubectl("logs", name, "-c", of).splitlines():
@@ -166,3 +192,9 @@ class PluginTestCase(unittest.TestCase):
         conditions = self.cluster.pod(name)["status"].get("conditions", [])
         return next((c.get("message", "") for c in conditions
                      if c["type"] == "PodScheduled" and c["status"] == "False"), "")  # fmt: skip
+
+    def wait_event(self, name, reason, says):
+        self.cluster.wait_until(
+            lambda: any(event.startswith(reason) and says in event for event in self.cluster.events_of(name)),
+            f"an event {reason} of pod {name} that says '{says}'",
+        )

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <tuple>
 
 namespace prorata::kubernetes {
 namespace {
@@ -32,19 +34,6 @@ Request RequestFor(const ContainerRequest& request) {
   return {.gpu_count = static_cast<int32_t>(request.gpu_count),
           .gpu_milli = static_cast<int32_t>(request.compute_percent) * kMilliPerPercent,
           .gpu_memory_mib = static_cast<int32_t>(request.memory_units * kMemoryUnitMib)};
-}
-
-// The largest first: what is small still finds a place after it.
-std::vector<const ContainerRequest*> InPlacingOrder(std::span<const ContainerRequest> requests) {
-  std::vector<const ContainerRequest*> order;
-  for (const ContainerRequest& request : requests) {
-    if (request.kind != ContainerKind::kInit) order.push_back(&request);
-  }
-  std::ranges::stable_sort(order, [](const auto* one, const auto* other) {
-    return std::tuple(one->gpu_count, one->compute_percent, one->memory_units) >
-           std::tuple(other->gpu_count, other->compute_percent, other->memory_units);
-  });
-  return order;
 }
 
 GpuMask MaskOf(const std::vector<NodeGpu>& gpus, const std::vector<std::string>& uuids) {
@@ -212,22 +201,36 @@ void Account::RemovePieces(Pod* pod) {
   pod->pieces.clear();
 }
 
-std::optional<Account::Plan> Account::PlanOn(std::span<const ContainerRequest> requests,
-                                             NodeIndex node) const {
-  Plan plan;
+// The largest first: what is small still finds a place after it.
+std::vector<Account::Wanted> Account::WantedOf(std::span<const ContainerRequest> requests) {
+  std::vector<Wanted> wanted;
+  for (const ContainerRequest& request : requests) {
+    if (request.kind != ContainerKind::kInit) wanted.push_back({&request, RequestFor(request)});
+  }
+  std::ranges::stable_sort(wanted, std::greater(), [](const Wanted& one) {
+    return std::tuple(one.container->gpu_count, one.container->compute_percent,
+                      one.container->memory_units);
+  });
+  return wanted;
+}
+
+bool Account::PlanOn(std::span<const Wanted> wanted, NodeIndex node, Plan* plan) const {
+  plan->gpus.clear();
+  plan->score = 0;
   placement::NodeState state = cluster_->node(node);
   const auto all = static_cast<GpuMask>((1u << state.gpu_count) - 1);
-  for (const ContainerRequest* container : InPlacingOrder(requests)) {
-    const Request request = RequestFor(*container);
-    if (std::popcount(placement::FittingGpus(request, state)) < request.gpu_count) return {};
+  for (const Wanted& one : wanted) {
+    if (std::popcount(placement::FittingGpus(one.request, state)) < one.request.gpu_count) {
+      return false;
+    }
     const placement::NodeView view(workload_, state);
-    const auto scored = scorer_->Score(request, node, state, view, all);
-    if (!scored) return std::nullopt;
-    TakeFrom(&state, request, scored->gpus);
-    plan.gpus.emplace_back(container, scored->gpus);
-    plan.score += scored->score;
+    const auto scored = scorer_->Score(one.request, node, state, view, all);
+    if (!scored) return false;
+    TakeFrom(&state, one.request, scored->gpus);
+    plan->gpus.push_back(scored->gpus);
+    plan->score += scored->score;
   }
-  return plan;
+  return true;
 }
 
 bool Account::CouldEverFit(std::span<const ContainerRequest> requests, const Node& node) const {
@@ -245,18 +248,20 @@ Account::Filtered Account::Filter(const std::string& uid,
   if (const auto own = pods_.find(uid); own != pods_.end() && own->second.until) Remove(uid);
   Build();
   Filtered filtered;
+  filtered.fits.reserve(nodes.size());
+  const std::vector<Wanted> wanted = WantedOf(requests);
+  Plan plan;
   std::optional<Plan> best;
   for (size_t i = 0; i < nodes.size(); ++i) {
     const auto node = nodes_.find(nodes[i]);
-    auto plan = node == nodes_.end() ? std::nullopt : PlanOn(requests, node->second.index);
-    if (!plan) {
+    if (node == nodes_.end() || !PlanOn(wanted, node->second.index, &plan)) {
       const bool later = node != nodes_.end() && CouldEverFit(requests, node->second);
       (later ? filtered.full : filtered.too_big).push_back(i);
       continue;
     }
-    filtered.fits.push_back({i, plan->score});
-    if (best && best->score <= plan->score) continue;
-    best = std::move(plan);
+    filtered.fits.push_back({i, plan.score});
+    if (best && best->score <= plan.score) continue;
+    best = plan;
     filtered.best = filtered.fits.size() - 1;
   }
   if (best) {
@@ -277,9 +282,10 @@ void Account::Assume(const std::string& uid, std::span<const ContainerRequest> r
 AssignedGpus Account::AssignmentOf(std::span<const ContainerRequest> requests, const Plan& plan,
                                    const Node& node) const {
   AssignedGpus assigned;
-  for (const auto& [container, gpus] : plan.gpus) {
-    for (uint32_t rest = gpus; rest != 0; rest &= rest - 1) {
-      assigned[container->name].push_back(node.gpus[std::countr_zero(rest)].uuid);
+  const std::vector<Wanted> wanted = WantedOf(requests);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    for (uint32_t rest = plan.gpus[i]; rest != 0; rest &= rest - 1) {
+      assigned[wanted[i].container->name].push_back(node.gpus[std::countr_zero(rest)].uuid);
     }
   }
   // An init container uses the GPUs of the first container that has as much.
@@ -313,11 +319,11 @@ Result<AssignedGpus> Account::Bind(const std::string& uid,
   // The scheduler chose another node than ours, or took its time.
   if (own != pods_.end()) Remove(uid);
   Build();
-  const auto plan = PlanOn(requests, known->second.index);
-  if (!plan) {
+  Plan plan;
+  if (!PlanOn(WantedOf(requests), known->second.index, &plan)) {
     return Fail("full", "node '" + node + "' has no room for the pod's GPU parts any more");
   }
-  Assume(uid, requests, node, *plan, now + kBoundUnseenFor);
+  Assume(uid, requests, node, plan, now + kBoundUnseenFor);
   return pods_.at(uid).assigned;
 }
 

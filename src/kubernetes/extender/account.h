@@ -105,8 +105,13 @@ class Account {
     std::vector<NodeGpu> gpus;
     policy::placement::NodeIndex index = 0;
   };
+  // A container that is to be placed.
+  struct Wanted {
+    const ContainerRequest* container;
+    policy::placement::Request request;
+  };
   struct Plan {
-    std::vector<std::pair<const ContainerRequest*, policy::placement::GpuMask>> gpus;
+    std::vector<policy::placement::GpuMask> gpus;  // of each that was wanted
     int64_t score = 0;
   };
 
@@ -117,8 +122,9 @@ class Account {
   void RemovePieces(Pod* pod);
   void Assume(const std::string& uid, std::span<const ContainerRequest> requests,
               const std::string& node, const Plan& plan, Time until);
-  std::optional<Plan> PlanOn(std::span<const ContainerRequest> requests,
-                             policy::placement::NodeIndex node) const;
+  static std::vector<Wanted> WantedOf(std::span<const ContainerRequest> requests);
+  // Overwrites `plan`; false: no room.
+  bool PlanOn(std::span<const Wanted> wanted, policy::placement::NodeIndex node, Plan* plan) const;
   bool CouldEverFit(std::span<const ContainerRequest> requests, const Node& node) const;
   AssignedGpus AssignmentOf(std::span<const ContainerRequest> requests, const Plan& plan,
                             const Node& node) const;

@@ -151,7 +151,7 @@ std::string Extender::Filter(std::string_view body) {
   last_scores_.clear();
   for (size_t i = 0; i < filtered.fits.size(); ++i) {
     answer.fits.push_back(filtered.fits[i].node);
-    last_scores_[args->nodes[filtered.fits[i].node]] = priorities[i];
+    last_scores_.emplace_back(args->nodes[filtered.fits[i].node], priorities[i]);
   }
   const std::string wants = DescribeAll(*requests);
   const std::string full = "GPUs without room for " + wants + " (others have it)";
@@ -166,9 +166,15 @@ std::string Extender::Prioritize(std::string_view body) {
   if (!args) return "[]";
   std::vector<int> scores(args->nodes.size(), 0);
   const std::lock_guard lock(mutex_);
+  // Some of the nodes that filter answered, in their order: other extenders may have dropped some.
+  auto next = last_scores_.begin();
   for (size_t i = 0; i < scores.size() && args->uid == last_uid_; ++i) {
-    const auto found = last_scores_.find(args->nodes[i]);
-    if (found != last_scores_.end()) scores[i] = found->second;
+    const auto found = std::find_if(next, last_scores_.end(), [&](const auto& scored) {
+      return scored.first == args->nodes[i];
+    });
+    if (found == last_scores_.end()) continue;
+    scores[i] = found->second;
+    next = std::next(found);
   }
   return FormatPriorities(args->nodes, scores);
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -57,7 +58,7 @@ class Extender {
   bool pods_listed_ = false;
   // What the last filter found, for the prioritize that follows it.
   std::string last_uid_ = {};
-  std::unordered_map<std::string, int> last_scores_;
+  std::vector<std::pair<std::string, int>> last_scores_;
 
   ListWatch nodes_;
   ListWatch pods_;

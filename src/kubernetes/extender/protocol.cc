@@ -1,11 +1,27 @@
 #include "kubernetes/extender/protocol.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace prorata::kubernetes {
 namespace {
 
 using nlohmann::json;
 
+// Names of nodes, thousands of them, need no escapes.
+bool IsPlain(std::string_view text) {
+  return std::ranges::all_of(text, [](const char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
+  });
+}
+
 void AppendQuoted(std::string_view text, std::string* out) {
+  if (IsPlain(text)) {
+    *out += '"';
+    *out += text;
+    *out += '"';
+    return;
+  }
   *out += json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -35,13 +51,13 @@ Result<ExtenderArgs> ParseExtenderArgs(std::string_view body) {
     json read = json::parse(body);
     args.pod = std::move(read.at("Pod"));
     args.uid = args.pod.at("metadata").at("uid");
-    const json names = read.value("NodeNames", json());
-    if (names.is_null()) {
+    const auto names = read.find("NodeNames");
+    if (names == read.end() || names->is_null()) {
       return BadArgs(
           "it has no NodeNames; set nodeCacheCapable: true for the extender in the "
           "scheduler's configuration");
     }
-    args.nodes = names.get<std::vector<std::string>>();
+    for (json& name : *names) args.nodes.push_back(std::move(name.get_ref<std::string&>()));
   } catch (const json::exception& error) {
     return BadArgs(error.what());
   }

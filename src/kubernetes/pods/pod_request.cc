@@ -95,7 +95,10 @@ std::string DescribeRequest(const ContainerRequest& request) {
   return text;
 }
 
-Result<std::vector<ContainerRequest>> GpuRequestsOf(const json& pod, const ResourceNames& names) {
+namespace {
+
+// Throws nlohmann's exception where a field has another type than the API's.
+Result<std::vector<ContainerRequest>> ReadRequests(const json& pod, const ResourceNames& names) {
   std::vector<ContainerRequest> requests;
   for (const bool init : {true, false}) {
     const json::json_pointer list(init ? "/spec/initContainers" : "/spec/containers");
@@ -108,6 +111,16 @@ Result<std::vector<ContainerRequest>> GpuRequestsOf(const json& pod, const Resou
   }
   if (auto ok = CheckInit(requests); !ok) return std::unexpected(ok.error());
   return requests;
+}
+
+}  // namespace
+
+Result<std::vector<ContainerRequest>> GpuRequestsOf(const json& pod, const ResourceNames& names) {
+  try {
+    return ReadRequests(pod, names);
+  } catch (const json::exception& error) {
+    return Fail("bad_request", std::string("this is no pod as the API has it: ") + error.what());
+  }
 }
 
 }  // namespace prorata::kubernetes
