@@ -175,6 +175,9 @@ for pair in {" ".join(f"{path}={value}" for path, value in KERNEL_SETTINGS.items
   echo "${{pair#*=}}" >"$file"
   mount --bind "$file" "/proc/sys/${{pair%=*}}"
 done
+# The kubelet's folders, whose paths are fixed: other clusters on this machine do not see them.
+mount -t tmpfs tmpfs /var/lib
+mount -t tmpfs tmpfs /var/log
 mkdir -p /var/lib/kubelet /var/lib/cni {folder}/kubelet {folder}/cni-cache
 mount --bind {folder}/kubelet /var/lib/kubelet
 mount --make-rshared /var/lib/kubelet
@@ -464,9 +467,6 @@ class Cluster:
             self._kill_pods()
             self.namespace.close()
         self._remove_cgroups()
-        for path in ("/var/lib/kubelet", "/var/lib/cni"):
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _pids_of_pods(self):

@@ -6,6 +6,7 @@ import os
 import random
 import unittest
 
+import harness
 import pytest
 from cluster import SERVER
 from harness import GIB, PRORATA
@@ -36,6 +37,13 @@ class OneGpu(PluginTestCase):
         self.cluster.wait_running("c")
         self.assertEqual(self.allocated("c")["allocated_bytes"], 8 * GIB - CONTEXT)
         self.assert_as_assigned()
+
+    def test_the_example_of_the_guide(self):
+        self.cluster.kubectl("apply", "-f", harness.ROOT / "examples/kubernetes/two-pods-resources.yaml")
+        self.cluster.wait_running("a", "b")
+        self.assertEqual(len(self.shares()), 2)
+        for name in ("a", "b"):
+            self.assertEqual(self.mounted_share(self.cluster.pod(name), "train"), self.share_of(name, "train")["name"])
 
     def test_a_pod_that_has_ended_makes_room(self):
         self.cluster.apply(pod("a", container("main", 60, 12, ["true"])))
@@ -82,7 +90,8 @@ class OneGpu(PluginTestCase):
             ("bare", container("main", 30, 0), "asks for prorata.dev/gpu-compute: 30 without memory"),
         ):  # fmt: skip
             self.cluster.apply(pod(name, one))
-            self.wait_event(name, "FailedScheduling", says)
+            reason = self.cluster.wait_until(lambda name=name: self.pending_reason(name), f"a reason for pod {name}")
+            self.assertIn(says, reason)
         self.assertEqual(self.shares(), {})
 
     def test_a_pod_that_the_extender_did_not_bind_starts_nothing(self):

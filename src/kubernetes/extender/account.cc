@@ -133,8 +133,8 @@ void Account::Build() {
   if (!stale_) return;
   stale_ = squeezed_ = false;
   cluster_ = std::make_unique<placement::Cluster>(workload_);
-  scorer_ = std::make_unique<placement::Scorer>(*cluster_);
   for (auto& [name, node] : nodes_) AddNode(&node);
+  table_ = std::make_unique<placement::ScoreTable>(*cluster_);
   for (const bool bound : {true, false}) {
     for (auto& [uid, pod] : pods_) {
       if (!pod.until != bound) continue;
@@ -214,6 +214,10 @@ std::vector<Account::Wanted> Account::WantedOf(std::span<const ContainerRequest>
   return wanted;
 }
 
+const placement::Tournament* Account::KeptScores(std::span<const Wanted> wanted) {
+  return wanted.size() == 1 ? &table_->Scores(wanted.front().request, false) : nullptr;
+}
+
 bool Account::PlanOn(std::span<const Wanted> wanted, NodeIndex node, Plan* plan) const {
   plan->gpus.clear();
   plan->score = 0;
@@ -224,7 +228,7 @@ bool Account::PlanOn(std::span<const Wanted> wanted, NodeIndex node, Plan* plan)
       return false;
     }
     const placement::NodeView view(workload_, state);
-    const auto scored = scorer_->Score(one.request, node, state, view, all);
+    const auto scored = table_->scorer().Score(one.request, node, state, view, all);
     if (!scored) return false;
     TakeFrom(&state, one.request, scored->gpus);
     plan->gpus.push_back(scored->gpus);
@@ -250,22 +254,32 @@ Account::Filtered Account::Filter(const std::string& uid,
   Filtered filtered;
   filtered.fits.reserve(nodes.size());
   const std::vector<Wanted> wanted = WantedOf(requests);
+  const placement::Tournament* kept = KeptScores(wanted);
   Plan plan;
-  std::optional<Plan> best;
   for (size_t i = 0; i < nodes.size(); ++i) {
     const auto node = nodes_.find(nodes[i]);
-    if (node == nodes_.end() || !PlanOn(wanted, node->second.index, &plan)) {
+    bool fits = node != nodes_.end();
+    if (fits && kept != nullptr) {
+      plan.score = kept->score(node->second.index);
+      fits = plan.score != placement::Tournament::kAbsent;
+    } else if (fits) {
+      fits = PlanOn(wanted, node->second.index, &plan);
+    }
+    if (!fits) {
       const bool later = node != nodes_.end() && CouldEverFit(requests, node->second);
       (later ? filtered.full : filtered.too_big).push_back(i);
       continue;
     }
+    if (!filtered.best || plan.score < filtered.fits[*filtered.best].score) {
+      filtered.best = filtered.fits.size();
+    }
     filtered.fits.push_back({i, plan.score});
-    if (best && best->score <= plan.score) continue;
-    best = plan;
-    filtered.best = filtered.fits.size() - 1;
   }
-  if (best) {
-    Assume(uid, requests, nodes[filtered.fits[*filtered.best].node], *best, now + kAssumedFor);
+  if (filtered.best) {
+    const std::string& best = nodes[filtered.fits[*filtered.best].node];
+    if (PlanOn(wanted, nodes_.at(best).index, &plan)) {
+      Assume(uid, requests, best, plan, now + kAssumedFor);
+    }
   }
   return filtered;
 }
@@ -313,7 +327,7 @@ Result<AssignedGpus> Account::Bind(const std::string& uid,
   const bool assumed = own != pods_.end() && own->second.until && own->second.node == node &&
                        std::ranges::equal(own->second.requests, requests);
   if (assumed) {
-    own->second.until = now + kBoundUnseenFor;
+    own->second.until = now + kBoundUnreportedFor;
     return own->second.assigned;
   }
   // The scheduler chose another node than ours, or took its time.
@@ -323,7 +337,7 @@ Result<AssignedGpus> Account::Bind(const std::string& uid,
   if (!PlanOn(WantedOf(requests), known->second.index, &plan)) {
     return Fail("full", "node '" + node + "' has no room for the pod's GPU parts any more");
   }
-  Assume(uid, requests, node, plan, now + kBoundUnseenFor);
+  Assume(uid, requests, node, plan, now + kBoundUnreportedFor);
   return pods_.at(uid).assigned;
 }
 

@@ -32,7 +32,7 @@
 #include "kubernetes/pods/annotations.h"
 #include "kubernetes/pods/pod_request.h"
 #include "policy/placement/cluster.h"
-#include "policy/placement/score.h"
+#include "policy/placement/score_table.h"
 
 namespace prorata::kubernetes {
 
@@ -42,7 +42,7 @@ class Account {
   // Longer than the scheduler takes from filter to bind, volumes aside.
   static constexpr std::chrono::seconds kAssumedFor{30};
   // A pod that was bound is seen within milliseconds, unless the watch is broken.
-  static constexpr std::chrono::seconds kBoundUnseenFor{300};
+  static constexpr std::chrono::seconds kBoundUnreportedFor{300};
 
   Account();
   ~Account();
@@ -123,6 +123,9 @@ class Account {
   void Assume(const std::string& uid, std::span<const ContainerRequest> requests,
               const std::string& node, const Plan& plan, Time until);
   static std::vector<Wanted> WantedOf(std::span<const ContainerRequest> requests);
+  // Of so many nodes only the best is planned in full: scores of pods with one container, which
+  // most have, are kept from one pod to the next (score_table.h).
+  const policy::placement::Tournament* KeptScores(std::span<const Wanted> wanted);
   // Overwrites `plan`; false: no room.
   bool PlanOn(std::span<const Wanted> wanted, policy::placement::NodeIndex node, Plan* plan) const;
   bool CouldEverFit(std::span<const ContainerRequest> requests, const Node& node) const;
@@ -131,7 +134,7 @@ class Account {
 
   policy::placement::Workload workload_;
   std::unique_ptr<policy::placement::Cluster> cluster_;
-  std::unique_ptr<policy::placement::Scorer> scorer_;
+  std::unique_ptr<policy::placement::ScoreTable> table_;
   std::unordered_map<std::string, Node> nodes_;
   std::unordered_map<std::string, Pod> pods_;  // by UID
   bool stale_ = true;      // nodes changed: the cluster is built anew before the next decision

@@ -67,7 +67,8 @@ TEST_F(AccountTest, TheSchedulerMayChooseAnotherNode) {
   const std::string other = chosen == "n" ? "m" : "n";
   EXPECT_EQ(BindAt("a", {Part("main", 60, 32)}, other), (AssignedGpus{{"main", {other + "-0"}}}));
   EXPECT_EQ(Choose("b", {Part("main", 60, 32)}), chosen);
-  EXPECT_EQ(account_.Bind("c", std::vector{Part("main", 60, 32)}, other, now_).error().code, "full");
+  EXPECT_EQ(account_.Bind("c", std::vector{Part("main", 60, 32)}, other, now_).error().code,
+            "full");
   EXPECT_EQ(account_.Bind("c", std::vector{Part("main", 60, 32)}, "x", now_).error().code,
             "unknown_node");
 }
@@ -86,8 +87,8 @@ TEST_F(AccountTest, WhyANodeDoesNotFit) {
 
 TEST_F(AccountTest, ContainersOfAPodAreOnOneNode) {
   AddNode("n", 2);
-  const std::vector<ContainerRequest> pod = {Part("a", 60, 8), Part("b", 60, 8),
-                                             {"first", ContainerKind::kInit, 1, 60, 8}};
+  const std::vector<ContainerRequest> pod = {
+      Part("a", 60, 8), Part("b", 60, 8), {"first", ContainerKind::kInit, 1, 60, 8}};
   EXPECT_EQ(Choose("p", pod), "n");
   const AssignedGpus assigned = BindAt("p", pod, "n");
   EXPECT_NE(assigned.at("a"), assigned.at("b"));

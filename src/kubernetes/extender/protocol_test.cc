@@ -19,8 +19,8 @@ TEST(ExtenderProtocolTest, Args) {
                            R"({"Pod": {"metadata": {"uid": "u"}}, "NodeNames": [3]})"}) {
     EXPECT_EQ(ParseExtenderArgs(body).error().code, "bad_args") << body;
   }
-  const auto bind = ParseBindArgs(
-      R"({"PodName": "p", "PodNamespace": "team", "PodUID": "u", "Node": "n"})");
+  const auto bind =
+      ParseBindArgs(R"({"PodName": "p", "PodNamespace": "team", "PodUID": "u", "Node": "n"})");
   EXPECT_EQ(bind->name_space + bind->name + bind->uid + bind->node, "teampun");
   EXPECT_FALSE(ParseBindArgs(R"({"PodName": "p"})"));
 }

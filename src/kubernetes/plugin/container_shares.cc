@@ -59,7 +59,7 @@ Result<std::vector<std::string>> GpusOf(const NodePod& pod, const ContainerReque
                                     kAssignedGpusAnnotation +
                                     ": it was not bound by prorata's scheduler extender; delete "
                                     "it, and let the cluster's scheduler bind it "
-                                    "(docs/guide/kubernetes.md)");
+                                    "(docs/guide/kubernetes-resources.md)");
   }
   const auto assigned = ParseAssignedGpus(*pod.assigned);
   if (!assigned) return std::unexpected(assigned.error());

@@ -98,12 +98,15 @@ TEST_F(ContainerSharesTest, AContainerHasWhatTheExtenderWrote) {
 TEST_F(ContainerSharesTest, NothingIsGuessed) {
   AddPod(kUid, {Container("a", "2")}, {}, {{"a", {"GPU-1", "GPU-2"}}});
   Give(kUid, "a", {"1", "2"}, {"7"});
-  const auto code = [&](const std::vector<std::string>& units) { return Start(units).error().code; };
+  const auto code = [&](const std::vector<std::string>& units) {
+    return Start(units).error().code;
+  };
   EXPECT_EQ(code({"1"}), "unknown_device");
   EXPECT_EQ(code({"1", "2"}), "bad_annotation") << "two GPUs for a part of one";
   grants_[0].pod_uid = "another";
   EXPECT_EQ(code({"1", "2"}), "unknown_pod");
-  pods_.Change({{"metadata", {{"uid", "another"}}}, {"spec", {{"containers", std::vector{Container("a", "2")}}}}});
+  pods_.Change({{"metadata", {{"uid", "another"}}},
+                {"spec", {{"containers", std::vector{Container("a", "2")}}}}});
   EXPECT_EQ(code({"1", "2"}), "not_assigned");
   EXPECT_TRUE(agent_.shares.empty());
   for (const std::vector<std::string>& ids : {std::vector<std::string>{}, {"x"}, {"1", "-1"}}) {

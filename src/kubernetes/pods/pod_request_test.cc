@@ -33,12 +33,11 @@ std::string Why(const json& pod) {
 }
 
 TEST(PodRequestTest, PartsAndWholeGpus) {
-  const auto requests = GpuRequestsOf(PodOf({Asking("part", Limits("30", "32")),
-                                             Asking("memory", Limits("", "4")),
-                                             Asking("whole", Limits("100", "64")),
-                                             Asking("two", Limits("200", "128")),
-                                             json{{"name", "plain"}}}),
-                                      kNames);
+  const auto requests =
+      GpuRequestsOf(PodOf({Asking("part", Limits("30", "32")), Asking("memory", Limits("", "4")),
+                           Asking("whole", Limits("100", "64")),
+                           Asking("two", Limits("200", "128")), json{{"name", "plain"}}}),
+                    kNames);
   ASSERT_TRUE(requests) << requests.error().message;
   using Kind = ContainerKind;
   const std::vector<ContainerRequest> expected = {{"part", Kind::kMain, 1, 30, 32},
