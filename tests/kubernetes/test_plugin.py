@@ -167,7 +167,7 @@ class OneGpu(PluginTestCase):
 
 
 class FourGpus(PluginTestCase):
-    MACHINE_TOML = '[[devices]]\nmemory = "16GiB"\n' * 4
+    MACHINE_TOML = '[[devices]]\nmemory = "32GiB"\n' * 4
 
     def test_a_burst(self):
         """Pods of equal and unequal sizes, at once: every container is on the GPU that was chosen for it."""

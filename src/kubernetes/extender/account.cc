@@ -277,7 +277,8 @@ Account::Filtered Account::Filter(const std::string& uid,
   }
   if (filtered.best) {
     const std::string& best = nodes[filtered.fits[*filtered.best].node];
-    if (PlanOn(wanted, nodes_.at(best).index, &plan)) {
+    // One that is bound already keeps its place: the scheduler will hear of it, too.
+    if (!pods_.contains(uid) && PlanOn(wanted, nodes_.at(best).index, &plan)) {
       Assume(uid, requests, best, plan, now + kAssumedFor);
     }
   }
@@ -329,6 +330,9 @@ Result<AssignedGpus> Account::Bind(const std::string& uid,
   if (assumed) {
     own->second.until = now + kBoundUnreportedFor;
     return own->second.assigned;
+  }
+  if (own != pods_.end() && !own->second.until) {
+    return Fail("bound", "the pod is bound to node '" + own->second.node + "' already");
   }
   // The scheduler chose another node than ours, or took its time.
   if (own != pods_.end()) Remove(uid);

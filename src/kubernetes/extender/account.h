@@ -73,7 +73,7 @@ class Account {
                   std::span<const std::string> nodes, Time now);
 
   // The pod's GPUs on the node, which are its own from now on. "full": they do not fit there any
-  // more; "unknown_node".
+  // more; "unknown_node"; "bound": it is bound already.
   Result<AssignedGpus> Bind(const std::string& uid, std::span<const ContainerRequest> requests,
                             const std::string& node, Time now);
   // It was not bound after all.

@@ -114,6 +114,17 @@ TEST_F(AccountTest, PodsThatOthersBound) {
   EXPECT_EQ(account_.counts().assumed, 1u) << "e may be newer than the list";
 }
 
+TEST_F(AccountTest, WhatIsBoundStaysWhenTheSchedulerAsksAgain) {
+  AddNode("n", 1);
+  const std::vector<ContainerRequest> half = {Part("main", 50, 32)};
+  account_.SetBound("a", "n", half, {{"main", {"n-0"}}});
+  EXPECT_EQ(Choose("a", half), "n");
+  EXPECT_EQ(account_.Bind("a", half, "n", now_).error().code, "bound");
+  account_.Unbind("a");
+  EXPECT_EQ(account_.counts().bound, 1u);
+  EXPECT_EQ(Choose("b", {Part("main", 60, 8)}), "");
+}
+
 TEST_F(AccountTest, NodesThatChange) {
   AddNode("n", 1);
   account_.SetNode("n", {{"n-0", "M", 24, 80}, {"n-1", "M", 64, 100}});
