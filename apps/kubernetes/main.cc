@@ -1,8 +1,6 @@
 // prorata-kubernetes: what prorata does in a cluster, one role a sub-command.
 
-#include <signal.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
@@ -11,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "apps/kubernetes/ending.h"
+#include "apps/kubernetes/gpu_resources.h"
 #include "apps/kubernetes/kubectl.h"
 #include "apps/kubernetes/webhook.h"
 #include "kubernetes/api/kube_client.h"
@@ -41,15 +41,8 @@ int FailWith(const prorata::Error& error) {
   return kExitFailed;
 }
 
-// Until SIGTERM or SIGINT, which every thread has blocked.
 int RunDra(const Options& options) {
-  sigset_t ending;
-  sigemptyset(&ending);
-  sigaddset(&ending, SIGTERM);
-  sigaddset(&ending, SIGINT);
-  ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
-
+  const prorata::apps::Ending ending;
   auto config = options.kubeconfig.empty() ? PodKubeConfig() : ReadKubeConfig(options.kubeconfig);
   if (!config) return FailWith(config.error());
   KubeClient client(std::move(*config));
@@ -77,9 +70,7 @@ int RunDra(const Options& options) {
   if (!server) return FailWith(server.error());
   spdlog::info("serving node '{}' at {}, for the agent in {}", options.node, client.server(),
                options.agent_dir);
-  int got = 0;
-  ::sigwait(&ending, &got);
-  spdlog::info("ending, by signal {}", got);
+  spdlog::info("ending, by signal {}", ending.Wait());
   server->reset();
   return EXIT_SUCCESS;
 }
@@ -104,6 +95,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   std::function<int()> run = [&options] { return RunDra(options); };
   prorata::apps::AddWebhook(app, &run);
+  prorata::apps::AddDevicePlugin(app, &run);
+  prorata::apps::AddExtender(app, &run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,6 +1,5 @@
 #include "apps/kubernetes/webhook.h"
 
-#include <signal.h>
 #include <spdlog/spdlog.h>
 
 #include <chrono>
@@ -9,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/kubernetes/ending.h"
 #include "kubernetes/admission/certificate.h"
 #include "kubernetes/admission/cluster.h"
 #include "kubernetes/admission/https_server.h"
@@ -90,20 +90,8 @@ class Trust {
   bool first_ = true;
 };
 
-// Waits for SIGTERM or SIGINT, which every thread has blocked; the signal, or -1 after `most`.
-int WaitForEnd(const sigset_t& ending, std::chrono::seconds most) {
-  const timespec wait = {most.count(), 0};
-  return ::sigtimedwait(&ending, nullptr, &wait);
-}
-
 int RunWebhook(const WebhookOptions& options) {
-  sigset_t ending;
-  sigemptyset(&ending);
-  sigaddset(&ending, SIGTERM);
-  sigaddset(&ending, SIGINT);
-  ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
-
+  const Ending ending;
   auto config = options.kubeconfig.empty() ? PodKubeConfig() : ReadKubeConfig(options.kubeconfig);
   if (!config) return EndWith(config.error());
   KubeClient client(std::move(*config));
@@ -122,7 +110,7 @@ int RunWebhook(const WebhookOptions& options) {
   spdlog::info("serving {} at {}:{}, for the API server at {}", kPath, options.serve.address,
                options.serve.port, client.server());
   int got = -1;
-  while (got < 0) got = WaitForEnd(ending, trust.Renew(**server));
+  while (got < 0) got = ending.WaitFor(trust.Renew(**server));
   spdlog::info("ending, by signal {}", got);
   return EXIT_SUCCESS;
 }

@@ -98,6 +98,12 @@ CNI = {
     ],
 }
 
+SCHEDULER = """apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection:
+  kubeconfig: /etc/kubernetes/scheduler.conf
+"""
+
 KUBECONFIG = """apiVersion: v1
 kind: Config
 current-context: test
@@ -132,6 +138,7 @@ def kubelet_configuration(folder, cgroup_root):
         "healthzBindAddress": "127.0.0.1",
         "resolvConf": "",
         "syncFrequency": "10s",
+        "maxPods": 250,
     }
 
 
@@ -168,6 +175,9 @@ for pair in {" ".join(f"{path}={value}" for path, value in KERNEL_SETTINGS.items
   echo "${{pair#*=}}" >"$file"
   mount --bind "$file" "/proc/sys/${{pair%=*}}"
 done
+# The kubelet's folders, whose paths are fixed: other clusters on this machine do not see them.
+mount -t tmpfs tmpfs /var/lib
+mount -t tmpfs tmpfs /var/log
 mkdir -p /var/lib/kubelet /var/lib/cni {folder}/kubelet {folder}/cni-cache
 mount --bind {folder}/kubelet /var/lib/kubelet
 mount --make-rshared /var/lib/kubelet
@@ -219,7 +229,9 @@ exec sleep infinity
 
 
 class Cluster:
-    def __init__(self):
+    def __init__(self, scheduler_configuration=SCHEDULER):
+        """`scheduler_configuration`: YAML with /etc/kubernetes/scheduler.conf for its kubeconfig."""
+        self.scheduler_configuration = scheduler_configuration
         # Short: sockets lie below it.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="pk-"))
         self.folder.chmod(0o755)
@@ -306,7 +318,7 @@ class Cluster:
         )  # fmt: skip
         self.spawn(
             "scheduler",
-            [BIN / "kube-scheduler", f"--config={folder}/scheduler.json", "--bind-address=127.0.0.1",
+            [BIN / "kube-scheduler", f"--config={folder}/scheduler.yaml", "--bind-address=127.0.0.1",
              "--authentication-skip-lookup", "--v=0"],
         )  # fmt: skip
         self.spawn(
@@ -336,13 +348,8 @@ class Cluster:
         (folder / "containerd.toml").write_text(CONTAINERD.format(folder=folder, pause=PAUSE))
         (folder / "cni" / "pods.conflist").write_text(json.dumps(CNI).replace("{folder}", str(folder)))
         (folder / "kubelet.json").write_text(json.dumps(kubelet_configuration(folder, self.cgroup)))
-        scheduler = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1",
-            "kind": "KubeSchedulerConfiguration",
-            "clientConnection": {"kubeconfig": f"{folder}/kubeconfig"},
-            "leaderElection": {"leaderElect": False},
-        }
-        (folder / "scheduler.json").write_text(json.dumps(scheduler))
+        scheduler = self.scheduler_configuration.replace("/etc/kubernetes/scheduler.conf", f"{folder}/kubeconfig")
+        (folder / "scheduler.yaml").write_text(scheduler + "leaderElection: {leaderElect: false}\n")
 
     def _etcd(self):
         client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
@@ -439,6 +446,13 @@ class Cluster:
     def execute(self, pod, *command):
         return self.kubectl_try("exec", pod, "--", *command)
 
+    def pids_of(self, container_id):
+        """Of a container ("containerd://..."), as this machine numbers them."""
+        for controller in self._controllers():
+            for path in (controller / self.folder.name).glob(f"**/{container_id.rpartition('/')[2]}/cgroup.procs"):
+                return [int(pid) for pid in path.read_text().split()]
+        return []
+
     # The end.
 
     def close(self):
@@ -455,9 +469,6 @@ class Cluster:
             self._kill_pods()
             self.namespace.close()
         self._remove_cgroups()
-        for path in ("/var/lib/kubelet", "/var/lib/cni"):
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _pids_of_pods(self):

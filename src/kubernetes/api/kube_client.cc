@@ -15,6 +15,7 @@ constexpr long kConnectTimeoutMs = 5'000;
 constexpr long kAnswerTimeoutMs = 10'000;
 // Of a watch: the server sends bookmarks about once a minute, and ends it by itself.
 constexpr long kWatchSilenceS = 300;
+constexpr char kMergePatch[] = "application/merge-patch+json";
 constexpr size_t kMaxAnswerBytes = size_t{64} << 20;
 
 const char* CodeOf(long status) {
@@ -100,9 +101,9 @@ class KubeClient::Request {
   Request& operator=(const Request&) = delete;
 
   void AddHeader(const std::string& line) { headers_ = curl_slist_append(headers_, line.c_str()); }
-  void SetBody(std::string body) {
+  void SetBody(std::string body, const std::string& type) {
     body_ = std::move(body);
-    AddHeader("Content-Type: application/json");
+    AddHeader("Content-Type: " + type);
     curl_easy_setopt(handle_, CURLOPT_POSTFIELDS, body_.c_str());
     curl_easy_setopt(handle_, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body_.size()));
   }
@@ -195,6 +196,9 @@ Result<json> KubeClient::Post(const std::string& path, const json& body) {
 Result<json> KubeClient::Put(const std::string& path, const json& body) {
   return Call("PUT", path, &body);
 }
+Result<json> KubeClient::Patch(const std::string& path, const json& body) {
+  return Call("PATCH", path, &body);
+}
 
 Result<json> KubeClient::Call(const char* method, const std::string& path, const json* body) {
   const auto token = TokenOf(config_);
@@ -204,7 +208,10 @@ Result<json> KubeClient::Call(const char* method, const std::string& path, const
   {
     Request request(config_, handle, method, path);
     if (!token->empty()) request.AddHeader("Authorization: Bearer " + *token);
-    if (body != nullptr) request.SetBody(body->dump());
+    if (body != nullptr) {
+      const bool patch = std::string_view(method) == "PATCH";
+      request.SetBody(body->dump(), patch ? kMergePatch : "application/json");
+    }
     request.SetTimeout(kAnswerTimeoutMs);
     answer = request.Perform();
   }

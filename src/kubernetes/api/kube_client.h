@@ -31,6 +31,8 @@ class KubeClient {
   Result<nlohmann::json> Get(const std::string& path);
   Result<nlohmann::json> Post(const std::string& path, const nlohmann::json& body);
   Result<nlohmann::json> Put(const std::string& path, const nlohmann::json& body);
+  // A JSON merge patch (RFC 7386): fields that are null are removed.
+  Result<nlohmann::json> Patch(const std::string& path, const nlohmann::json& body);
 
   // A GET of a watch: `on_event` for each event as it comes, until the server ends it (no error),
   // the connection breaks, or `stop` is set (within a second).

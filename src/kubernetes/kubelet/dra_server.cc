@@ -2,7 +2,6 @@
 
 #include <grpcpp/grpcpp.h>
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -10,6 +9,7 @@
 
 #include "kubernetes/dra/names.h"
 #include "kubernetes/kubelet/dra.grpc.pb.h"
+#include "kubernetes/kubelet/listen.h"
 #include "kubernetes/kubelet/plugin_registration.grpc.pb.h"
 
 namespace prorata::kubernetes {
@@ -116,24 +116,6 @@ Status MakeFolder(const std::string& path) {
   return Fail("socket", "cannot make the folder '" + path + "': " + error.message());
 }
 
-// Root alone may ask: whoever can connect could end shares.
-Result<std::unique_ptr<grpc::Server>> Listen(grpc::Service* service, const std::string& path) {
-  ::unlink(path.c_str());  // of a driver that was killed
-  const mode_t mask = ::umask(0177);
-  int port = -1;
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort("unix:" + path, grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(service);
-  auto server = builder.BuildAndStart();
-  ::umask(mask);
-  if (server == nullptr || port < 0) {
-    return Fail("socket", "cannot listen on '" + path +
-                              "'; is its folder there and writable, and the path at most 107 "
-                              "characters long?");
-  }
-  return server;
-}
-
 }  // namespace
 
 class DraServer::Parts {
@@ -160,10 +142,10 @@ class DraServer::Parts {
       if (auto ok = MakeFolder(folder); !ok) return ok;
     }
     // The driver's first: the kubelet calls it as soon as it sees the other.
-    auto driver = Listen(&driver_, DriverSocket());
+    auto driver = ListenOnSocket(&driver_, DriverSocket());
     if (!driver) return std::unexpected(driver.error());
     driver_server_ = std::move(*driver);
-    auto registration = Listen(&registration_, RegistrationSocket());
+    auto registration = ListenOnSocket(&registration_, RegistrationSocket());
     if (!registration) return std::unexpected(registration.error());
     registration_server_ = std::move(*registration);
     return {};

@@ -1,0 +1,145 @@
+#pragma once
+
+// Who has what of the cluster's GPUs, as far as the extender knows, and where the next pod goes.
+//
+// Three sources, each with the last word on something:
+//   nodes   the annotation that the device plugin writes on each (pods/annotations.h)
+//   bound   pods that the API server says are bound, with the GPUs written on them
+//   assumed pods for which a node was chosen in Filter or bound in Bind, and which the API server
+//           has not said anything of yet. The scheduler asks for the next pod before this one is
+//           bound; without this the two would get the same place.
+//
+// An assumption ends when the pod is seen bound or gone, when it is asked for again, or after a
+// time. Decisions are policy/placement's. What is bound and does not fit (bound by somebody else,
+// or the node lost a GPU) counts as much as there is.
+//
+// Pure: the time is given. One thread at a time.
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "kubernetes/pods/annotations.h"
+#include "kubernetes/pods/pod_request.h"
+#include "policy/placement/cluster.h"
+#include "policy/placement/score_table.h"
+
+namespace prorata::kubernetes {
+
+class Account {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  // Longer than the scheduler takes from filter to bind, volumes aside.
+  static constexpr std::chrono::seconds kAssumedFor{30};
+  // A pod that was bound is seen within milliseconds, unless the watch is broken.
+  static constexpr std::chrono::seconds kBoundUnreportedFor{300};
+
+  Account();
+  ~Account();
+
+  void SetNode(const std::string& name, std::vector<NodeGpu> gpus);
+  void RemoveNode(const std::string& name);
+  void KeepOnlyNodes(const std::unordered_set<std::string>& names);
+
+  // A pod that is bound and has not ended.
+  void SetBound(const std::string& uid, const std::string& node,
+                std::span<const ContainerRequest> requests, const AssignedGpus& assigned);
+  void Remove(const std::string& uid);
+  // Of the pods that were seen bound only these are left.
+  void KeepOnlyPods(const std::unordered_set<std::string>& uids);
+
+  struct Fit {
+    size_t node;    // the place of its name among those that were asked about
+    int64_t score;  // lower is better
+  };
+  struct Filtered {
+    std::vector<Fit> fits;
+    std::vector<size_t> full;     // could have it if others left
+    std::vector<size_t> too_big;  // have no such GPUs
+    std::optional<size_t> best;   // of `fits`: an index in it
+  };
+  // Where the pod fits. The best place is assumed to be its own from now on.
+  Filtered Filter(const std::string& uid, std::span<const ContainerRequest> requests,
+                  std::span<const std::string> nodes, Time now);
+
+  // The pod's GPUs on the node, which are its own from now on. "full": they do not fit there any
+  // more; "unknown_node"; "bound": it is bound already.
+  Result<AssignedGpus> Bind(const std::string& uid, std::span<const ContainerRequest> requests,
+                            const std::string& node, Time now);
+  // It was not bound after all.
+  void Unbind(const std::string& uid);
+  // What a pod that is assumed or bound asks for.
+  std::optional<std::vector<ContainerRequest>> RequestsOf(const std::string& uid) const;
+
+  struct Counts {
+    size_t nodes;
+    size_t bound;
+    size_t assumed;
+  };
+  Counts counts() const;
+
+ private:
+  struct Piece {
+    policy::placement::Request request;
+    policy::placement::GpuMask gpus;
+    policy::placement::ShareId share;
+  };
+  struct Pod {
+    std::string node;
+    std::vector<ContainerRequest> requests;
+    AssignedGpus assigned;
+    std::optional<Time> until;  // of an assumption; nothing: seen bound
+    std::vector<Piece> pieces = {};
+  };
+  struct Node {
+    std::vector<NodeGpu> gpus;
+    policy::placement::NodeIndex index = 0;
+  };
+  // A container that is to be placed.
+  struct Wanted {
+    const ContainerRequest* container;
+    policy::placement::Request request;
+  };
+  struct Plan {
+    std::vector<policy::placement::GpuMask> gpus;  // of each that was wanted
+    int64_t score = 0;
+  };
+
+  void Expire(Time now);
+  void Build();
+  void AddNode(Node* node);
+  void AddPieces(Pod* pod);
+  void RemovePieces(Pod* pod);
+  void Assume(const std::string& uid, std::span<const ContainerRequest> requests,
+              const std::string& node, const Plan& plan, Time until);
+  static std::vector<Wanted> WantedOf(std::span<const ContainerRequest> requests);
+  // Of so many nodes only the best is planned in full: scores of pods with one container, which
+  // most have, are kept from one pod to the next (score_table.h).
+  const policy::placement::Tournament* KeptScores(std::span<const Wanted> wanted);
+  // Overwrites `plan`; false: no room.
+  bool PlanOn(std::span<const Wanted> wanted, policy::placement::NodeIndex node, Plan* plan) const;
+  bool CouldEverFit(std::span<const ContainerRequest> requests, const Node& node) const;
+  AssignedGpus AssignmentOf(std::span<const ContainerRequest> requests, const Plan& plan,
+                            const Node& node) const;
+
+  policy::placement::Workload workload_;
+  std::unique_ptr<policy::placement::Cluster> cluster_;
+  std::unique_ptr<policy::placement::ScoreTable> table_;
+  std::unordered_map<std::string, Node> nodes_;
+  std::unordered_map<std::string, Pod> pods_;  // by UID
+  bool stale_ = true;      // nodes changed: the cluster is built anew before the next decision
+  bool squeezed_ = false;  // something bound counts less than it has
+  Time first_expiry_ = Time::max();
+};
+
+}  // namespace prorata::kubernetes

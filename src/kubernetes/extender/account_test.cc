@@ -1,0 +1,152 @@
+#include "kubernetes/extender/account.h"
+
+#include <gtest/gtest.h>
+
+namespace prorata::kubernetes {
+namespace {
+
+using std::chrono::seconds;
+
+ContainerRequest Part(const std::string& name, uint32_t percent, uint64_t units) {
+  return {name, ContainerKind::kMain, 1, percent, units};
+}
+
+class AccountTest : public testing::Test {
+ protected:
+  void AddNode(const std::string& name, int gpus) {
+    std::vector<NodeGpu> all;
+    for (int i = 0; i < gpus; ++i) all.push_back({name + "-" + std::to_string(i), "M", 64, 100});
+    account_.SetNode(name, all);
+    names_.push_back(name);
+  }
+  // The node that the account chose; empty: none.
+  std::string Choose(const std::string& uid, std::vector<ContainerRequest> requests) {
+    const auto found = account_.Filter(uid, requests, names_, now_);
+    return found.best ? names_[found.fits[*found.best].node] : "";
+  }
+  AssignedGpus BindAt(const std::string& uid, std::vector<ContainerRequest> requests,
+                      const std::string& node) {
+    const auto assigned = account_.Bind(uid, requests, node, now_);
+    EXPECT_TRUE(assigned) << assigned.error().message;
+    return assigned ? *assigned : AssignedGpus{};
+  }
+
+  Account account_;
+  std::vector<std::string> names_;
+  Account::Time now_ = Account::Time() + seconds(1000);
+};
+
+TEST_F(AccountTest, PodsThatAreNotBoundYetHaveTheirPlace) {
+  AddNode("n", 1);
+  EXPECT_EQ(Choose("a", {Part("main", 30, 32)}), "n");
+  EXPECT_EQ(Choose("b", {Part("main", 30, 32)}), "n");
+  EXPECT_EQ(Choose("c", {Part("main", 30, 32)}), "");
+  EXPECT_EQ(Choose("a", {Part("main", 30, 32)}), "n") << "its own place is no other's";
+  account_.Remove("b");
+  EXPECT_EQ(Choose("c", {Part("main", 30, 32)}), "n");
+}
+
+TEST_F(AccountTest, AnAssumptionEndsByItself) {
+  AddNode("n", 1);
+  EXPECT_EQ(Choose("a", {Part("main", 60, 32)}), "n");
+  now_ += Account::kAssumedFor - seconds(1);
+  EXPECT_EQ(Choose("b", {Part("main", 60, 32)}), "");
+  now_ += seconds(1);
+  EXPECT_EQ(Choose("b", {Part("main", 60, 32)}), "n");
+  BindAt("b", {Part("main", 60, 32)}, "n");
+  now_ += Account::kAssumedFor;
+  EXPECT_EQ(Choose("c", {Part("main", 60, 32)}), "") << "it was bound";
+  account_.Unbind("b");
+  EXPECT_EQ(Choose("c", {Part("main", 60, 32)}), "n");
+}
+
+TEST_F(AccountTest, TheSchedulerMayChooseAnotherNode) {
+  AddNode("n", 1);
+  AddNode("m", 1);
+  const std::string chosen = Choose("a", {Part("main", 60, 32)});
+  const std::string other = chosen == "n" ? "m" : "n";
+  EXPECT_EQ(BindAt("a", {Part("main", 60, 32)}, other), (AssignedGpus{{"main", {other + "-0"}}}));
+  EXPECT_EQ(Choose("b", {Part("main", 60, 32)}), chosen);
+  EXPECT_EQ(account_.Bind("c", std::vector{Part("main", 60, 32)}, other, now_).error().code,
+            "full");
+  EXPECT_EQ(account_.Bind("c", std::vector{Part("main", 60, 32)}, "x", now_).error().code,
+            "unknown_node");
+}
+
+TEST_F(AccountTest, WhyANodeDoesNotFit) {
+  AddNode("small", 1);
+  AddNode("big", 2);
+  names_.push_back("none");
+  const std::vector<ContainerRequest> two = {{"main", ContainerKind::kMain, 2, 100, 64}};
+  EXPECT_EQ(Choose("a", two), "big");
+  const auto found = account_.Filter("b", two, names_, now_);
+  EXPECT_TRUE(found.fits.empty());
+  EXPECT_EQ(found.full, std::vector<size_t>{1});
+  EXPECT_EQ(found.too_big, (std::vector<size_t>{0, 2}));
+}
+
+TEST_F(AccountTest, ContainersOfAPodAreOnOneNode) {
+  AddNode("n", 2);
+  const std::vector<ContainerRequest> pod = {
+      Part("a", 60, 8), Part("b", 60, 8), {"first", ContainerKind::kInit, 1, 60, 8}};
+  EXPECT_EQ(Choose("p", pod), "n");
+  const AssignedGpus assigned = BindAt("p", pod, "n");
+  EXPECT_NE(assigned.at("a"), assigned.at("b"));
+  EXPECT_EQ(assigned.at("first"), assigned.at("a"));
+  EXPECT_EQ(Choose("q", {Part("a", 30, 8), Part("b", 50, 8)}), "") << "20 of 100 are left on each";
+  EXPECT_EQ(Choose("q", {Part("a", 40, 8), Part("b", 40, 8)}), "n");
+}
+
+TEST_F(AccountTest, PodsThatOthersBound) {
+  AddNode("n", 1);
+  const std::vector<ContainerRequest> most = {Part("main", 80, 60)};
+  account_.SetBound("a", "n", most, {{"main", {"n-0"}}});
+  account_.SetBound("b", "n", most, {{"main", {"n-0"}}});  // more than there is
+  account_.SetBound("c", "elsewhere", most, {{"main", {"n-0"}}});
+  EXPECT_EQ(Choose("d", {Part("main", 1, 1)}), "");
+  account_.Remove("a");
+  EXPECT_EQ(Choose("d", {Part("main", 30, 1)}), "") << "b counts in full now";
+  EXPECT_EQ(Choose("d", {Part("main", 20, 4)}), "n");
+  account_.Remove("d");
+  account_.KeepOnlyPods({"c"});
+  EXPECT_EQ(Choose("e", {Part("main", 100, 64)}), "n");
+  account_.KeepOnlyPods({"c"});
+  EXPECT_EQ(account_.counts().assumed, 1u) << "e may be newer than the list";
+}
+
+TEST_F(AccountTest, WhatIsBoundStaysWhenTheSchedulerAsksAgain) {
+  AddNode("n", 1);
+  const std::vector<ContainerRequest> half = {Part("main", 50, 32)};
+  account_.SetBound("a", "n", half, {{"main", {"n-0"}}});
+  EXPECT_EQ(Choose("a", half), "n");
+  EXPECT_EQ(account_.Bind("a", half, "n", now_).error().code, "bound");
+  account_.Unbind("a");
+  EXPECT_EQ(account_.counts().bound, 1u);
+  EXPECT_EQ(Choose("b", {Part("main", 60, 8)}), "");
+}
+
+TEST_F(AccountTest, NodesThatChange) {
+  AddNode("n", 1);
+  account_.SetNode("n", {{"n-0", "M", 24, 80}, {"n-1", "M", 64, 100}});
+  EXPECT_EQ(Choose("a", {Part("main", 10, 60)}), "n");
+  EXPECT_EQ(BindAt("a", {Part("main", 10, 60)}, "n").at("main"), std::vector<std::string>{"n-1"});
+  EXPECT_EQ(Choose("b", {Part("main", 10, 60)}), "");
+  EXPECT_EQ(Choose("b", {Part("main", 80, 24)}), "n");
+  account_.KeepOnlyNodes({});
+  EXPECT_EQ(Choose("c", {Part("main", 1, 1)}), "");
+  AddNode("n", 2);
+  EXPECT_EQ(Choose("c", {Part("main", 100, 64)}), "") << "a and b are on it";
+}
+
+TEST_F(AccountTest, TheFullestGpuThatHasRoomIsTaken) {
+  AddNode("n", 4);
+  for (int i = 0; i < 20; ++i) {
+    const std::string uid = "p" + std::to_string(i);
+    ASSERT_EQ(Choose(uid, {Part("main", 10, 4)}), "n");
+  }
+  // Twenty tenths are on two GPUs: two whole ones are left.
+  EXPECT_EQ(Choose("whole", {{"main", ContainerKind::kMain, 2, 100, 64}}), "n");
+}
+
+}  // namespace
+}  // namespace prorata::kubernetes
