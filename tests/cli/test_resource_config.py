@@ -249,7 +249,7 @@ class Bad(ResourceConfigCase):
         self.machine.start_load(["--name", "mine", "--memory", "1GiB"], ["--seconds", "3600"])
         harness.wait_until(lambda: self.machine.share("mine"), what="the share")
         self.write(f"a 0 1 {2 * GIB}", f"mine 0 1 {GIB}")
-        self.assertEqual(self.is_refused("'mine': a share named 'mine' is there")["a"], (0, 1, GIB))
+        self.assertEqual(self.is_refused("'mine': a share named 'mine' exists already")["a"], (0, 1, GIB))
 
     def test_what_its_line_says_is_said_nowhere_else(self):
         self.write(f"a 0.5 1 {GIB}")

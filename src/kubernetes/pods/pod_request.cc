@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 
 // No node has more GPUs than 16, in the agent and in placement.
-constexpr uint64_t kMaxCompute = 16 * kWholeGpuPercent;
+constexpr uint64_t kMaxCompute = uint64_t{16} * kWholeGpuPercent;
 
 std::unexpected<Error> BadRequest(const std::string& container, const std::string& what) {
   return Fail("bad_request", "container '" + container + "' " + what);
