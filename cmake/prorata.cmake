@@ -53,6 +53,15 @@ if(PRORATA_FUZZ)
   target_compile_options(prorata_sanitize INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# Header-only Boost.Asio, without the parts of Boost that it would otherwise ask for.
+add_library(prorata_asio INTERFACE)
+target_compile_definitions(prorata_asio INTERFACE
+  BOOST_ASIO_HEADER_ONLY BOOST_ERROR_CODE_HEADER_ONLY BOOST_ASIO_NO_DEPRECATED)
+if(PRORATA_SANITIZE MATCHES thread)
+  # TSan knows no fences (-Wtsan). Without them handlers are still ordered by the scheduler's mutex.
+  target_compile_definitions(prorata_asio INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
+endif()
+
 # Most of a source's compile time goes to the standard library's and GoogleTest's headers: they are
 # compiled once per kind of target. A source still includes what it uses: `make check ALL=1` and the
 # fuzzers' build see product sources without these (scripts/lint.py). The client library has none, nor may <iostream> be
