@@ -122,7 +122,7 @@ endfunction()
 add_custom_target(sanitizer_tests)
 add_custom_target(fuzzers)
 
-# Half of a build's time goes to tests, and half of theirs to optimising what runs for a few milliseconds.
+# Tests took a third of a build's time, and half of that went to optimising what runs for a few milliseconds.
 set(prorata_test_options -O0)
 
 find_package(GTest REQUIRED)

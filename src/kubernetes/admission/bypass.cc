@@ -1,7 +1,9 @@
 #include "kubernetes/admission/bypass.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "kubernetes/admission/pod_asks.h"
 #include "kubernetes/admission/pod_fields.h"
@@ -12,17 +14,25 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kProtected[] = {"/dev", "/run/prorata", "/var/run/prorata"};
+// What in /dev leads to no GPU; /dev/char and /dev/dri have links and nodes that do.
+constexpr std::string_view kOtherDevices[] = {"/dev/shm/",  "/dev/hugepages/", "/dev/infiniband/",
+                                              "/dev/fuse/", "/dev/kvm/",       "/dev/log/",
+                                              "/dev/net/"};
 constexpr char kVisibleDevices[] = "NVIDIA_VISIBLE_DEVICES";
 
-std::string WithSlash(std::string path) {
-  while (path.ends_with('/')) path.pop_back();
-  return path + "/";
+// As the node's kernel reads it, with a slash at the end: "/dev//./x" is "/dev/x/".
+std::string WithSlash(std::string_view path) {
+  std::string normal = "/";
+  for (const auto& part : std::filesystem::path(path).relative_path().lexically_normal()) {
+    if (!part.empty() && part != ".") normal += part.string() + "/";
+  }
+  return normal;
 }
 
 // Whether the folder has `path`, or is in it.
 bool Reaches(const std::string& folder, std::string_view path) {
   const std::string one = WithSlash(folder);
-  const std::string other = WithSlash(std::string(path));
+  const std::string other = WithSlash(path);
   return one.starts_with(other) || other.starts_with(one);
 }
 
@@ -35,7 +45,9 @@ Status CheckContainer(const json& container) {
   }
   for (const json& variable : container.value("env", json::array())) {
     if (NameOf(variable) != kVisibleDevices) continue;
-    const std::string value = variable.value("value", std::string());
+    const std::string value = variable.contains("valueFrom")
+                                  ? "what is elsewhere"
+                                  : variable.value("value", std::string());
     if (value.empty() || value == "void" || value == "none") continue;
     return Fail("bypass", of + " sets " + kVisibleDevices + " to '" + value +
                               "', by which NVIDIA's runtime would give it GPUs besides its share; "
@@ -48,10 +60,12 @@ Status CheckVolume(const json& volume) {
   const json host = volume.value("hostPath", json());
   if (!host.is_object()) return {};
   const std::string path = host.value("path", std::string());
+  const std::string normal = WithSlash(path);
+  for (const std::string_view other : kOtherDevices) {
+    if (normal.starts_with(other)) return {};
+  }
   for (const std::string_view kept : kProtected) {
-    // What lies in /dev and is no GPU's is harmless.
-    const bool other_device = path.starts_with("/dev/") && !path.starts_with("/dev/nvidia");
-    if (other_device || !Reaches(path, kept)) continue;
+    if (!Reaches(path, kept)) continue;
     return Fail("bypass", "volume '" + NameOf(volume) + "' is '" + path +
                               "' of the node, through which the pod would get around its share "
                               "of a GPU; remove it");

@@ -211,10 +211,13 @@ TEST_F(ReviewTest, WhatGetsAroundAShareIsRefused) {
     made["spec"]["volumes"] = {{{"name", "host"}, {"hostPath", {{"path", path}}}}};
     return made;
   };
-  for (const char* path : {"/", "/dev", "/dev/nvidia0", "/run", "/run/prorata/", "/var/run"}) {
+  for (const char* path :
+       {"/", "/dev", "/dev/nvidia0", "/dev//nvidia0", "/dev/./nvidia0", "/./dev", "/dev/char/195:0",
+        "/dev/dri", "/run", "/run//prorata", "/run/prorata/", "/var/run"}) {
     EXPECT_NE(WhyRefused(with_path(path)), "") << path;
   }
-  for (const char* path : {"/data", "/dev/shm", "/run/user", "/devices"}) {
+  for (const char* path :
+       {"/data", "/dev/shm", "/dev/infiniband/uverbs0", "/run/user", "/devices"}) {
     EXPECT_EQ(WhyRefused(with_path(path)), "") << path;
   }
   json environment = HamiPod();
@@ -223,6 +226,9 @@ TEST_F(ReviewTest, WhatGetsAroundAShareIsRefused) {
   EXPECT_NE(WhyRefused(environment), "");
   environment["spec"]["containers"][0]["env"][0]["value"] = "void";
   EXPECT_EQ(WhyRefused(environment), "");
+  environment["spec"]["containers"][0]["env"][0] = {
+      {"name", "NVIDIA_VISIBLE_DEVICES"}, {"valueFrom", {{"fieldRef", {{"fieldPath", "x"}}}}}};
+  EXPECT_NE(WhyRefused(environment), "");
   // Whoever has no share is none of ours.
   json privileged = json::parse(R"({"spec": {"containers": [
       {"name": "cni", "securityContext": {"privileged": true}}]}})");

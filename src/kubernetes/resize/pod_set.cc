@@ -7,10 +7,6 @@ namespace {
 
 using nlohmann::json;
 
-std::string VersionOf(const json& object) {
-  return object.value(json::json_pointer("/metadata/resourceVersion"), std::string());
-}
-
 // Throws where a field has another type than the API's.
 PodView ViewOf(const json& pod) {
   const json& metadata = pod.at("metadata");
@@ -42,34 +38,17 @@ Result<PodView> ReadPod(const json& pod) {
   }
 }
 
-Status PodSet::Replace(const json& list) {
-  std::map<std::string, PodView> pods;
-  for (const json& item : list.value("items", json::array())) {
-    auto view = ReadPod(item);
-    if (!view) return std::unexpected(view.error());
-    if (!view->claims.empty()) pods[view->uid] = std::move(*view);
-  }
-  pods_ = std::move(pods);
-  resource_version_ = VersionOf(list);
+Status PodSet::Change(const json& pod) {
+  auto view = ReadPod(pod);
+  if (!view) return std::unexpected(view.error());
+  if (!view->claims.empty()) pods_[view->uid] = std::move(*view);
   return {};
 }
 
-Status PodSet::Apply(const json& event) {
-  const std::string type = event.value("type", "");
-  const json object = event.value("object", json::object());
-  if (type == "ERROR") {
-    return Fail("gone", "the watch of pods ended: " + object.value("message", object.dump()));
-  }
-  resource_version_ = VersionOf(object);
-  if (type == "BOOKMARK") return {};
-  auto view = ReadPod(object);
-  if (!view) return std::unexpected(view.error());
-  if (type == "DELETED") {
-    pods_.erase(view->uid);
-  } else if (!view->claims.empty()) {
-    pods_[view->uid] = std::move(*view);
-  }
-  return {};
+void PodSet::Remove(const std::string& uid) { pods_.erase(uid); }
+
+void PodSet::KeepOnly(const std::unordered_set<std::string>& uids) {
+  std::erase_if(pods_, [&](const auto& pod) { return !uids.contains(pod.first); });
 }
 
 std::vector<PodView> PodSet::WithClaims() const {

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "base/result.h"
@@ -31,18 +32,16 @@ Result<PodView> ReadPod(const nlohmann::json& pod);
 
 class PodSet {
  public:
-  // The answer to a list; what was known before is forgotten.
-  Status Replace(const nlohmann::json& list);
-  // An event of a watch. "gone": the watch is of no use any more, and the pods are to be listed.
-  Status Apply(const nlohmann::json& event);
+  // Listed, new or changed. Errors: ReadPod's; nothing changed.
+  Status Change(const nlohmann::json& pod);
+  void Remove(const std::string& uid);
+  // A list is complete: others are gone.
+  void KeepOnly(const std::unordered_set<std::string>& uids);
 
-  // Where a watch goes on.
-  const std::string& resource_version() const { return resource_version_; }
   std::vector<PodView> WithClaims() const;
 
  private:
   std::map<std::string, PodView> pods_;  // by UID; those with claims
-  std::string resource_version_;
 };
 
 }  // namespace prorata::kubernetes

@@ -206,7 +206,7 @@ TEST_F(ResizesTest, AnUnreachableAgentIsNobodysRefusal) {
   EXPECT_TRUE(events.said.empty());
 }
 
-TEST(PodSet, FollowsListAndWatch) {
+TEST(PodSet, KeepsThoseWithClaims) {
   const auto pod = [](const char* uid, const char* memory) {
     return json{
         {"metadata",
@@ -226,25 +226,25 @@ TEST(PodSet, FollowsListAndWatch) {
   PodSet pods;
   const json without = {{"metadata", {{"namespace", "team"}, {"name", "q"}, {"uid", "u2"}}},
                         {"spec", json::object()}};
-  ASSERT_TRUE(pods.Replace(
-      {{"metadata", {{"resourceVersion", "5"}}}, {"items", {pod("u1", "1Gi"), without}}}));
-  EXPECT_EQ(pods.resource_version(), "5");
+  ASSERT_TRUE(pods.Change(pod("u1", "1Gi")));
+  ASSERT_TRUE(pods.Change(without));
   ASSERT_EQ(pods.WithClaims().size(), 1u);
   const PodView view = pods.WithClaims()[0];
   EXPECT_TRUE(view.running);
   EXPECT_EQ(view.claims[0].name, "p-gpu-1");
   EXPECT_EQ(view.claims[1].name, "both");
-  ASSERT_TRUE(pods.Apply({{"type", "MODIFIED"}, {"object", pod("u1", "2Gi")}}));
+  ASSERT_TRUE(pods.Change(pod("u1", "2Gi")));
   EXPECT_EQ(pods.WithClaims()[0].annotations.at("prorata.dev/memory"), "2Gi");
-  EXPECT_EQ(pods.resource_version(), "7");
-  ASSERT_TRUE(
-      pods.Apply({{"type", "BOOKMARK"}, {"object", {{"metadata", {{"resourceVersion", "9"}}}}}}));
-  EXPECT_EQ(pods.resource_version(), "9");
-  ASSERT_TRUE(pods.Apply({{"type", "DELETED"}, {"object", pod("u1", "2Gi")}}));
+  ASSERT_TRUE(pods.Change(pod("u3", "1Gi")));
+  const auto bad = pods.Change({{"metadata", {{"name", "r"}}}});
+  ASSERT_FALSE(bad);
+  EXPECT_EQ(bad.error().code, "bad_pod");
+  EXPECT_EQ(pods.WithClaims().size(), 2u);
+  pods.KeepOnly({"u2", "u3"});
+  ASSERT_EQ(pods.WithClaims().size(), 1u);
+  EXPECT_EQ(pods.WithClaims()[0].uid, "u3");
+  pods.Remove("u3");
   EXPECT_TRUE(pods.WithClaims().empty());
-  const auto gone = pods.Apply({{"type", "ERROR"}, {"object", {{"message", "too old"}}}});
-  ASSERT_FALSE(gone);
-  EXPECT_EQ(gone.error().code, "gone");
 }
 
 }  // namespace
