@@ -134,6 +134,7 @@ layers:
 	@scripts/lint.py --layers --build $(BUILD)
 
 asan-ubsan tsan: setup
+	@scripts/setup.sh lint
 	@scripts/setup.sh pytest $(BUILD)
 	@scripts/setup.sh kubernetes
 	cmake --preset $@ -DPRORATA_KUBERNETES=ON

@@ -115,15 +115,27 @@ def noise_warning(found):
             "run them again on a quieter one")
 
 
+def cmake_cache(build):
+    return dict(re.findall(r"^(\w+):\w+=(.*)$", (build / "CMakeCache.txt").read_text(encoding="utf-8"), re.M))
+
+
+def find_symbolizer(build):
+    """A sanitizer's report names functions if llvm-symbolizer is in PATH: it is beside the compiler."""
+    cached = cmake_cache(build)
+    if cached.get("PRORATA_SANITIZE"):
+        folder = pathlib.Path(cached["CMAKE_CXX_COMPILER"]).resolve().parent
+        os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+
+
 def pytest_environment(build):
     """Tests load the simulated NVML into Python (tests/harness.py), and a sanitizer's library must
     be there before what needs it. Programs that a test starts do not get it (harness.Machine)."""
     environment = {**os.environ, "PRORATA_BUILD_DIR": str(build)}
-    cache = (build / "CMakeCache.txt").read_text(encoding="utf-8")
-    cached = dict(re.findall(r"^(\w+):\w+=(.*)$", cache, re.M))
+    cached = cmake_cache(build)
     if kind := re.search("address|thread", cached.get("PRORATA_SANITIZE", "")):
         library = subprocess.run(
-            [cached["CMAKE_CXX_COMPILER"], f"-print-file-name=lib{kind.group()[0]}san.so"],
+            [cached["CMAKE_CXX_COMPILER"],
+             f"-print-file-name=libclang_rt.{kind.group()[0]}san-x86_64.so"],
             capture_output=True, text=True, check=True).stdout.strip()
         environment |= {"LD_PRELOAD": library, "ASAN_OPTIONS": "detect_leaks=0"}
     return environment
@@ -191,6 +203,7 @@ def main():
         print(f"run_tests: {PYTHON} is not there: run `scripts/setup.sh pytest build`",
               file=sys.stderr)
         return 1
+    find_symbolizer(build)
     if args.pytest_options:
         marks = ["-m", MARKS[args.label]] if MARKS[args.label] else []
         return subprocess.run([PYTHON, "-m", "pytest", *marks, *args.pytest_options], cwd=ROOT,

@@ -3,7 +3,7 @@
 # nothing and needs no network.
 #
 #   scripts/setup.sh build               compiler, CMake and libraries (apt; sudo where not root)
-#   scripts/setup.sh lint                clang 19 with clang-format and clang-tidy; shellcheck
+#   scripts/setup.sh lint                clang 19 with clang-format, clang-tidy and sanitizers; shellcheck
 #   scripts/setup.sh ruff BUILD          the checker of Python from PyPI into BUILD/venv-ruff
 #   scripts/setup.sh pytest BUILD        what runs Python tests, from PyPI (4 MB) into BUILD/venv-pytest
 #   scripts/setup.sh plots               matplotlib, for the pictures of docs/ (bench/charts.py)
@@ -29,7 +29,7 @@ kubernetes_test_packages=(
   etcd-server runc containernetworking-plugins iptables conntrack socat ethtool iproute2 openssl
 )
 container_packages=(podman containerd runc uidmap podman-compose)
-lint_packages=(clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev shellcheck)
+lint_packages=(clang-19 llvm-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev shellcheck)
 
 # Exact versions, so that a test that passed here passes elsewhere. About 265 MB together.
 cuda13_wheels=(

@@ -81,7 +81,7 @@ void DropLocked(Match&& match) {
   for (StreamRecord* at : g_buckets) {
     while (at != nullptr) {
       StreamRecord* const next = at->next_record;
-      if (match(*at) && at->listed.load() == 0 && at->busy.load() == 0) {
+      if (match(*at) && at->listed.load() == kNotListed && at->busy.load() == 0) {
         HideLocked(at);
         FreeLocked(at);
       }

@@ -32,6 +32,7 @@
 //      again with the account, and the launch is late by one.
 //   5. A stream that becomes busy is put in the list, unless it is listed. Both sides write their
 //      own flag first and then read the other's (`busy` and `listed`, sequentially consistent).
+//      Once it is not listed its record may be freed, and be another stream's.
 //   6. Every thread that makes driver calls for a context counts itself in `users`; a context is
 //      destroyed only after `closing` is set and `users` was seen 0, or after a while: a program
 //      that destroys a context while its own threads launch into it has no answer to expect.
@@ -65,6 +66,10 @@ struct Fence {
   RunWatch run;         // polling thread only
 };
 
+// Of a stream in its context's list. Leaving: it is taken out, or stays if a launch made it busy;
+// who sees that waits for the list's lock.
+enum ListState : uint32_t { kNotListed, kListed, kLeaving };
+
 struct alignas(64) StreamRecord {
   // Line 0: what a launch reads and writes.
   std::atomic<uint64_t> submitted;  // all launches (backlog.h) ...
@@ -76,8 +81,8 @@ struct alignas(64) StreamRecord {
   std::atomic<uint64_t> batch_key;    // of its launches; kMixedKey if they differ; 0: none yet
   std::atomic<uint32_t> fence_at_ns;  // when the batch is due
   std::atomic<uint32_t> fencing;
-  std::atomic<uint32_t> busy;  // not proven idle
-  std::atomic<uint32_t> listed;
+  std::atomic<uint32_t> busy;    // not proven idle
+  std::atomic<uint32_t> listed;  // ListState
   uint32_t device;
   std::atomic<uint32_t> pending;  // fences in the queue
 
@@ -290,17 +295,28 @@ inline void PopFirstFence(StreamRecord* stream) {
 inline void ListStream(StreamRecord* stream) {
   ContextWork* work = stream->work;
   const LockGuard holding(work->lock);
-  if (stream->listed.load(std::memory_order_relaxed) != 0) return;
+  if (stream->listed.load(std::memory_order_relaxed) != kNotListed) return;
   stream->next_listed = work->listed;
   work->listed = stream;
-  stream->listed.store(1);
+  stream->listed.store(kListed);
 }
 
-// By the polling thread. `previous`: before it in the list, or nullptr. Answers whether the stream
-// was destroyed, and its record is the caller's now.
-inline bool UnlistStream(StreamRecord* stream, StreamRecord* previous) {
+enum class Unlisted : uint32_t {
+  kNot,   // a launch has made it busy: it stays where it is
+  kYes,   // its record is not the caller's to touch any more
+  kGone,  // the stream was destroyed, and its record is the caller's now
+};
+
+// By the polling thread, of a stream that is not busy. `previous`: before it in the list, or
+// nullptr.
+inline Unlisted UnlistStream(StreamRecord* stream, StreamRecord* previous) {
   ContextWork* work = stream->work;
   const LockGuard holding(work->lock);
+  stream->listed.store(kLeaving);
+  if (stream->busy.load() != 0) {
+    stream->listed.store(kListed);
+    return Unlisted::kNot;
+  }
   if (previous == nullptr && work->listed != stream) {
     previous = work->listed;  // others came before it meanwhile
     while (previous->next_listed != stream) previous = previous->next_listed;
@@ -308,8 +324,9 @@ inline bool UnlistStream(StreamRecord* stream, StreamRecord* previous) {
   (previous == nullptr ? work->listed : previous->next_listed) = stream->next_listed;
   if (stream->done != nullptr) ReleaseFenceLocked(work, stream->done);
   stream->done = nullptr;
-  stream->listed.store(0);
-  return stream->gone;
+  const bool gone = stream->gone;
+  stream->listed.store(kNotListed);
+  return gone ? Unlisted::kGone : Unlisted::kYes;
 }
 
 inline StreamRecord* NextListed(ContextWork* work, StreamRecord* previous) {

@@ -30,11 +30,7 @@ class WorkPoller {
       }
       if (first == nullptr) TryIdle(at);
       StreamRecord* next = NextListed(work, at);
-      if (at->busy.load() != 0) {
-        previous = at;
-      } else {
-        Unlist(at, previous);
-      }
+      if (at->busy.load() != 0 || !Unlist(at, previous)) previous = at;
       at = next;
     }
     if (any_done) ReckonAnew(work->device, oldest);
@@ -142,13 +138,11 @@ class WorkPoller {
     if (!idle() && stream->busy.exchange(1) == 0) compute.occupancy.Begin(world_.NowNs());
   }
 
-  // Polling thread: takes a stream that is proven idle out of the list.
-  void Unlist(StreamRecord* stream, StreamRecord* previous) {
-    if (UnlistStream(stream, previous)) {
-      world_.RecordGone(stream);
-    } else if (stream->busy.load() != 0) {
-      ListStream(stream);  // at the head, where this poll has been
-    }
+  // Polling thread: takes a stream that is proven idle out of the list, unless it has become busy.
+  bool Unlist(StreamRecord* stream, StreamRecord* previous) {
+    const Unlisted unlisted = UnlistStream(stream, previous);
+    if (unlisted == Unlisted::kGone) world_.RecordGone(stream);
+    return unlisted != Unlisted::kNot;
   }
 
   // Work that is known not to have begun takes no time of the device, but is not done: the agent is

@@ -98,7 +98,7 @@ class WorkTracker : public WorkPoller<World> {
       shm::DeviceUsage& usage = world_.Usage(stream->device);
       if (usage.blocked.load(std::memory_order_relaxed) != 0) usage.blocked.store(0);
     }
-    if (stream->listed.load() == 0) ListStream(stream);
+    if (stream->listed.load() != kListed) ListStream(stream);
   }
 
   // Fences the batch under way, whose last launch was just made. `unknown`: it holds a launch
@@ -265,7 +265,7 @@ class WorkTracker : public WorkPoller<World> {
     TryIdle(stream);
     const LockGuard holding(stream->work->lock);
     stream->gone = true;
-    return stream->listed.load() != 0;
+    return stream->listed.load() == kListed;
   }
 
   // The context is gone, and nobody uses its work any more: that is done, or dropped.
@@ -283,8 +283,9 @@ class WorkTracker : public WorkPoller<World> {
       at->closed.store(at->submitted.load());
       at->open = at->done = nullptr;
       if (at->busy.exchange(0) != 0) compute.occupancy.End(world_.Usage(work->device), now_ns);
-      at->listed.store(0);
-      if (at->gone) world_.RecordGone(at);
+      const bool gone = at->gone;
+      at->listed.store(kNotListed);
+      if (gone) world_.RecordGone(at);
       at = next;
     }
     work->listed = nullptr;

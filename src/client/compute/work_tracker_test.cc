@@ -291,12 +291,12 @@ TEST_F(WorkTrackerTest, ALaunchIntoABatchThatWasClosedMeanwhileIsSeen) {
   tracker_.EndOld(&stream);
   Poll();
   EXPECT_FALSE(Busy());
-  EXPECT_EQ(stream.listed, 0u);
+  EXPECT_EQ(stream.listed, kNotListed);
   const Added added = AddLaunch(&stream, &context, 1, 50'000);
   EXPECT_TRUE(added.opened);
   tracker_.Opened(&stream);
   EXPECT_TRUE(Busy());
-  EXPECT_EQ(stream.listed, 1u);
+  EXPECT_EQ(stream.listed, kListed);
 }
 
 TEST_F(WorkTrackerTest, ALaunchOnSeveralDevicesKeepsAllBusyUntilItIsDone) {

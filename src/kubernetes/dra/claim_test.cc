@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 namespace prorata::kubernetes {
 namespace {
@@ -31,7 +33,8 @@ json ResultOf(const std::string& device, const char* memory = "8Gi", const char*
           {"consumedCapacity", {{"memory", memory}, {"compute", compute}}}};
 }
 
-json ClaimOf(json results, json config = json::array()) {
+// Lists, for a json of one json in braces is an array to GCC and that one to clang.
+json ClaimOf(std::vector<json> results, std::vector<json> config = {}) {
   return {{"metadata", {{"name", "train-gpu-x"}, {"uid", kUid}}},
           {"status",
            {{"allocation",

@@ -9,27 +9,27 @@ namespace {
 // --- Every state, every event -------------------------------------------------------------------
 
 TEST_F(TimeSharingTest, TransitionsPairByPair) {
-  enum Event { kWanted, kIdle, kDrained, kOthersWait, kDeadline };
+  enum Event { kWanted, kWentIdle, kDrained, kOthersWait, kDeadline };
   const struct {
     Phase from;
     Event event;
     Phase to;
   } table[] = {
       {Phase::kIdle, kWanted, Phase::kRunning},  // nobody else: granted in the same decision
-      {Phase::kIdle, kIdle, Phase::kIdle},
+      {Phase::kIdle, kWentIdle, Phase::kIdle},
       {Phase::kIdle, kDrained, Phase::kIdle},
       {Phase::kRunnable, kWanted, Phase::kRunnable},
-      {Phase::kRunnable, kIdle, Phase::kRunnable},
+      {Phase::kRunnable, kWentIdle, Phase::kRunnable},
       {Phase::kRunnable, kDrained, Phase::kRunnable},
       {Phase::kRunning, kWanted, Phase::kRunning},
-      {Phase::kRunning, kIdle, Phase::kRunning},  // a hint, while nobody waits
+      {Phase::kRunning, kWentIdle, Phase::kRunning},  // a hint, while nobody waits
       {Phase::kRunning, kDrained, Phase::kRunning},
       {Phase::kRunning, kOthersWait, Phase::kDraining},
       {Phase::kDraining, kWanted, Phase::kDraining},
-      {Phase::kDraining, kIdle, Phase::kDraining},
+      {Phase::kDraining, kWentIdle, Phase::kDraining},
       {Phase::kDraining, kDrained, Phase::kIdle},
       {Phase::kDraining, kDeadline, Phase::kStalled},
-      {Phase::kStalled, kIdle, Phase::kStalled},
+      {Phase::kStalled, kWentIdle, Phase::kStalled},
       {Phase::kStalled, kDrained, Phase::kIdle},
       {Phase::kStalled, kDeadline, Phase::kStalled},
   };
@@ -65,7 +65,7 @@ TEST_F(TimeSharingTest, TransitionsPairByPair) {
       case kWanted:
         policy.Wanted(1, now_ns);
         break;
-      case kIdle:
+      case kWentIdle:
         policy.Idle(1, now_ns);
         break;
       case kDrained:
