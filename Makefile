@@ -137,7 +137,8 @@ asan-ubsan tsan: setup
 	@scripts/setup.sh lint
 	@scripts/setup.sh pytest $(BUILD)
 	@scripts/setup.sh kubernetes
-	cmake --preset $@ -DPRORATA_KUBERNETES=ON
+	@# Fresh: where the compiler was another, CMake forgets the options of the preset.
+	cmake --fresh --preset $@ -DPRORATA_KUBERNETES=ON
 	cmake --build --preset $@ -- -j$(JOBS)
 	@scripts/run_tests.py --build $(BUILD)/$@ --label $@
 

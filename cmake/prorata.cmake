@@ -144,8 +144,8 @@ add_custom_target(fuzzers)
 
 # Tests took a third of a build's time, and half of that went to optimising what runs for a few milliseconds.
 set(prorata_test_options -O0)
-# Under a sanitizer neither are programs, nor libraries with precompiled headers of their own: what those
-# headers hold takes long to optimise, and policies and the simulated GPU are where tests spend their time.
+# Under a sanitizer programs, and libraries with precompiled headers of their own, are not optimised
+# either: those headers take long, and tests spend their time in policies and the simulated GPU.
 if(PRORATA_SANITIZE)
   set(prorata_waiting_options -O0)
 endif()
@@ -197,9 +197,10 @@ set(prorata_test_timeout_s 900)
 # prorata_test(NAME SOURCES a_test.cc DEPS component [LABELS ...]): a GoogleTest program; every TEST in it
 # is a test of ctest. ONE_PROCESS: of many short tests; a sanitizer's start takes 0.1 s, so that under one they
 # are a single test. Labelled no-tsan (one thread: nothing to see) or no-asan-ubsan (it would take too
-# long), it is neither built nor run under that sanitizer. PRECOMPILE <header> ...: as for a library.
+# long), it is neither built nor run under that sanitizer. FORKS: it starts processes by the thousand.
+# PRECOMPILE <header> ...: as for a library.
 function(prorata_test name)
-  cmake_parse_arguments(arg "ONE_PROCESS" "TIMEOUT" "SOURCES;DEPS;LABELS;PRECOMPILE" ${ARGN})
+  cmake_parse_arguments(arg "ONE_PROCESS;FORKS" "TIMEOUT" "SOURCES;DEPS;LABELS;PRECOMPILE" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT ${prorata_test_timeout_s})
   endif()
@@ -210,8 +211,8 @@ function(prorata_test name)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gtest_main prorata_sanitize prorata_warnings)
   target_compile_options(${name} PRIVATE ${prorata_test_options})
   include(GoogleTest)
-  # What was freed and is kept is copied by each fork: the tests that kill processes took twice as long.
-  if(PRORATA_SANITIZE MATCHES address)
+  # ASan keeps 256 MiB of freed memory to find its use, and each fork copies the page tables of that.
+  if(arg_FORKS AND PRORATA_SANITIZE MATCHES address)
     set(environment ENVIRONMENT ASAN_OPTIONS=quarantine_size_mb=4)
   endif()
   if(arg_ONE_PROCESS AND PRORATA_SANITIZE)

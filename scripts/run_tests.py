@@ -203,6 +203,10 @@ def main():
         print(f"run_tests: {PYTHON} is not there: run `scripts/setup.sh pytest build`",
               file=sys.stderr)
         return 1
+    if args.label in ("asan-ubsan", "tsan") and not cmake_cache(build).get("PRORATA_SANITIZE"):
+        print(f"run_tests: {build} was configured without a sanitizer: run `make {args.label}`",
+              file=sys.stderr)
+        return 1
     find_symbolizer(build)
     if args.pytest_options:
         marks = ["-m", MARKS[args.label]] if MARKS[args.label] else []
