@@ -13,7 +13,6 @@ namespace {
 using wire::GrantResult;
 using Verdict = policy::MemoryAdmission::Verdict;
 
-constexpr int64_t kDeadNs = 3 * kNsPerS;
 constexpr int64_t kSampleEveryNs = 5 * kNsPerMs;
 constexpr int64_t kSampleFreshNs = 100 * kNsPerMs;
 // What other programs take is the median of so many polls, for one alone may count as theirs what a
@@ -129,6 +128,7 @@ void MemoryRequests::Adopt(Share& share) {
   for (uint32_t i = 0; i < share.device_count(); ++i) {
     held[share.config().devices[i].device] = Holds(share, i);
   }
+  adopted_ns_ = RealClock().NowNs();
   shares_[share.id()] = &share;
   admission_.Add(share.id(), TermsOf(share, share.Terms(), share.config().on_full), held);
   SetCapacities();
@@ -285,10 +285,16 @@ void MemoryRequests::Sampled(size_t device, const std::map<uint64_t, uint64_t>& 
   admission_.SetCapacity(device, total > typical ? total - typical : 0);
 }
 
-bool MemoryRequests::AnyDeparted(size_t device) const {
-  return std::ranges::any_of(shares_, [device](const auto& entry) {
+// Whether memory of this share may be there soon that is not now.
+bool MemoryRequests::OnItsWayBack(const Share& share, uint32_t device) const {
+  return share.HasDeparted(device) ||
+         (RealClock().NowNs() < adopted_ns_ + kBackNs && share.HasAbsent());
+}
+
+bool MemoryRequests::AnyOnItsWayBack(size_t device) const {
+  return std::ranges::any_of(shares_, [&](const auto& entry) {
     const auto index = entry.second->IndexOf(device);
-    return index && entry.second->HasDeparted(*index);
+    return index && OnItsWayBack(*entry.second, *index);
   });
 }
 
@@ -296,7 +302,7 @@ bool MemoryRequests::AnyDeparted(size_t device) const {
 bool MemoryRequests::MayBeStale(const Pending& pending, size_t device) const {
   const Others& others = others_[device];
   return others.bytes > 0 && others.polls < pending.polls_until &&
-         RealClock().NowNs() < pending.dead_until_ns - kDeadNs + kMaxPollingNs;
+         RealClock().NowNs() < pending.back_until_ns - kBackNs + kMaxPollingNs;
 }
 
 bool MemoryRequests::Ask(Share& share, Request request) {
@@ -318,7 +324,7 @@ bool MemoryRequests::Ask(Share& share, Request request) {
   pending.until_ns = asked.wait_ms == wire::kWaitForever
                          ? kForeverNs
                          : pending.since_ns + int64_t{asked.wait_ms} * kNsPerMs;
-  pending.dead_until_ns = RealClock().NowNs() + kDeadNs;
+  pending.back_until_ns = RealClock().NowNs() + kBackNs;
   const Others& others = others_[share.config().devices[asked.device].device];
   pending.polls_until = others.polls + kPolls + (others.asked ? 1 : 0);
   if (Judge(pending)) return false;
@@ -351,9 +357,9 @@ bool MemoryRequests::Judge(Pending& pending) {
     Finish(pending, result, "granted");
     return true;
   }
-  const bool dead_on_their_way = RealClock().NowNs() < pending.dead_until_ns;
+  const bool may_come_back = RealClock().NowNs() < pending.back_until_ns;
   if (result == GrantResult::kShareFull) {
-    if (dead_on_their_way && share->HasDeparted(asked.device) &&
+    if (may_come_back && OnItsWayBack(*share, asked.device) &&
         asked.needed_bytes <= share->ledger(asked.device).limit_bytes()) {
       return false;
     }
@@ -369,7 +375,7 @@ bool MemoryRequests::Judge(Pending& pending) {
     return false;
   }
   const size_t device = share->config().devices[asked.device].device;
-  if (dead_on_their_way && (AnyDeparted(device) || MayBeStale(pending, device))) return false;
+  if (may_come_back && (AnyOnItsWayBack(device) || MayBeStale(pending, device))) return false;
   Finish(pending, result, "refused");
   return true;
 }

@@ -3,7 +3,9 @@
 // The memory that members ask for: what the share's ledger allows, and, where more was promised
 // than a device has, what policy::MemoryAdmission gives the share. Who cannot be served waits here:
 //
-//   A. for memory of the dead, that is on its way back: three seconds at most;
+//   A. for memory that is on its way back: of the dead, and what members that have not joined again
+//      since the agent started may have freed meanwhile; three seconds at most, and for the latter
+//      only in the agent's first three seconds;
 //   B. for a full device, as long as the call says (GrantRequest::wait_ms) and the share's on_full
 //      allows; in the order that MemoryAdmission decides between shares, and first come first
 //      served among the requests of one share, of which one a device stands in its line.
@@ -82,13 +84,15 @@ class MemoryRequests {
   uint64_t Borrowed(size_t device) const;
 
  private:
+  static constexpr int64_t kBackNs = 3 * kNsPerS;
+
   struct Pending {
     uint64_t share_id = 0;
     Request request;
     uint64_t ticket = 0;        // of MemoryAdmission; 0: it has none
     int64_t since_ns = 0;       // on the members' clock
     int64_t until_ns = 0;       // B
-    int64_t dead_until_ns = 0;  // A, real time
+    int64_t back_until_ns = 0;  // A, real time
     bool reported = false;      // that a wait has begun
     uint64_t polls_until = 0;   // Others::polls by which it was decided by what is there now
   };
@@ -123,7 +127,8 @@ class MemoryRequests {
   static uint64_t UseOf(const Share& share, size_t device);
   void SampleDevice(size_t device);
   void Sampled(size_t device, const std::map<uint64_t, uint64_t>& before, uint64_t used_bytes);
-  bool AnyDeparted(size_t device) const;
+  bool OnItsWayBack(const Share& share, uint32_t device) const;
+  bool AnyOnItsWayBack(size_t device) const;
   bool MayBeStale(const Pending& pending, size_t device) const;
   bool Serve();
   bool Judge(Pending& pending);  // true: it is over
@@ -138,6 +143,7 @@ class MemoryRequests {
   std::vector<Others> others_;  // by device
   std::list<Pending> pending_;  // in the order in which they came
   uint64_t next_ticket_ = 1;
+  int64_t adopted_ns_ = -kBackNs;  // real time
 };
 
 }  // namespace prorata::agent

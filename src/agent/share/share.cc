@@ -236,6 +236,12 @@ bool Share::HasDeparted(uint32_t device) const {
   return false;
 }
 
+bool Share::HasAbsent() const {
+  return std::ranges::any_of(members_, [](const auto& member) {
+    return member != nullptr && !member->departed && !member->usage;
+  });
+}
+
 void Share::End() {
   ended_ = true;
   limits_->header.ended = 1;

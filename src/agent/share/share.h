@@ -163,6 +163,8 @@ class Share {
   // The device shows its memory gone. True: that was the last device, and the member is no more.
   bool Release(Member& member, uint32_t device);
   bool HasDeparted(uint32_t device) const;
+  // Whether a living member has not joined again since the agent started.
+  bool HasAbsent() const;
 
   // --- memory ---
   struct Attempt {

@@ -123,6 +123,42 @@ TEST_F(AgentWaitingTest, WaitersAreServedInOrderAndOthersAreAnsweredMeanwhile) {
   EXPECT_EQ(Waiting("b"), 1u) << "a process without a connection holds what it has";
 }
 
+// A member that has not joined again counts with all of its grant, and may have freed that while
+// there was no agent: others were refused what was there.
+TEST_F(AgentWaitingTest, NobodyIsRefusedForWhatAMemberMayHaveFreedWithoutAnAgent) {
+  const auto a = Member("a", 6 * kGiB, "fail");
+  const auto b = Member("b", 6 * kGiB, "fail");
+  TestMember sibling(folder_.path() + "/shares/a", &processes_.emplace_back());
+  ASSERT_EQ(sibling.Join(), kWelcome);
+  ASSERT_EQ(Take(*a, 6 * kGiB), GrantResult::kGranted);
+  agent_.Kill();
+  a->usage().used_bytes = 0;
+  ASSERT_EQ(agent_.Start(), "ready");
+  ASSERT_TRUE(b->Rejoin());
+  ASSERT_TRUE(sibling.Rejoin());
+  Ask(*b, 1, 3 * kGiB, wire::kNoWait);       // of what the device has
+  Ask(sibling, 2, 4 * kGiB, wire::kNoWait);  // of what the share has
+  EXPECT_FALSE(b->Await(MessageType::kGrantReply, 50).has_value());
+  EXPECT_FALSE(sibling.Await(MessageType::kGrantReply, 50).has_value());
+  ASSERT_TRUE(a->Rejoin());
+  EXPECT_EQ(Hear(*b), (Answered{1, GrantResult::kGranted}));
+  b->usage().used_bytes = 3 * kGiB;
+  EXPECT_EQ(Hear(sibling), (Answered{2, GrantResult::kGranted}));
+}
+
+TEST_F(AgentWaitingTest, AMemberThatDoesNotComeBackDelaysNobodyForLong) {
+  const auto a = Member("a", 6 * kGiB, "fail");
+  const auto b = Member("b", 6 * kGiB, "fail");
+  ASSERT_EQ(Take(*a, 6 * kGiB), GrantResult::kGranted);
+  agent_.Kill();
+  ASSERT_EQ(agent_.Start(), "ready");
+  ASSERT_TRUE(b->Rejoin());
+  EXPECT_EQ(Take(*b, 3 * kGiB), GrantResult::kDeviceFull);
+  const int64_t before_ns = RealClock().NowNs();
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(Take(*b, 3 * kGiB), GrantResult::kDeviceFull);
+  EXPECT_LT(RealClock().NowNs() - before_ns, 10 * kNsPerS) << "each waits anew";
+}
+
 TEST_F(AgentWaitingTest, AWaitEndsInTimeAndWithItsConnection) {
   const auto holder = Member("holder", 6 * kGiB, "fail");
   const auto a = Member("a", 5 * kGiB, "wait");
