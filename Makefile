@@ -16,7 +16,7 @@ help:
 	@echo 'make scenarios   scenario files in many processes and on the virtual clock: do they agree?'
 	@echo 'make build       programs in build/bin, client library in build/lib, simulated driver in build/sim'
 	@echo 'make everything  the same with tests and benchmarks, for make gpu-check and those who change prorata'
-	@echo 'make package     Debian packages of them, in build/packages: prorata, and prorata-kubernetes'
+	@echo 'make package     Debian packages of them, in build/packages: prorata, and prorata-kubernetes; and a Helm chart'
 	@echo 'make kubernetes  prorata-kubernetes, which needs gRPC: installs it'
 	@echo 'make e2e-kubernetes  a real Kubernetes of one node, built from its Go modules (needs Go 1.26; 8 minutes the first time), and prorata in it'
 	@echo 'make simulate    scenarios and random worlds in one process, on a virtual clock'
@@ -58,6 +58,7 @@ kubernetes: build kubernetes-configured
 
 package: kubernetes
 	@cd $(BUILD) && rm -rf packages && cpack >/dev/null && ls packages/*.deb
+	@scripts/helm_chart.py $(BUILD)/packages
 
 e2e-kubernetes: everything
 	@scripts/setup.sh kubernetes-tests
@@ -69,7 +70,7 @@ test-compatibility: everything
 	@scripts/setup.sh cuda-venv $(BUILD)
 	@scripts/setup.sh compatibility $(BUILD) $(or $(TIER),all)
 	@tests/compatibility/run.py --build $(BUILD) --tier $(or $(TIER),all)
-	@PRORATA_TEST_COMPATIBILITY=$(or $(TIER),all) scripts/run_tests.py --build $(BUILD) -- tests/containers/test_pytorch.py
+	@PRORATA_TEST_COMPATIBILITY=$(or $(TIER),all) scripts/run_tests.py --build $(BUILD) -- tests/containers/test_pytorch.py tests/kubernetes/test_pytorch.py
 
 # In full length; `make test` runs shortened ones. Ends with 77 where the machine was too noisy.
 scenarios: everything

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds a real Kubernetes and containerd for the tests, into BUILD/kubernetes/bin.
+"""Builds a real Kubernetes, containerd and Helm for the tests, into BUILD/kubernetes/bin.
 
     scripts/kubernetes_build.py BUILD
 
@@ -20,6 +20,7 @@ LEAST_GO = (1, 26)
 
 KUBERNETES = "v1.36.3"
 CONTAINERD = "v2.2.9"
+HELM = "v4.3.1"
 # Kubernetes takes its version from the linker; the date is fixed so that builds are the same.
 VERSION_FLAGS = " ".join(
     f"-X {package}.{name}={value}"
@@ -84,6 +85,14 @@ def build(go: str, folder: pathlib.Path):
         ],
         [f"github.com/containerd/containerd/v2/cmd/{program}" for program in CONTAINERD_PROGRAMS],
         binaries,
+    )
+    print(f"kubernetes_build: Helm {HELM}", flush=True)
+    go_build(
+        go,
+        "helm",
+        [f"-ldflags=-s -w -X helm.sh/helm/v4/internal/version.version={HELM}"],
+        ["helm.sh/helm/v4/cmd/helm"],
+        binaries / "helm",
     )
     print(f"kubernetes_build: Kubernetes {KUBERNETES}", flush=True)
     go_build(go, "kubernetes", [f"-ldflags=-s -w {VERSION_FLAGS}"], ["."], binaries / "kubernetes")

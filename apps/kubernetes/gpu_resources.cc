@@ -13,6 +13,7 @@
 #include "kubernetes/extender/extender.h"
 #include "kubernetes/extender/http_server.h"
 #include "kubernetes/kubelet/device_plugin_server.h"
+#include "kubernetes/notices/pod_notices.h"
 #include "kubernetes/plugin/container_shares.h"
 #include "kubernetes/plugin/kubelet_checkpoint.h"
 #include "kubernetes/plugin/node_pods.h"
@@ -62,6 +63,11 @@ int RunDevicePlugin(const RoleOptions& options) {
   const PluginUpkeep upkeep(
       client, agent, pods, shares, options.node,
       [&server](const NodeState& state) { server.SetCounts(CountsOf(state)); });
+  KubePodEvents pod_events(client, "prorata-device-plugin", options.node);
+  const PodNotices notices(options.agent_dir + "/control", pod_events, [&](const auto& share) {
+    const auto holder = shares.HolderOf(share);
+    return holder ? std::vector{*holder} : std::vector<ShareHolder>();
+  });
   spdlog::info("serving node '{}' at {}, for the agent in {}", options.node, client.server(),
                options.agent_dir);
   spdlog::info("ending, by signal {}", ending.Wait());

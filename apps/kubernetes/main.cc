@@ -3,11 +3,14 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/kubernetes/ending.h"
 #include "apps/kubernetes/gpu_resources.h"
@@ -18,8 +21,10 @@
 #include "kubernetes/dra/agent_client.h"
 #include "kubernetes/dra/claim_api.h"
 #include "kubernetes/dra/claims.h"
+#include "kubernetes/dra/resource_slice.h"
 #include "kubernetes/dra/upkeep.h"
 #include "kubernetes/kubelet/dra_server.h"
+#include "kubernetes/notices/pod_notices.h"
 #include "kubernetes/resize/resizer.h"
 
 namespace {
@@ -28,6 +33,7 @@ using namespace prorata::kubernetes;
 
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
+constexpr std::chrono::seconds kListWithin{10};
 
 struct Options {
   std::string node;
@@ -57,6 +63,14 @@ int RunDra(const Options& options) {
     upkeep.Changed();
     resizer.Changed();
   };
+  KubePodEvents pod_events(client, "prorata-dra", options.node);
+  const PodNotices notices(options.agent_dir + "/control", pod_events, [&](const auto& share) {
+    std::vector<ShareHolder> holders;
+    const auto claim = claims.Known(ClaimOfShare(share).value_or(""));
+    if (!claim) return holders;
+    for (PodReference& pod : resizer.PodsOf(*claim)) holders.push_back({std::move(pod), ""});
+    return holders;
+  });
   DraServerOptions serve;
   serve.kubelet_dir = options.kubelet_dir;
   serve.registered = [&upkeep] {
@@ -65,6 +79,16 @@ int RunDra(const Options& options) {
   };
   serve.refused = [](const std::string& why) {
     spdlog::error("the kubelet refused the driver: {}", why);
+  };
+  serve.health = [&]() -> std::optional<std::vector<DeviceHealth>> {
+    const auto state = agent.List(std::chrono::steady_clock::now() + kListWithin);
+    if (!state) return std::nullopt;
+    std::vector<DeviceHealth> health;
+    for (const auto& device : state->devices) {
+      health.push_back({options.node, DeviceName(device.uuid),
+                        IsSick(device) ? "the GPU's driver (NVML) does not answer" : ""});
+    }
+    return health;
   };
   auto server = DraServer::Start(claims, serve);
   if (!server) return FailWith(server.error());

@@ -69,6 +69,7 @@ int RunSimulateCommand(const Options& options) {
                                           .json = options.json,
                                           .progress = typed.progress,
                                           .csv = typed.csv,
+                                          .packing = typed.packing,
                                           .plot = typed.plot});
 }
 

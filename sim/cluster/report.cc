@@ -176,4 +176,17 @@ std::string CsvOf(const Study& study) {
   return text;
 }
 
+std::string PackingOf(const Study& study) {
+  std::string text = "policy,seed,node,gpu,gpu_milli,gpu_memory_mib\n";
+  for (const PolicyRuns& runs : study.policies) {
+    for (size_t i = 0; i < runs.runs.size(); ++i) {
+      for (const GpuUse& use : runs.runs[i].gpus) {
+        text += runs.policy + "," + std::to_string(runs.seeds[i]) + "," + use.node +
+                Format(",%d,%d,%d\n", use.gpu, use.gpu_milli, use.memory_mib);
+      }
+    }
+  }
+  return text;
+}
+
 }  // namespace prorata::sim::cluster

@@ -138,6 +138,7 @@ Result<Study> RunAll(const SimulateOptions& options) {
   if (!input) return std::unexpected(input.error());
 
   Study study;
+  run->note_gpus = !options.packing.empty();
   study.arrivals = run->arrivals;
   study.floor = FloorOf(input->pods);
   study.pods = static_cast<int64_t>(input->pods.pods.size());
@@ -188,6 +189,7 @@ int Simulate(const SimulateOptions& options) {
   }
   std::fputs((options.json ? JsonOf(*study) : TableOf(*study)).c_str(), stdout);
   if (!options.csv.empty() && !WriteFile(options.csv, CsvOf(*study))) return 1;
+  if (!options.packing.empty() && !WriteFile(options.packing, PackingOf(*study))) return 1;
   if (options.plot.empty()) return 0;
   const auto plotted = WritePlot(*study, options.plot);
   if (plotted) return 0;

@@ -28,7 +28,8 @@ struct SimulateOptions {
   bool json = false;
   bool progress = true;  // where standard error is a terminal
   std::string csv;       // files to write; empty: none
-  std::string plot;      // .svg or .png
+  std::string packing;
+  std::string plot;  // .svg or .png
 };
 
 // Prints to standard output, and one line for an error to standard error. Returns the exit status:
@@ -72,6 +73,8 @@ struct Study {
 std::string TableOf(const Study& study);
 std::string JsonOf(const Study& study);
 std::string CsvOf(const Study& study);
+// What each GPU has at the end of each run.
+std::string PackingOf(const Study& study);
 // By gnuplot. Errors: "usage" for a name that ends in neither .svg nor .png, "no_gnuplot".
 Status WritePlot(const Study& study, const std::string& path);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -28,6 +29,7 @@ class Simulation {
         random_(options.seed),
         workload_(WorkloadOf(pods)),
         cluster_(workload_),
+        nodes_(nodes),
         capacity_milli_(nodes.GpuMilli()) {
     AddNodes(nodes, &cluster_);
     policy_ = MakePolicy(options.policy, options.ties, &cluster_, pods.kinds, &random_);
@@ -43,6 +45,7 @@ class Simulation {
     } else {
       RunOnce();
     }
+    if (options_.note_gpus) NoteGpus();
     return std::move(result_);
   }
 
@@ -61,6 +64,19 @@ class Simulation {
       milli += pods_.pods[order.back()].request.TotalGpuMilli();
     }
     return order;
+  }
+
+  void NoteGpus() {
+    for (size_t i = 0; i < nodes_.nodes.size(); ++i) {
+      const placement::NodeState& left = cluster_.node(static_cast<placement::NodeIndex>(i));
+      const int32_t known = nodes_.nodes[i].spec.gpu_memory_mib;
+      const int32_t memory_mib = known > 0 ? known : std::numeric_limits<int32_t>::max();
+      for (int gpu = 0; gpu < left.gpu_count; ++gpu) {
+        result_.gpus.push_back({nodes_.nodes[i].name, gpu,
+                                placement::kGpuMilli - left.gpu_left_milli[gpu],
+                                memory_mib - left.gpu_memory_left_mib[gpu]});
+      }
+    }
   }
 
   // Without departures.
@@ -243,6 +259,7 @@ class Simulation {
   std::mt19937_64 random_;
   const placement::Workload workload_;
   placement::Cluster cluster_;
+  const Nodes& nodes_;
   const int64_t capacity_milli_;
   std::unique_ptr<Policy> policy_;
   std::unique_ptr<placement::Defragmenter> defragmenter_;

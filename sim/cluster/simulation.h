@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "sim/cluster/policies.h"
@@ -28,6 +29,7 @@ struct RunOptions {
   size_t look_ahead = 1;    // shares that are placed together
   uint32_t move_every = 0;  // one move is allowed for so many placements; 0: none
   int64_t min_gain_milli = 10;
+  bool note_gpus = false;
 };
 
 // The state after some arrivals.
@@ -38,8 +40,17 @@ struct Point {
   int64_t waiting = 0;               // or dropped
 };
 
+// What the shares on a GPU ask for.
+struct GpuUse {
+  std::string node;
+  int gpu = 0;
+  int32_t gpu_milli = 0;
+  int32_t memory_mib = 0;
+};
+
 struct RunResult {
   std::vector<Point> points;  // one for each percent of load
+  std::vector<GpuUse> gpus;   // at the end, where RunOptions::note_gpus
   int64_t placed = 0;
   int64_t dropped = 0;
   int64_t moves = 0;

@@ -245,6 +245,11 @@ struct DeviceStatus {
   int64_t driver_unresponsive_ms = 0;
   std::vector<DeviceLink> links;
   std::string exclusive = {};
+  std::string compute_capability = {};
+  std::string driver_version = {};
+  std::string pci_address = {};
+  std::optional<uint32_t> numa_node = {};
+  std::string pcie_root = {};
   // Who waits for it in line and would wait longer for what is judged now; empty: nobody. It is in
   // no message.
   std::string kept_for = {};

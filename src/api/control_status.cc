@@ -232,6 +232,13 @@ constexpr Field kDevice[] = {
         "how long NVML has not answered, and figures of memory are old; 0: it answers", kMs),
     Required<&D::links>("links", "to each GPU in their order, itself too; empty: not known"),
     Optional<&D::exclusive>("exclusive", "the share that has all of it"),
+    Optional<&D::compute_capability>("compute_capability", "`9.0`; absent: NVML does not say"),
+    Optional<&D::driver_version>("driver_version", "of the NVIDIA driver, as it writes it"),
+    Optional<&D::pci_address>("pci_address", "`0000:1a:00.0`"),
+    Optional<&D::numa_node>("numa_node",
+        "the memory node that it is at. Absent: Linux does not say", kId),
+    Optional<&D::pcie_root>("pcie_root",
+        "the PCIe root complex that it is below, `pci0000:16`. Absent: likewise"),
 };
 
 constexpr Field kWaiting[] = {

@@ -30,6 +30,9 @@ struct Functions {
   decltype(&nvmlDeviceGetComputeRunningProcesses_v3) processes = nullptr;
   decltype(&nvmlDeviceGetProcessUtilization) utilization = nullptr;  // null: it has none
   LinkFunctions links;
+  // Null where it has none: then less is known of the devices.
+  decltype(&nvmlDeviceGetCudaComputeCapability) compute_capability = nullptr;
+  decltype(&nvmlSystemGetDriverVersion) driver_version = nullptr;
 };
 
 template <typename Function>
@@ -57,6 +60,7 @@ class RealNvml final : public Nvml {
     return Fail("nvml", message);
   }
   Status ListDevices();
+  DeviceFacts FactsOf(nvmlDevice_t device) const;
 
   Functions f_;
   std::vector<nvmlDevice_t> handles_;
@@ -93,6 +97,8 @@ Result<std::unique_ptr<Nvml>> RealNvml::Open() {
   Look(library, "nvmlDeviceGetTopologyCommonAncestor", links.common_ancestor);
   Look(library, "nvmlDeviceGetP2PStatus", links.p2p_status);
   Look(library, "nvmlDeviceGetPciInfo_v3", links.pci_info);
+  Look(library, "nvmlDeviceGetCudaComputeCapability", f.compute_capability);
+  Look(library, "nvmlSystemGetDriverVersion", f.driver_version);
   Look(library, "nvmlDeviceGetNvLinkState", links.nvlink_state);
   Look(library, "nvmlDeviceGetNvLinkRemoteDeviceType", links.nvlink_remote_type);
   Look(library, "nvmlDeviceGetNvLinkRemotePciInfo_v2", links.nvlink_remote_pci);
@@ -126,7 +132,7 @@ Status RealNvml::ListDevices() {
     }
     if (f_.name(handle, name, sizeof name) != NVML_SUCCESS) name[0] = '\0';
     handles_.push_back(handle);
-    devices_.push_back({uuid, name, 0, 0, {}});
+    devices_.push_back({uuid, name, 0, 0, {}, FactsOf(handle)});
     auto memory = Memory(i);
     if (!memory) return std::unexpected(memory.error());
     devices_.back().total_bytes = memory->total_bytes;
@@ -135,6 +141,26 @@ Status RealNvml::ListDevices() {
   const auto links = ReadLinks(f_.links, handles_);
   for (unsigned i = 0; i < count; ++i) devices_[i].links = links[i];
   return {};
+}
+
+DeviceFacts RealNvml::FactsOf(nvmlDevice_t device) const {
+  DeviceFacts facts;
+  int major = 0, minor = 0;
+  if (f_.compute_capability != nullptr &&
+      f_.compute_capability(device, &major, &minor) == NVML_SUCCESS) {
+    facts.compute_capability = std::to_string(major) + "." + std::to_string(minor);
+  }
+  char version[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE] = "";
+  if (f_.driver_version != nullptr && f_.driver_version(version, sizeof version) == NVML_SUCCESS) {
+    facts.driver_version = version;
+  }
+  nvmlPciInfo_t pci{};
+  if (f_.links.pci_info != nullptr && f_.links.pci_info(device, &pci) == NVML_SUCCESS) {
+    facts.pci_address = PciAddress(pci.domain, pci.bus, pci.device);
+    // A simulated device's address may be a real one's of this machine.
+    if (machine_.empty()) facts.place = FindPciPlace(facts.pci_address);
+  }
+  return facts;
 }
 
 Result<NvmlMemory> RealNvml::Memory(size_t device) {

@@ -18,8 +18,17 @@
 
 #include "base/link_class.h"
 #include "base/result.h"
+#include "driver/pci_place.h"
 
 namespace prorata::driver {
+
+// What does not change while the driver is loaded; what is not known is empty.
+struct DeviceFacts {
+  std::string compute_capability = {};  // "9.0"
+  std::string driver_version = {};      // "580.65.06"
+  std::string pci_address = {};         // "0000:1a:00.0"
+  PciPlace place = {};
+};
 
 struct NvmlDevice {
   std::string uuid;  // "GPU-8-4-4-4-12"
@@ -28,6 +37,7 @@ struct NvmlDevice {
   uint64_t used_bytes = 0;  // when NVML was opened
   // How it reaches each device, itself too, in their order; as it was when NVML was opened.
   std::vector<DeviceLink> links;
+  DeviceFacts facts = {};
 };
 
 struct NvmlMemory {

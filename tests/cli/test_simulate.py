@@ -66,6 +66,24 @@ class Simulate(unittest.TestCase):
         self.refused(["--look-ahead"], *both, "--look-ahead", "33")
         self.refused(["--nodes", "--gpus"], "--pods", self.pods)
 
+    def test_packing(self):
+        """What each GPU has at the end: the second share does not fit beside the first."""
+        nodes = self.file("large.csv", NODES[:-1] + ",gpu_memory_mib\na,64000,1000,3,T4,16384\n")
+        pods = self.file("parts.csv", PODS[:-1] + ",gpu_memory_mib\np,0,0,1,500,,8192\nq,0,0,1,700,,1024\nr,0,0,1,300,,512\n")
+        packing = self.folder / "packing.csv"
+        status, _, err = simulate("--nodes", nodes, "--pods", pods, "--arrivals", "trace", "--policy", "best-fit,prorata",
+                                  "--packing", packing)
+        self.assertEqual((status, err), (0, ""))
+        rows = list(csv.DictReader(io.StringIO(packing.read_text(encoding="utf-8"))))
+        self.assertEqual([(row["policy"], row["seed"], row["node"], row["gpu"]) for row in rows],
+                         [(policy, "42", "a", str(gpu)) for policy in ("best-fit", "prorata") for gpu in range(3)])
+        for of in (rows[:3], rows[3:]):
+            self.assertEqual(sorted((int(row["gpu_milli"]), int(row["gpu_memory_mib"])) for row in of),
+                             [(0, 0), (500, 8192), (1000, 1536)])
+        status, _, err = simulate("--nodes", nodes, "--pods", pods, "--packing", "/nowhere/packing.csv")
+        self.assertEqual(status, 1)
+        self.assertIn("/nowhere/packing.csv: cannot be written", err)
+
     def test_outputs_agree(self):
         points = self.folder / "points.csv"
         arguments = ("--nodes", self.nodes, "--pods", self.pods, "--seeds", "1,2", "--policy",

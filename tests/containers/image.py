@@ -1,6 +1,8 @@
 """An image made of this machine's own programs, since tests have no network: a shell, a few tools,
 gpuload, and what these link to. No driver library and no part of prorata is in it."""
+import hashlib
 import io
+import json
 import pathlib
 import re
 import shutil
@@ -60,3 +62,25 @@ def write(path, programs=()):
             entry.size, entry.mode = source.stat().st_size, mode
             with open(source, "rb") as data:
                 tar.addfile(entry, data)
+
+
+def write_archive(path, root_tar, names, command):
+    """A tar that `ctr images import` takes, of a root file system."""
+    layer = hashlib.sha256(root_tar.read_bytes()).hexdigest()
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Cmd": command, "Env": ["PATH=/usr/bin:/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
+        }
+    )
+    digest = hashlib.sha256(config.encode()).hexdigest()
+    folder = path.parent
+    (folder / "config.json").write_text(config)
+    manifest = [{"Config": f"{digest}.json", "RepoTags": names, "Layers": ["layer.tar"]}]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with tarfile.open(path, "w") as tar:
+        tar.add(folder / "config.json", f"{digest}.json")
+        tar.add(root_tar, "layer.tar")
+        tar.add(folder / "manifest.json", "manifest.json")

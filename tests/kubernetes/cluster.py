@@ -10,14 +10,12 @@ machine, and bridges, firewall rules and ports are the namespace's), all of it g
 The kubelet's node is `n1`; image.write() of tests/containers makes the only image, IMAGE."""
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
 import shutil
 import signal
 import subprocess
-import tarfile
 import tempfile
 import time
 
@@ -142,28 +140,6 @@ def kubelet_configuration(folder, cgroup_root):
     }
 
 
-def write_image(path, root_tar, names, command):
-    """A tar that `ctr images import` takes, of a root file system."""
-    layer = hashlib.sha256(root_tar.read_bytes()).hexdigest()
-    config = json.dumps(
-        {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {"Cmd": command, "Env": ["PATH=/usr/bin:/bin"]},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
-        }
-    )
-    digest = hashlib.sha256(config.encode()).hexdigest()
-    folder = path.parent
-    (folder / "config.json").write_text(config)
-    manifest = [{"Config": f"{digest}.json", "RepoTags": names, "Layers": ["layer.tar"]}]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    with tarfile.open(path, "w") as tar:
-        tar.add(folder / "config.json", f"{digest}.json")
-        tar.add(root_tar, "layer.tar")
-        tar.add(folder / "manifest.json", "manifest.json")
-
-
 class Namespace:
     """A mount and a network namespace, held by a process that sleeps."""
 
@@ -229,9 +205,11 @@ exec sleep infinity
 
 
 class Cluster:
-    def __init__(self, scheduler_configuration=SCHEDULER):
-        """`scheduler_configuration`: YAML with /etc/kubernetes/scheduler.conf for its kubeconfig."""
+    def __init__(self, scheduler_configuration=SCHEDULER, programs=()):
+        """`scheduler_configuration`: YAML with /etc/kubernetes/scheduler.conf for its kubeconfig. `programs`: more of
+        them in the image, as image.write takes them."""
         self.scheduler_configuration = scheduler_configuration
+        self._programs = programs
         # Short: sockets lie below it.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="pk-"))
         self.folder.chmod(0o755)
@@ -381,8 +359,8 @@ class Cluster:
         return [path for path in CGROUPS.iterdir() if path.is_dir() and path.name != "unified"]
 
     def _import_images(self):
-        image.write(self.folder / "root.tar")
-        write_image(self.folder / "image.tar", self.folder / "root.tar", [IMAGE, PAUSE], ["sleep", "infinity"])
+        image.write(self.folder / "root.tar", self._programs)
+        image.write_archive(self.folder / "image.tar", self.folder / "root.tar", [IMAGE, PAUSE], ["sleep", "infinity"])
         status, out, err = self.ctr("-n", "k8s.io", "images", "import", "--local", self.folder / "image.tar")
         if status != 0:
             raise AssertionError(f"the image cannot be imported: {out} {err}")
@@ -421,6 +399,12 @@ class Cluster:
 
     def delete(self, *arguments):
         self.kubectl("delete", *arguments, "--ignore-not-found", "--timeout=120s")
+
+    def delete_pods_and_events(self):
+        """All, however many. Pods of other tests have the same names: their events are nobody's."""
+        self.kubectl("delete", "pods", "--all", "--grace-period=1", "--wait=false")
+        self.wait_until(lambda: not self.get("pods")["items"], "the end of all pods", 900)
+        self.kubectl("delete", "--raw", "/api/v1/namespaces/default/events")
 
     def node_ready(self):
         node = self.find("node", NODE)

@@ -2,24 +2,20 @@
 without DRA, for tests of unittest's."""
 
 import json
-import os
 import pathlib
-import unittest
 
 import cluster
+import cluster_case
 import harness
-from cluster import IMAGE, NODE, SERVER
+from cluster import NODE
+from cluster_case import ClusterTestCase
 
 DEPLOY = harness.ROOT / "deploy" / "kubernetes-resources"
-NAMESPACE = "prorata-system"
 COMPUTE = "prorata.dev/gpu-compute"
 MEMORY = "prorata.dev/gpu-memory"
 ASSIGNED = "prorata.dev/assigned-gpus"
 GPUS = "prorata.dev/gpus"
 UNIT = 256 << 20
-HOLD = ["gpuload", "--allocate", "128MiB", "--until-refused", "--hold", "3600", "--announce"]
-SLEEP = ["sleep", "infinity"]
-CONTEXT = 512 << 20
 
 
 def container(name, compute, gib, command=None):
@@ -27,52 +23,16 @@ def container(name, compute, gib, command=None):
     limits = {COMPUTE: str(compute)} if compute else {}
     if gib:
         limits[MEMORY] = str(round(gib * 4))
-    return {"name": name, "image": IMAGE, "imagePullPolicy": "Never", "command": command or HOLD,
-            "resources": {"limits": limits}}  # fmt: skip
+    return cluster_case.container(name, command, resources={"limits": limits})
 
 
 def pod(name, *containers, init=(), restart="Never"):
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "dnsPolicy": "Default",
-            "restartPolicy": restart,
-            "terminationGracePeriodSeconds": 1,
-            "initContainers": list(init),
-            "containers": list(containers),
-        },
-    }
+    return cluster_case.pod(name, *containers, restart=restart, initContainers=list(init))
 
 
-class PluginTestCase(unittest.TestCase):
-    """One cluster for the class; what a test made in it is gone after the test."""
-
-    MACHINE_TOML = None
-    cluster = machine = None
-
-    @classmethod
-    def setUpClass(cls):
-        if reason := cluster.why_not():
-            raise unittest.SkipTest("NEEDS KUBERNETES: " + reason)
-        cls.machine = harness.Machine(cls.MACHINE_TOML)
-        cls.addClassCleanup(cls.machine.close)
-        cls.cluster = cluster.Cluster(
-            (DEPLOY / "scheduler-configuration.yaml").read_text()
-        )
-        cls.addClassCleanup(cls.cluster.close)
-        cls.cluster.start()
-        cls.start_agent()
-        cls.install()
-
-    @classmethod
-    def start_agent(cls):
-        before = os.umask(0)
-        try:
-            cls.machine.start_agent("--cdi-dir", cls.cluster.folder / "cdi")
-        finally:
-            os.umask(before)
+class PluginTestCase(ClusterTestCase):
+    SCHEDULER = (DEPLOY / "scheduler-configuration.yaml").read_text()
+    LOGS = ("driver", "extender")
 
     @classmethod
     def install(cls):
@@ -82,17 +42,6 @@ class PluginTestCase(unittest.TestCase):
         cls.start_extender()
         cls.start_plugin()
         cls.wait_ready()
-
-    @classmethod
-    def kubeconfig(cls, account, *bound):
-        token = cls.cluster.kubectl("create", "token", account, "-n", NAMESPACE, "--duration=24h", *bound).strip()
-        path = cls.cluster.folder / f"{account}.kubeconfig"
-        path.write_text(
-            cluster.KUBECONFIG.format(
-                server=SERVER, user="prorata", token=token, trust="certificate-authority: api/apiserver.crt"
-            )
-        )
-        return path
 
     @classmethod
     def start_plugin(cls):
@@ -120,18 +69,6 @@ class PluginTestCase(unittest.TestCase):
 
         cls.cluster.wait_until(ready, "a node with GPUs for pods")
 
-    def setUp(self):
-        self.addCleanup(self.remove_all)
-
-    def tearDown(self):
-        for name in ("driver", "extender"):
-            print(f"--- {name} log\n" + self.cluster.log(name)[-6000:])
-        print("--- agent log\n" + self.machine.agent_log()[-4000:])
-
-    def remove_all(self):
-        self.cluster.delete("pods", "--all", "--grace-period=1")
-        self.assert_nothing_left()
-
     def assert_nothing_left(self):
         self.cluster.wait_until(lambda: self.shares() == {}, "the end of all shares of pods")
         left = [path.name for path in pathlib.Path(self.cluster.folder, "cdi").iterdir()]
@@ -147,13 +84,6 @@ class PluginTestCase(unittest.TestCase):
 
     def share_of(self, name, of="main"):
         return self.shares()[self.mounted_share(self.cluster.pod(name), of)]
-
-    def mounted_share(self, seen, of):
-        """The name of the share that a running container really has, by its mounts; `seen`: its pod."""
-        status = next(one for one in seen["status"]["containerStatuses"] if one["name"] == of)
-        mounts = pathlib.Path(f"/proc/{self.cluster.pids_of(status['containerID'])[0]}/mountinfo").read_text()
-        where = next(line.split()[3] for line in mounts.splitlines() if line.split()[4] == "/run/prorata/share")
-        return where.rpartition("/")[2]
 
     def assert_as_assigned(self):
         """Each running container has its own share, on the GPUs and of the size that the API server says; there
@@ -177,24 +107,3 @@ class PluginTestCase(unittest.TestCase):
                               on[0]["memory_limit_bytes"], on[0]["compute_request"])  # fmt: skip
         self.assertEqual(kept, said)
         self.assertEqual(sorted(shares), sorted(said))
-
-    def announced(self, name, of="main"):
-        for line in self.cluster.kubectl("logs", name, "-c", of).splitlines():
-            event = json.loads(line)
-            if event.get("event") == "allocated":
-                return event
-        return None
-
-    def allocated(self, name, of="main"):
-        return self.cluster.wait_until(lambda: self.announced(name, of), f"memory in pod {name}")
-
-    def pending_reason(self, name):
-        conditions = self.cluster.pod(name)["status"].get("conditions", [])
-        return next((c.get("message", "") for c in conditions
-                     if c["type"] == "PodScheduled" and c["status"] == "False"), "")  # fmt: skip
-
-    def wait_event(self, name, reason, says):
-        self.cluster.wait_until(
-            lambda: any(event.startswith(reason) and says in event for event in self.cluster.events_of(name)),
-            f"an event {reason} of pod {name} that says '{says}'",
-        )

@@ -4,6 +4,7 @@ granted twice, left over or lost."""
 import os
 import random
 import signal
+import time
 import unittest
 import uuid
 
@@ -12,6 +13,7 @@ from dra import DraTestCase, pod, template
 
 pytestmark = pytest.mark.alone
 SIZE = {"memory": "8Gi", "compute": "30"}
+MINUTE_S = 60
 PODS = int(os.environ.get("PRORATA_TEST_PODS", "30"))
 
 
@@ -27,6 +29,12 @@ class Restarts(DraTestCase):
                            [member["pid"] for member in share["members"]])  # fmt: skip
         return found
 
+    def kept(self):
+        """What the agent has for claims, with their processes."""
+        return {share["name"]: (share["devices"][0]["memory_limit_bytes"], share["devices"][0]["compute_request"],
+                                [member["pid"] for member in share["members"]])
+                for share in self.machine.ps() if share["name"].startswith("claim-")}  # fmt: skip
+
     def members_are_back(self):
         return all(len(self.share_of(name)["members"]) == 1 for name in ("a", "b"))
 
@@ -41,10 +49,6 @@ class Restarts(DraTestCase):
         self.cluster.wait_until(
             lambda: (found := self.slice()) and found["metadata"]["uid"] != published, "a slice published anew"
         )
-
-    def restart_agent(self):
-        self.machine.kill_agent()
-        self.start_agent()
 
     def restart_driver(self):
         registered = self.cluster.log("driver").count("registered the driver")
@@ -65,15 +69,19 @@ class Restarts(DraTestCase):
         )
 
     def restart_api_server(self):
+        """A minute without one, in which the agent and the driver die, too."""
+        before = self.kept()
         self.cluster.stop("apiserver", signal.SIGKILL)
-        # Long enough for the driver to look for what changed, and to find nobody.
-        self.machine.call(["sleep", "6"])
-        self.assertIn("is not up to date", self.cluster.log("driver"))
-        self.cluster.spawn("apiserver", self.cluster._apiserver())
+        end = time.monotonic() + MINUTE_S
         self.cluster.wait_until(
-            lambda: self.cluster.kubectl_try("get", "--raw", "/readyz")[1] == "ok", "an API server that is ready"
+            lambda: "is not up to date" in self.cluster.log("driver"), "a driver that misses the API server"
         )
-        self.cluster.wait_until(self.cluster.node_ready, "a node that is ready")
+        self.restart_agent()
+        self.cluster.restart("driver")
+        while time.monotonic() < end:
+            self.cluster.wait_until(lambda: self.kept() == before, "both shares, with their processes")
+            time.sleep(1)
+        self.start_api_server()
 
     def test_pods_stay_as_they_are(self):
         self.cluster.apply(template("share", SIZE), pod("a", "share"), pod("b", "share"))

@@ -12,17 +12,20 @@ import unittest
 import cluster
 import dra
 import harness
+import helm_chart
 import image
 import packages
 import pytest
 from cluster import NODE
-from dra import NAMESPACE
+from cluster_case import NAMESPACE
 from harness import GIB
 
 pytestmark = pytest.mark.alone
 GUIDE = harness.ROOT / "docs/guide/kubernetes.md"
 PRODUCT = "localhost/prorata-kubernetes:1"
 STOOD_IN_FOR = ("make package", "apt-get install", "podman")
+BY_KUSTOMIZE = ("kubectl apply -k", "kubectl -n prorata-system set image")
+BY_HELM = ("helm install",)
 
 
 def commands(page, section):
@@ -32,11 +35,13 @@ def commands(page, section):
 
 
 class Installed(dra.DraTestCase):
+    NOT_TYPED = BY_HELM
+
     @classmethod
-    def setUpClass(cls):
+    def why_not(cls):
         if reason := packages.why_not():
-            raise unittest.SkipTest("NEEDS PACKAGING: " + reason)
-        super().setUpClass()
+            return "NEEDS PACKAGING: " + reason
+        return super().why_not()
 
     @classmethod
     def install(cls):
@@ -50,7 +55,7 @@ class Installed(dra.DraTestCase):
         cls.import_product()
         cls.put_agent()
         for command in commands(GUIDE.read_text(encoding="utf-8"), "Install"):
-            if not command.startswith(STOOD_IN_FOR):
+            if not command.startswith(STOOD_IN_FOR + cls.NOT_TYPED):
                 cls.follow(command)
         for name in cls.workloads():
             cls.follow(f"kubectl -n {NAMESPACE} rollout status --timeout=120s {name}")
@@ -74,7 +79,7 @@ class Installed(dra.DraTestCase):
             tree = packages.unpacked(name, folder / "packages" / name)
             programs.append((tree / "usr/bin" / name, f"usr/bin/{name}", 0o755))
         image.write(folder / "root.tar", programs)
-        cluster.write_image(folder / "image.tar", folder / "root.tar", [PRODUCT], ["prorata-kubernetes", "--help"])
+        image.write_archive(folder / "image.tar", folder / "root.tar", [PRODUCT], ["prorata-kubernetes", "--help"])
         status, out, err = cls.cluster.ctr("-n", "k8s.io", "images", "import", "--local", folder / "image.tar")
         assert status == 0, f"{out} {err}"
 
@@ -87,7 +92,7 @@ class Installed(dra.DraTestCase):
     def try_to_follow(cls, command):
         """As a reader of the guide types it, in the repository: (exit status, stdout, stderr)."""
         settings = {"PATH": f"{cluster.BIN}:{cls.cluster.folder}/packages/prorata-kubernetes/usr/bin:{os.environ['PATH']}", "KUBECONFIG": f"{cls.cluster.folder}/kubeconfig",
-                    "NODE": NODE, "IMAGE": PRODUCT}  # fmt: skip
+                    "NODE": NODE, "IMAGE": PRODUCT, "HOME": str(cls.cluster.folder)}  # fmt: skip
         return cls.cluster.call(
             ["env", "-C", harness.ROOT, *(f"{key}={value}" for key, value in settings.items()), "sh", "-c", command])
 
@@ -156,6 +161,24 @@ class Installed(dra.DraTestCase):
                 self.assertFalse(security["allowPrivilegeEscalation"])
                 self.assertTrue(security["readOnlyRootFilesystem"])
                 self.assertEqual(security["capabilities"], {"drop": ["ALL"]})
+
+
+class InstalledByHelm(Installed):
+    NOT_TYPED = BY_KUSTOMIZE
+    test_who_has_what_and_why = None  # is the same
+
+    @classmethod
+    def why_not(cls):
+        if not (cluster.BIN / "helm").exists():
+            return "NEEDS HELM: it is not built; `scripts/kubernetes_build.py build` builds it"
+        return super().why_not()
+
+    @classmethod
+    def try_to_follow(cls, command):
+        # `make package` is stood in for.
+        if "build/packages/" in command:
+            helm_chart.write(cls.cluster.folder)
+        return super().try_to_follow(command.replace("build/packages/", f"{cls.cluster.folder}/"))
 
 
 if __name__ == "__main__":

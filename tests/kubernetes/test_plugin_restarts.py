@@ -2,13 +2,14 @@
 nothing is granted twice, left over or lost."""
 
 import signal
+import time
 import unittest
 
-import harness
 import pytest
 from plugin import PluginTestCase, container, pod
 
 pytestmark = pytest.mark.alone
+MINUTE_S = 60
 
 
 class Restarts(PluginTestCase):
@@ -34,10 +35,6 @@ class Restarts(PluginTestCase):
         self.cluster.restart("kubelet")
         self.wait_registered(before)
 
-    def restart_agent(self):
-        self.machine.kill_agent()
-        self.start_agent()
-
     def restart_plugin(self):
         before = self.registrations()
         self.cluster.restart("driver")
@@ -60,14 +57,25 @@ class Restarts(PluginTestCase):
         self.assertIn("2 pods with GPUs on 1 nodes", self.cluster.log("extender").splitlines()[-1])
 
     def restart_api_server(self):
+        """A minute without one, in which the agent and the plugin die, too."""
+        before = {name: [member["pid"] for member in share["members"]] for name, share in self.shares().items()}
         self.cluster.stop("apiserver", signal.SIGKILL)
-        self.machine.call(["sleep", "3"])
-        self.assertIn("cannot follow the pods of node n1", self.cluster.log("driver"))
-        self.cluster.spawn("apiserver", self.cluster._apiserver())
+        end = time.monotonic() + MINUTE_S
         self.cluster.wait_until(
-            lambda: self.cluster.kubectl_try("get", "--raw", "/readyz")[1] == "ok", "an API server that is ready"
+            lambda: "cannot follow the pods of node n1" in self.cluster.log("driver"),
+            "a plugin that misses the API server",
         )
-        self.cluster.wait_until(self.cluster.node_ready, "a node that is ready")
+        self.restart_agent()
+        self.cluster.restart("driver")
+
+        def as_before():
+            now = self.shares().items()
+            return {name: [member["pid"] for member in share["members"]] for name, share in now} == before
+
+        while time.monotonic() < end:
+            self.cluster.wait_until(as_before, "both shares, with their processes")
+            time.sleep(1)
+        self.start_api_server()
 
     def members_are_back(self):
         return all(len(self.share_of(name)["members"]) == 1 for name in ("a", "b"))
@@ -104,11 +112,7 @@ class Restarts(PluginTestCase):
             return now and now != share["members"]
 
         self.cluster.wait_until(started_again, "the container's second start")
-        self.cluster.spawn("apiserver", self.cluster._apiserver())
-        self.cluster.wait_until(
-            lambda: self.cluster.kubectl_try("get", "--raw", "/readyz")[1] == "ok", "an API server that is ready"
-        )
-        self.cluster.wait_until(self.cluster.node_ready, "a node that is ready")
+        self.start_api_server()
 
     def test_a_pod_that_went_while_the_plugin_was_away(self):
         self.cluster.apply(pod("a", container("main", 30, 8)), pod("b", container("main", 30, 8)))
@@ -121,14 +125,13 @@ class Restarts(PluginTestCase):
         self.assert_as_assigned()
 
     def test_an_operators_own_share_of_a_similar_name_stays(self):
-        status, _, err = self.machine.call([harness.PRORATA, "create", "pod-unit-of-mine", "--memory", "1GiB"])
-        self.assertEqual(status, 0, err)
+        self.prorata("create", "pod-unit-of-mine", "--memory", "1GiB")
         self.restart_plugin()
         self.cluster.apply(pod("a", container("main", 30, 8)))
         self.cluster.wait_running("a")
         self.cluster.delete("pod", "a")
         self.cluster.wait_until(lambda: list(self.shares()) == ["pod-unit-of-mine"], "the end of the share of pod a")
-        self.machine.call([harness.PRORATA, "rm", "pod-unit-of-mine"])
+        self.prorata("rm", "pod-unit-of-mine")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ import unittest
 import cluster
 import harness
 import pytest
-from cluster import NODE_IP, SERVER
-from dra import DEPLOY, NAMESPACE, DraTestCase, pod, template
+from cluster import NODE_IP
+from dra import DEPLOY, DraTestCase, pod, template
 from harness import GIB
 
 pytestmark = pytest.mark.alone
@@ -41,17 +41,11 @@ class Webhook(DraTestCase):
     @classmethod
     def start_webhook(cls, *options):
         """By the rights that it has in deploy/."""
-        folder = cls.cluster.folder
-        token = cls.cluster.kubectl("create", "token", "prorata-webhook", "-n", NAMESPACE, "--duration=24h").strip()
-        (folder / "webhook.kubeconfig").write_text(
-            cluster.KUBECONFIG.format(
-                server=SERVER, user="webhook", token=token, trust="certificate-authority: api/apiserver.crt"
-            )
-        )
+        path = cls.kubeconfig("prorata-webhook")
         trusted = cls.cluster.log("webhook").count("can trust the webhook")
         cls.cluster.spawn(
             "webhook",
-            [cluster.DRIVER, "webhook", f"--kubeconfig={folder}/webhook.kubeconfig", f"--address={NODE_IP}",
+            [cluster.DRIVER, "webhook", f"--kubeconfig={path}", f"--address={NODE_IP}",
              f"--port={PORT}", f"--names={NODE_IP}", *options],
         )  # fmt: skip
         cls.cluster.wait_until(
@@ -241,7 +235,7 @@ class Webhook(DraTestCase):
             self.start_webhook()
 
     def test_what_the_webhook_may_do(self):
-        kubectl = ["--kubeconfig", f"{self.cluster.folder}/webhook.kubeconfig"]
+        kubectl = ["--kubeconfig", f"{self.cluster.folder}/prorata-webhook.kubeconfig"]
         for verb, what in (("update", "resourceclaimtemplates"), ("create", "resourceclaims"), ("list", "pods"),
                            ("get", "secrets"), ("create", "pods"), ("create", "mutatingwebhookconfigurations"),
                            ("update", "mutatingwebhookconfigurations/other")):  # fmt: skip

@@ -107,6 +107,12 @@ std::vector<api::DeviceStatus> Descriptions::OfDevices() const {
     status.elastic_ceiling = leases_.elastic_ceiling(number);
     status.borrowed_bytes = memory_.Borrowed(number);
     status.links = devices_[number].links;
+    const driver::DeviceFacts& facts = devices_[number].facts;
+    status.compute_capability = facts.compute_capability;
+    status.driver_version = facts.driver_version;
+    status.pci_address = facts.pci_address;
+    status.numa_node = facts.place.numa_node;
+    status.pcie_root = facts.place.root;
     status.used_bytes = devices_.LastUsedBytes(number);
     status.driver_unresponsive_ms = devices_.UnansweredNs() / kNsPerMs;
     AddShares(number, status);

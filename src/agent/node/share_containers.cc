@@ -41,12 +41,13 @@ bool ShareContainers::MayUse(const Share& share, const Peer& peer) {
 
 bool ShareContainers::MayJoinFrom(Share& share, const Peer& peer) {
   const auto group = containers_.OfCgroup(peer.process);
-  if (!group || share.config().any_container) return true;
+  if (!group) return true;
   if (share.container && share.container->group != *group) {
     members_.SweepDead(share);
     ForgetIfEmpty(share);
   }
-  if (share.container) return share.container->group == *group;
+  const bool any = share.config().any_container;
+  if (share.container) return any || share.container->group == *group;
   // The group is this process's, unless its number has changed hands.
   const auto now = IdentifyProcess(peer.process.pid);
   if (!now || *now != peer.process) return true;  // it is not watched as a member (Members::Watch)
@@ -97,7 +98,7 @@ std::vector<Outside::SharePlace> ShareContainers::Places() const {
     Outside::SharePlace& place = places.emplace_back();
     place.id = share->id();
     place.folder = config.folder;
-    if (share->container) place.container = share->container->group;
+    if (share->container && !config.any_container) place.container = share->container->group;
     for (const DeviceOfShare& on : config.devices) place.devices.push_back(on.device);
   }
   return places;

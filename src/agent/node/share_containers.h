@@ -28,7 +28,8 @@ class ShareContainers {
 
   // Whether a program of this user and container may use the share.
   static bool MayUse(const Share& share, const Peer& peer);
-  // A share belongs to one container at a time, unless it was made for any.
+  // A share belongs to one container at a time, unless it was made for any: then the first of those
+  // that use it is shown as its own.
   bool MayJoinFrom(Share& share, const Peer& peer);
   // To be called once a second or so: containers that have ended, processes outside.
   void Poll();

@@ -21,6 +21,20 @@ void AddValue(MetricFamily& family, Labels labels, double value) {
   (family.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
 }
 
+struct ContainerNames {
+  std::string container;
+  std::string name_space = {};
+  std::string pod = {};
+};
+
+// Of Kubernetes' a container is "NAMESPACE/POD/CONTAINER"; no engine allows a slash in its own.
+ContainerNames NamesOf(const std::string& name) {
+  const size_t first = name.find('/');
+  const size_t last = name.rfind('/');
+  if (first == last) return {name};
+  return {name.substr(last + 1), name.substr(0, first), name.substr(first + 1, last - first - 1)};
+}
+
 // One metric: its name, kind, words, and how it is read from a Status. A double holds every size
 // below 2^53 bytes exactly.
 template <typename Status>
@@ -175,12 +189,16 @@ void AddShares(std::vector<MetricFamily>& families, std::span<const ShareStatus>
                                          {}});
   for (const ShareStatus& share : shares) {
     if (!share.container) continue;
-    AddValue(containers,
-             {{"share", share.name},
-              {"container", share.container->name},
-              {"container_id", share.container->id},
-              {"engine", share.container->engine}},
-             1);
+    const ContainerNames names = NamesOf(share.container->name);
+    Labels labels = {{"share", share.name},
+                     {"container", names.container},
+                     {"container_id", share.container->id},
+                     {"engine", share.container->engine}};
+    if (!names.pod.empty()) {
+      labels.push_back({"namespace", names.name_space});
+      labels.push_back({"pod", names.pod});
+    }
+    AddValue(containers, std::move(labels), 1);
   }
 }
 

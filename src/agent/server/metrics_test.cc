@@ -136,6 +136,10 @@ TEST(MetricsTest, TheContainerOfAShare) {
   EXPECT_TRUE(Has(MetricsText({&share, 1}, {}, {}),
                   "prorata_share_container_info{share=\"a\",container=\"box\",container_id="
                   "\"0123\",engine=\"podman\"} 1"));
+  share.container = {{"containerd", "0123", "team/train/main"}};
+  EXPECT_TRUE(Has(MetricsText({&share, 1}, {}, {}),
+                  "prorata_share_container_info{share=\"a\",container=\"main\",container_id="
+                  "\"0123\",engine=\"containerd\",namespace=\"team\",pod=\"train\"} 1"));
 }
 
 TEST(MetricsTest, WhatNvmlDoesNotTellIsNoFigure) {

@@ -124,6 +124,7 @@ struct SimulateOptions {
   bool plan = true;
   bool progress = true;
   std::string csv;
+  std::string packing;
   std::string plot;
 };
 

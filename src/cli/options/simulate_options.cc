@@ -94,6 +94,10 @@ CLI::App* AddSimulate(CLI::App* app, Options* options) {
   command->add_option("--csv", simulate->csv, "Write each run's points there (default: nowhere)")
       ->option_text("FILE");
   command
+      ->add_option("--packing", simulate->packing,
+                   "Write there what each GPU has at the end of each run (default: nowhere)")
+      ->option_text("FILE");
+  command
       ->add_option("--plot", simulate->plot, "Draw the means there, by gnuplot (default: nowhere)")
       ->option_text("FILE.svg|FILE.png");
   command->footer(kSimulateFooter);

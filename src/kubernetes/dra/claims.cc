@@ -150,6 +150,13 @@ Result<AllocatedClaims> Claims::Prepared(const NodeState& state) {
   return take();
 }
 
+std::optional<ClaimReference> Claims::Known(const std::string& uid) {
+  const std::lock_guard lock(mutex_);
+  const auto known = known_.find(uid);
+  if (known == known_.end()) return std::nullopt;
+  return known->second.reference;
+}
+
 Result<AllocatedClaims> Claims::NotPrepared(const NodeState& state) {
   auto claims = ListClaims(state);
   if (!claims) return std::unexpected(claims.error());

@@ -71,6 +71,8 @@ class Claims {
   // The claims whose shares the agent has, but for shares of claims that are gone. Asks the API
   // server only about what it does not know yet.
   Result<AllocatedClaims> Prepared(const NodeState& state);
+  // One of those, as far as is known without asking.
+  std::optional<ClaimReference> Known(const std::string& uid);
   // Those that were allocated and have no share yet, as the API server has them now.
   Result<AllocatedClaims> NotPrepared(const NodeState& state);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "kubernetes/api/quantity.h"
@@ -15,6 +17,8 @@ using nlohmann::json;
 
 constexpr uint32_t kPpmOfPercent = Fraction::kOne / 100;
 constexpr size_t kMaxAttributeLength = 64;
+// A driver is slow for longer than a look takes now and then.
+constexpr int64_t kSickMs = 5'000;
 
 // What shares have of one device.
 struct Promised {
@@ -91,25 +95,85 @@ json Policy(const std::string& step, const std::string& min, const std::string& 
   return {{"default", otherwise}, {"validRange", {{"min", min}, {"step", step}}}};
 }
 
-json DeviceOf(const api::DeviceStatus& device, const Capacity& capacity) {
+// As semantic versioning has it, which the API server wants: three numbers without zeros before
+// them. Empty: it is none.
+std::string SemanticVersion(const std::string& version) {
+  std::string semantic;
+  int numbers = 0;
+  for (size_t from = 0; from <= version.size() && numbers < 3;) {
+    const size_t dot = std::min(version.find('.', from), version.size());
+    const std::string part = version.substr(from, dot - from);
+    if (part.empty() || part.find_first_not_of("0123456789") != std::string::npos) return "";
+    const size_t first = std::min(part.find_first_not_of('0'), part.size() - 1);
+    semantic += (numbers++ > 0 ? "." : "") + part.substr(first);
+    from = dot + 1;
+  }
+  for (; numbers < 3; ++numbers) semantic += ".0";
+  return semantic.size() <= kMaxAttributeLength ? semantic : "";
+}
+
+// The least index of those that NVLinks connect it with, by others of them too; nothing: none do.
+// `devices`: by index.
+std::optional<uint32_t> NvlinkIsland(std::span<const api::DeviceStatus> devices, size_t of) {
+  std::set<size_t> island = {of};
+  std::vector<size_t> next = {of};
+  while (!next.empty()) {
+    const auto& links = devices[next.back()].links;
+    next.pop_back();
+    for (size_t peer = 0; peer < std::min(links.size(), devices.size()); ++peer) {
+      if (links[peer].kind == LinkClass::kNvlink && island.insert(peer).second) {
+        next.push_back(peer);
+      }
+    }
+  }
+  if (island.size() == 1) return std::nullopt;
+  return devices[*island.begin()].index;
+}
+
+json AttributesOf(const api::DeviceStatus& device, std::optional<uint32_t> island) {
+  json attributes = {{"uuid", {{"string", device.uuid.substr(0, kMaxAttributeLength)}}},
+                     {"model", {{"string", device.name.substr(0, kMaxAttributeLength)}}},
+                     {"index", {{"int", device.index}}},
+                     {"mode", {{"string", "shared"}}},
+                     {kMemorySizeAttribute, {{"int", device.total_bytes >> 20}}}};
+  const auto add_version = [&](const char* name, const std::string& version) {
+    const std::string semantic = SemanticVersion(version);
+    if (!semantic.empty()) attributes[name] = {{"version", semantic}};
+  };
+  add_version("cudaComputeCapability", device.compute_capability);
+  add_version("driverVersion", device.driver_version);
+  if (device.numa_node) attributes["numaNode"] = {{"int", *device.numa_node}};
+  if (island) attributes["nvlinkIsland"] = {{"int", *island}};
+  // Kubernetes' own name, by which devices of other drivers are matched with it.
+  if (!device.pcie_root.empty()) {
+    attributes["resource.kubernetes.io/pcieRoot"] = {{"string", device.pcie_root}};
+  }
+  return attributes;
+}
+
+json DeviceOf(const api::DeviceStatus& device, const Capacity& capacity,
+              std::optional<uint32_t> island) {
   const std::string memory = FormatBinaryQuantity(capacity.memory_bytes);
   const std::string step = FormatBinaryQuantity(kMemoryStepBytes);
   const std::string compute = std::to_string(capacity.compute_percent);
-  return {{"name", DeviceName(device.uuid)},
-          {"allowMultipleAllocations", true},
-          {"attributes",
-           {{"uuid", {{"string", device.uuid.substr(0, kMaxAttributeLength)}}},
-            {"model", {{"string", device.name.substr(0, kMaxAttributeLength)}}},
-            {"index", {{"int", device.index}}},
-            {kMemorySizeAttribute, {{"int", device.total_bytes >> 20}}}}},
-          // A claim that does not say how much memory it wants gets all of a GPU's; one that does
-          // not say how much of its time is guaranteed none, and has what others leave.
-          {"capacity",
-           {{kMemoryCapacity, {{"value", memory}, {"requestPolicy", Policy(step, step, memory)}}},
-            {kComputeCapacity, {{"value", compute}, {"requestPolicy", Policy("1", "0", "0")}}}}}};
+  json made = {
+      {"name", DeviceName(device.uuid)},
+      {"allowMultipleAllocations", true},
+      {"attributes", AttributesOf(device, island)},
+      // A claim that does not say how much memory it wants gets all of a GPU's; one that does
+      // not say how much of its time is guaranteed none, and has what others leave.
+      {"capacity",
+       {{kMemoryCapacity, {{"value", memory}, {"requestPolicy", Policy(step, step, memory)}}},
+        {kComputeCapacity, {{"value", compute}, {"requestPolicy", Policy("1", "0", "0")}}}}}};
+  if (IsSick(device)) {
+    made["taints"] = json::array({{{"key", kUnresponsiveTaint}, {"effect", "NoSchedule"}}});
+  }
+  return made;
 }
 
 }  // namespace
+
+bool IsSick(const api::DeviceStatus& device) { return device.driver_unresponsive_ms >= kSickMs; }
 
 std::string SliceName(const std::string& node) { return node + "-" + kDriverName; }
 
@@ -132,7 +196,8 @@ json SliceDevices(std::span<const api::DeviceStatus> devices,
         capacity.compute_percent == 0) {
       continue;
     }
-    list.push_back(DeviceOf(*device, capacity));
+    const auto number = static_cast<size_t>(device - devices.data());
+    list.push_back(DeviceOf(*device, capacity, NvlinkIsland(devices, number)));
   }
   return list;
 }
@@ -161,9 +226,21 @@ int64_t GenerationOf(const json& slice) {
   return slice.at(where).get<int64_t>();
 }
 
+bool DropTaints(json* devices) {
+  bool any = false;
+  for (json& device : *devices) any |= device.erase("taints") > 0;
+  return any;
+}
+
 bool SaysTheSame(const json& slice, const NodeReference& node, const json& devices) {
   const json wanted = MakeSlice(node, devices, GenerationOf(slice));
-  if (!slice.is_object() || slice.value("spec", json()) != wanted["spec"]) {
+  json said = slice.is_object() ? slice.value("spec", json()) : json();
+  for (json& device : said.is_object() ? said["devices"] : said) {
+    if (!device.is_object() || !device.contains("taints")) continue;
+    // The API server adds the time.
+    for (json& taint : device["taints"]) taint.erase("timeAdded");
+  }
+  if (said != wanted["spec"]) {
     // The API server leaves an empty list out.
     return devices.empty() && slice.is_object() && slice.contains("spec") &&
            !slice["spec"].contains("devices") &&

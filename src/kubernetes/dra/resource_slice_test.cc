@@ -55,6 +55,54 @@ TEST(ResourceSlice, ADeviceIsAGpuThatClaimsShare) {
       {"default": "0", "validRange": {"min": "0", "step": "1"}}})"));
 }
 
+TEST(ResourceSlice, AttributesAreWhatTheAgentKnows) {
+  auto devices = Devices(4);
+  // GPUs 1 and 3 over NVLink, by GPU 2.
+  for (auto& device : devices) device.links.resize(4);
+  for (const auto& [one, other] : {std::pair(1, 2), std::pair(2, 3)}) {
+    devices[one].links[other].kind = devices[other].links[one].kind = LinkClass::kNvlink;
+  }
+  devices[3].compute_capability = "9.0";
+  devices[3].driver_version = "580.65.06";
+  devices[3].numa_node = 0;
+  devices[3].pcie_root = "pci0000:16";
+  devices[2].driver_version = "560.35";
+  devices[1].driver_version = "none";
+  const json list = SliceDevices(devices, {});
+  EXPECT_EQ(list[3]["attributes"], json::parse(R"({
+      "uuid": {"string": "GPU-3"}, "model": {"string": "A GPU"}, "index": {"int": 3},
+      "mode": {"string": "shared"}, "memoryMiB": {"int": 16384},
+      "cudaComputeCapability": {"version": "9.0.0"}, "driverVersion": {"version": "580.65.6"},
+      "numaNode": {"int": 0}, "nvlinkIsland": {"int": 1},
+      "resource.kubernetes.io/pcieRoot": {"string": "pci0000:16"}})"));
+  EXPECT_EQ(list[2]["attributes"]["driverVersion"]["version"], "560.35.0");
+  EXPECT_FALSE(list[1]["attributes"].contains("driverVersion"));
+  EXPECT_EQ(list[1]["attributes"]["nvlinkIsland"]["int"], 1);
+  for (const char* absent : {"numaNode", "nvlinkIsland", "cudaComputeCapability"}) {
+    EXPECT_FALSE(list[0]["attributes"].contains(absent)) << absent;
+  }
+}
+
+TEST(ResourceSlice, AGpuWhoseDriverDoesNotAnswerTakesNothingNew) {
+  auto devices = Devices(2);
+  devices[0].driver_unresponsive_ms = 4'999;
+  devices[1].driver_unresponsive_ms = 5'000;
+  json list = SliceDevices(devices, {});
+  EXPECT_FALSE(list[0].contains("taints"));
+  EXPECT_EQ(list[1]["taints"], json::parse(R"([
+      {"key": "gpu.prorata.dev/driver-unresponsive", "effect": "NoSchedule"}])"));
+  // The API server adds a time, or does not know taints at all.
+  const NodeReference node{"n1", "1-2"};
+  json said = MakeSlice(node, list, 3);
+  said["spec"]["devices"][1]["taints"][0]["timeAdded"] = "2026-11-25T08:00:00Z";
+  EXPECT_TRUE(SaysTheSame(said, node, list));
+  said["spec"]["devices"][1].erase("taints");
+  EXPECT_FALSE(SaysTheSame(said, node, list));
+  EXPECT_TRUE(DropTaints(&list));
+  EXPECT_TRUE(SaysTheSame(said, node, list));
+  EXPECT_FALSE(DropTaints(&list));
+}
+
 TEST(ResourceSlice, TheFullestComesFirst) {
   const std::string claim = ShareNameOfClaim(kGpuUid);
   EXPECT_EQ(NamesOf(SliceDevices(Devices(3), {})), (Names{"gpu-0", "gpu-1", "gpu-2"}));

@@ -50,8 +50,9 @@ Status SlicePublisher::Publish(const NodeState& state, const AllocatedClaims& al
   const auto node = FindNode();
   if (!node) return std::unexpected(node.error());
   json devices = SliceDevices(state.devices, state.shares, allocated);
+  if (no_taints_) DropTaints(&devices);
   if (known_ && SaysTheSame(*known_, *node, devices)) return {};
-  json slice = MakeSlice(*node, std::move(devices), generation_ + 1);
+  json slice = MakeSlice(*node, devices, generation_ + 1);
   if (known_) {
     slice["metadata"]["resourceVersion"] =
         known_->value(json::json_pointer("/metadata/resourceVersion"), "");
@@ -64,6 +65,8 @@ Status SlicePublisher::Publish(const NodeState& state, const AllocatedClaims& al
   }
   known_ = std::move(*written);
   generation_ = GenerationOf(*known_);
+  const bool kept = SaysTheSame(*known_, *node, devices);
+  if (!kept && DropTaints(&devices) && SaysTheSame(*known_, *node, devices)) no_taints_ = true;
   ++writes_;
   return {};
 }

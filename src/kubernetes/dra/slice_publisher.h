@@ -43,6 +43,7 @@ class SlicePublisher {
   std::atomic<bool> known_is_old_ = true;
   std::optional<NodeReference> owner_;
   int64_t generation_ = 0;
+  bool no_taints_ = false;  // a cluster that does not know them (feature gate DRADeviceTaints)
   int64_t writes_ = 0;
 };
 

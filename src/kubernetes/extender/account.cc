@@ -82,9 +82,15 @@ void Account::KeepOnlyNodes(const std::unordered_set<std::string>& names) {
 }
 
 void Account::SetBound(const std::string& uid, const std::string& node,
-                       std::span<const ContainerRequest> requests, const AssignedGpus& assigned) {
+                       std::span<const ContainerRequest> requests, const AssignedGpus& assigned,
+                       const std::string& group) {
   const auto [found, is_new] = pods_.try_emplace(uid);
   Pod& pod = found->second;
+  pod.group = group;
+  if (const auto waiting = waiting_.find(group); waiting != waiting_.end()) {
+    waiting->second.erase(uid);
+    if (waiting->second.empty()) waiting_.erase(waiting);
+  }
   pod.until.reset();
   if (!is_new && pod.node == node && pod.assigned == assigned &&
       std::ranges::equal(pod.requests, requests)) {
@@ -97,7 +103,18 @@ void Account::SetBound(const std::string& uid, const std::string& node,
   if (!stale_) AddPieces(&pod);
 }
 
+void Account::SetWaiting(const std::string& uid, std::span<const ContainerRequest> requests,
+                         const std::string& group) {
+  waiting_[group][uid].assign(requests.begin(), requests.end());
+}
+
 void Account::Remove(const std::string& uid) {
+  for (auto& [group, waiting] : waiting_) waiting.erase(uid);
+  std::erase_if(waiting_, [](const auto& group) { return group.second.empty(); });
+  RemovePlace(uid);
+}
+
+void Account::RemovePlace(const std::string& uid) {
   const auto found = pods_.find(uid);
   if (found == pods_.end()) return;
   RemovePieces(&found->second);
@@ -111,22 +128,36 @@ void Account::KeepOnlyPods(const std::unordered_set<std::string>& uids) {
   for (const auto& [uid, pod] : pods_) {
     if (!pod.until && !uids.contains(uid)) gone.push_back(uid);
   }
+  for (const auto& [group, waiting] : waiting_) {
+    for (const auto& [uid, requests] : waiting) {
+      if (!uids.contains(uid)) gone.push_back(uid);
+    }
+  }
   for (const std::string& uid : gone) Remove(uid);
+}
+
+size_t Account::CountBound(const std::string& group) const {
+  return std::ranges::count_if(
+      pods_, [&](const auto& pod) { return pod.second.group == group && !pod.second.until; });
 }
 
 void Account::Expire(Time now) {
   if (now < first_expiry_) return;
   first_expiry_ = Time::max();
   std::vector<std::string> over;
-  for (const auto& [uid, pod] : pods_) {
+  for (auto& [uid, pod] : pods_) {
     if (!pod.until) continue;
+    // Some of its group run already: without the others they would be of no use.
+    if (*pod.until <= now && !pod.group.empty() && CountBound(pod.group) > 0) {
+      pod.until = now + kGroupAssumedFor;
+    }
     if (*pod.until <= now) {
       over.push_back(uid);
     } else {
       first_expiry_ = std::min(first_expiry_, *pod.until);
     }
   }
-  for (const std::string& uid : over) Remove(uid);
+  for (const std::string& uid : over) RemovePlace(uid);
 }
 
 void Account::Build() {
@@ -249,7 +280,7 @@ Account::Filtered Account::Filter(const std::string& uid,
                                   std::span<const ContainerRequest> requests,
                                   std::span<const std::string> nodes, Time now) {
   Expire(now);
-  if (const auto own = pods_.find(uid); own != pods_.end() && own->second.until) Remove(uid);
+  if (const auto own = pods_.find(uid); own != pods_.end() && own->second.until) RemovePlace(uid);
   Build();
   Filtered filtered;
   filtered.fits.reserve(nodes.size());
@@ -282,6 +313,72 @@ Account::Filtered Account::Filter(const std::string& uid,
       Assume(uid, requests, best, plan, now + kAssumedFor);
     }
   }
+  return filtered;
+}
+
+// What it has, if that is among the nodes that were asked about.
+Account::Filtered Account::PlaceOf(const std::string& uid,
+                                   std::span<const std::string> nodes) const {
+  Filtered filtered;
+  const auto own = pods_.find(uid);
+  if (own == pods_.end()) return filtered;
+  const auto at = std::ranges::find(nodes, own->second.node);
+  if (at == nodes.end()) return filtered;
+  filtered.fits.push_back({static_cast<size_t>(at - nodes.begin()), 0});
+  filtered.best = 0;
+  return filtered;
+}
+
+std::string Account::PlaceGroup(const PodGroup& group, std::span<const std::string> nodes,
+                                Time now) {
+  const auto& waiting = waiting_[group.name];
+  const size_t there = CountBound(group.name) + waiting.size();
+  if (there < group.size) {
+    return "pods of the group '" + group.name + "' are placed together, and " +
+           std::to_string(there) + " of " + std::to_string(group.size) + " are there";
+  }
+  using Member = std::pair<const std::string, std::vector<ContainerRequest>>;
+  std::vector<const Member*> order;
+  for (const Member& member : waiting) {
+    if (!pods_.contains(member.first)) order.push_back(&member);
+  }
+  const auto size = [](const Member* member) {
+    uint64_t percent = 0, units = 0;
+    for (const ContainerRequest& one : member->second) {
+      percent += uint64_t{one.gpu_count} * one.compute_percent;
+      units += one.gpu_count * one.memory_units;
+    }
+    return std::pair(percent, units);
+  };
+  std::ranges::stable_sort(order, std::greater(), size);
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (Filter(order[i]->first, order[i]->second, nodes, now).best) continue;
+    for (size_t placed = 0; placed < i; ++placed) RemovePlace(order[placed]->first);
+    return "of the group '" + group.name + "' " + std::to_string(i) + " of " +
+           std::to_string(order.size()) + " pods fit now, and they are placed together";
+  }
+  for (const Member* member : order) {
+    Pod& pod = pods_.at(member->first);
+    pod.group = group.name;
+    pod.until = now + kGroupAssumedFor;
+  }
+  return "";
+}
+
+Account::Filtered Account::FilterGroup(const std::string& uid, const PodGroup& group,
+                                       std::span<const ContainerRequest> requests,
+                                       std::span<const std::string> nodes, Time now) {
+  Expire(now);
+  SetWaiting(uid, requests, group.name);
+  Build();
+  auto found = PlaceOf(uid, nodes);
+  if (!found.fits.empty()) return found;
+  // It has a place where it may not be, for another reason than GPUs.
+  if (const auto own = pods_.find(uid); own != pods_.end() && own->second.until) RemovePlace(uid);
+  std::string waits = PlaceGroup(group, nodes, now);
+  if (waits.empty()) return PlaceOf(uid, nodes);
+  Filtered filtered;
+  filtered.group_waits = std::move(waits);
   return filtered;
 }
 
@@ -335,19 +432,21 @@ Result<AssignedGpus> Account::Bind(const std::string& uid,
     return Fail("bound", "the pod is bound to node '" + own->second.node + "' already");
   }
   // The scheduler chose another node than ours, or took its time.
-  if (own != pods_.end()) Remove(uid);
+  const std::string group = own != pods_.end() ? own->second.group : "";
+  if (own != pods_.end()) RemovePlace(uid);
   Build();
   Plan plan;
   if (!PlanOn(WantedOf(requests), known->second.index, &plan)) {
     return Fail("full", "node '" + node + "' has no room for the pod's GPU parts any more");
   }
   Assume(uid, requests, node, plan, now + kBoundUnreportedFor);
+  pods_.at(uid).group = group;
   return pods_.at(uid).assigned;
 }
 
 void Account::Unbind(const std::string& uid) {
   const auto own = pods_.find(uid);
-  if (own != pods_.end() && own->second.until) Remove(uid);
+  if (own != pods_.end() && own->second.until) RemovePlace(uid);
 }
 
 std::optional<std::vector<ContainerRequest>> Account::RequestsOf(const std::string& uid) const {

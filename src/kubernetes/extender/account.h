@@ -30,6 +30,7 @@
 
 #include "base/result.h"
 #include "kubernetes/pods/annotations.h"
+#include "kubernetes/pods/pod_group.h"
 #include "kubernetes/pods/pod_request.h"
 #include "policy/placement/cluster.h"
 #include "policy/placement/score_table.h"
@@ -43,6 +44,8 @@ class Account {
   static constexpr std::chrono::seconds kAssumedFor{30};
   // A pod that was bound is seen within milliseconds, unless the watch is broken.
   static constexpr std::chrono::seconds kBoundUnreportedFor{300};
+  // The scheduler asks for each pod of a group by itself, some of them after its longest back-off.
+  static constexpr std::chrono::seconds kGroupAssumedFor{60};
 
   Account();
   ~Account();
@@ -51,10 +54,14 @@ class Account {
   void RemoveNode(const std::string& name);
   void KeepOnlyNodes(const std::unordered_set<std::string>& names);
 
-  // A pod that is bound and has not ended.
+  // A pod that is bound and has not ended. `group`: its name (pods/pod_group.h); empty: of none.
   void SetBound(const std::string& uid, const std::string& node,
-                std::span<const ContainerRequest> requests, const AssignedGpus& assigned);
-  void Remove(const std::string& uid);
+                std::span<const ContainerRequest> requests, const AssignedGpus& assigned,
+                const std::string& group = "");
+  // A pod of a group that is not bound.
+  void SetWaiting(const std::string& uid, std::span<const ContainerRequest> requests,
+                  const std::string& group);
+  void Remove(const std::string& uid);  // bound or waiting
   // Of the pods that were seen bound only these are left.
   void KeepOnlyPods(const std::unordered_set<std::string>& uids);
 
@@ -67,10 +74,19 @@ class Account {
     std::vector<size_t> full;     // could have it if others left
     std::vector<size_t> too_big;  // have no such GPUs
     std::optional<size_t> best;   // of `fits`: an index in it
+    // Of a group: why none of its pods has a place yet. Nothing is in the lists then.
+    std::string group_waits = {};
   };
   // Where the pod fits. The best place is assumed to be its own from now on.
   Filtered Filter(const std::string& uid, std::span<const ContainerRequest> requests,
                   std::span<const std::string> nodes, Time now);
+
+  // For a pod of a group: the place that it has among all of them. It has one when as many of the
+  // group's pods are there as the group needs, and all that are not bound yet fit at once; then all
+  // of these have their places from now on, and as long as one of the group is bound.
+  Filtered FilterGroup(const std::string& uid, const PodGroup& group,
+                       std::span<const ContainerRequest> requests,
+                       std::span<const std::string> nodes, Time now);
 
   // The pod's GPUs on the node, which are its own from now on. "full": they do not fit there any
   // more; "unknown_node"; "bound": it is bound already.
@@ -100,6 +116,7 @@ class Account {
     AssignedGpus assigned;
     std::optional<Time> until;  // of an assumption; nothing: seen bound
     std::vector<Piece> pieces = {};
+    std::string group = {};
   };
   struct Node {
     std::vector<NodeGpu> gpus;
@@ -116,10 +133,15 @@ class Account {
   };
 
   void Expire(Time now);
+  size_t CountBound(const std::string& group) const;
+  Filtered PlaceOf(const std::string& uid, std::span<const std::string> nodes) const;
+  // Of a group's pods that have no place; "": they have one now, else why not.
+  std::string PlaceGroup(const PodGroup& group, std::span<const std::string> nodes, Time now);
   void Build();
   void AddNode(Node* node);
   void AddPieces(Pod* pod);
   void RemovePieces(Pod* pod);
+  void RemovePlace(const std::string& uid);
   void Assume(const std::string& uid, std::span<const ContainerRequest> requests,
               const std::string& node, const Plan& plan, Time until);
   static std::vector<Wanted> WantedOf(std::span<const ContainerRequest> requests);
@@ -137,6 +159,8 @@ class Account {
   std::unique_ptr<policy::placement::ScoreTable> table_;
   std::unordered_map<std::string, Node> nodes_;
   std::unordered_map<std::string, Pod> pods_;  // by UID
+  // Pods of groups that are not bound, with a place or without: by group and UID.
+  std::map<std::string, std::map<std::string, std::vector<ContainerRequest>>> waiting_;
   bool stale_ = true;      // nodes changed: the cluster is built anew before the next decision
   bool squeezed_ = false;  // something bound counts less than it has
   Time first_expiry_ = Time::max();

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 namespace prorata::kubernetes {
 namespace {
 
@@ -146,6 +148,97 @@ TEST_F(AccountTest, TheFullestGpuThatHasRoomIsTaken) {
   }
   // Twenty tenths are on two GPUs: two whole ones are left.
   EXPECT_EQ(Choose("whole", {{"main", ContainerKind::kMain, 2, 100, 64}}), "n");
+}
+
+class AccountGroupTest : public AccountTest {
+ protected:
+  static constexpr char kName[] = "team/train";
+  // The node that the pod of the group was given; else why not.
+  std::string Ask(const std::string& uid, std::vector<ContainerRequest> requests, size_t size) {
+    const auto found = account_.FilterGroup(uid, {kName, size}, requests, names_, now_);
+    return found.best ? names_[found.fits[*found.best].node] : found.group_waits;
+  }
+  void SetBound(const std::string& uid, const std::string& node,
+                const std::vector<ContainerRequest>& requests) {
+    account_.SetBound(uid, node, requests, BindAt(uid, requests, node), kName);
+  }
+};
+
+TEST_F(AccountGroupTest, WaitsUntilAllOfItAreThere) {
+  AddNode("n", 1);
+  const std::vector<ContainerRequest> half = {Part("main", 50, 32)};
+  EXPECT_EQ(Ask("a", half, 2),
+            "pods of the group 'team/train' are placed together, and 1 of 2 are there");
+  EXPECT_EQ(Choose("other", {Part("main", 10, 8)}), "n") << "nothing is kept for it meanwhile";
+  account_.Remove("other");
+  account_.SetWaiting("b", half, kName);
+  EXPECT_EQ(Ask("a", half, 2), "n");
+  EXPECT_EQ(Choose("other", {Part("main", 10, 8)}), "") << "the place of b";
+  EXPECT_EQ(Ask("b", half, 2), "n");
+}
+
+TEST_F(AccountGroupTest, AllOfItOrNone) {
+  AddNode("n", 1);
+  AddNode("m", 1);
+  const std::vector<ContainerRequest> most = {Part("main", 60, 40)};
+  for (const char* uid : {"a", "b", "c"}) account_.SetWaiting(uid, most, kName);
+  EXPECT_EQ(Ask("a", most, 3),
+            "of the group 'team/train' 2 of 3 pods fit now, and they are placed together");
+  EXPECT_NE(Choose("x", most), "");
+  EXPECT_NE(Choose("y", most), "") << "what two of it could have is anybody's";
+  account_.Remove("x");
+  account_.Remove("y");
+  AddNode("o", 1);
+  std::set<std::string> nodes;
+  for (const char* uid : {"b", "a", "c"}) nodes.insert(Ask(uid, most, 3));
+  EXPECT_EQ(nodes, (std::set<std::string>{"n", "m", "o"}));
+}
+
+TEST_F(AccountGroupTest, TheRestKeepsItsPlaceWhileOneRuns) {
+  AddNode("n", 1);
+  const std::vector<ContainerRequest> half = {Part("main", 50, 32)};
+  account_.SetWaiting("b", half, kName);
+  EXPECT_EQ(Ask("a", half, 2), "n");
+  // Nobody is bound: after a time the places are anybody's.
+  now_ += Account::kGroupAssumedFor;
+  EXPECT_EQ(Choose("x", half), "n");
+  account_.Remove("x");
+  EXPECT_EQ(Ask("a", half, 2), "n");
+  SetBound("a", "n", half);
+  now_ += 10 * Account::kGroupAssumedFor;
+  EXPECT_EQ(Choose("x", half), "");
+  EXPECT_EQ(Ask("b", half, 2), "n");
+  // The one that ran is gone, and so is what was kept for its group.
+  account_.Remove("a");
+  now_ += Account::kGroupAssumedFor;
+  EXPECT_EQ(Choose("x", half), "n");
+}
+
+TEST_F(AccountGroupTest, WhoComesLaterJoinsThoseThatRun) {
+  AddNode("n", 1);
+  const std::vector<ContainerRequest> third = {Part("main", 30, 20)};
+  account_.SetWaiting("b", third, kName);
+  for (const char* uid : {"a", "b"}) {
+    EXPECT_EQ(Ask(uid, third, 2), "n");
+    SetBound(uid, "n", third);
+  }
+  // Started again, as another pod.
+  account_.Remove("b");
+  EXPECT_EQ(Ask("b2", third, 2), "n");
+  account_.KeepOnlyPods({"a"});
+  EXPECT_EQ(account_.counts().bound, 1u);
+}
+
+TEST_F(AccountGroupTest, APlaceThatThePodMayNotHaveIsGivenUp) {
+  AddNode("n", 1);
+  AddNode("m", 1);
+  const std::vector<ContainerRequest> half = {Part("main", 50, 32)};
+  account_.SetWaiting("b", half, kName);
+  const std::string first = Ask("a", half, 2);
+  const std::vector<std::string> other = {first == "n" ? "m" : "n"};
+  const auto found = account_.FilterGroup("a", {kName, 2}, half, other, now_);
+  ASSERT_EQ(found.fits.size(), 1u);
+  EXPECT_EQ(BindAt("a", half, other[0])["main"].size(), 1u);
 }
 
 }  // namespace

@@ -113,12 +113,19 @@ void Extender::PodChanged(const json& pod) {
   }
   // A pod that somebody bound without GPUs gets none: its containers do not start.
   const auto text = AnnotationOf(pod, kAssignedGpusAnnotation);
-  if (node.empty() || !text) return;
-  const auto assigned = ParseAssignedGpus(*text);
+  const auto group = GroupOf(pod);
+  const bool in_group = group && *group;
+  if (node.empty() ? !in_group : !text) return;
   const auto requests = GpuRequestsOf(pod, names_);
-  if (!assigned || !requests || requests->empty()) return;
+  if (!requests || requests->empty()) return;
+  if (node.empty()) {
+    const std::lock_guard lock(mutex_);
+    return account_.SetWaiting(uid, *requests, (*group)->name);
+  }
+  const auto assigned = ParseAssignedGpus(*text);
+  if (!assigned) return;
   const std::lock_guard lock(mutex_);
-  account_.SetBound(uid, node, *requests, *assigned);
+  account_.SetBound(uid, node, *requests, *assigned, in_group ? (*group)->name : "");
 }
 
 Result<std::string> Extender::Answer(std::string_view path, std::string_view body) {
@@ -133,10 +140,10 @@ std::string Extender::Filter(std::string_view body) {
   if (!args) return FormatFilterError(args.error().message);
   FilterAnswer answer{.nodes = args->nodes, .fits = {}, .later = {}, .never = {}};
   const auto requests = GpuRequestsOf(args->pod, names_);
-  if (!requests) {
-    for (size_t i = 0; i < args->nodes.size(); ++i) {
-      answer.never.emplace_back(i, &requests.error().message);
-    }
+  const auto group = GroupOf(args->pod);
+  if (!requests || (!group && !requests->empty())) {
+    const Error& wrong = requests ? group.error() : requests.error();
+    for (size_t i = 0; i < args->nodes.size(); ++i) answer.never.emplace_back(i, &wrong.message);
     return FormatFilterAnswer(answer);
   }
   if (requests->empty()) {
@@ -145,7 +152,10 @@ std::string Extender::Filter(std::string_view body) {
   }
   const std::lock_guard lock(mutex_);
   if (!nodes_listed_ || !pods_listed_) return FormatFilterError(kNotReady);
-  const auto filtered = account_.Filter(args->uid, *requests, args->nodes, steady_clock::now());
+  const auto now = steady_clock::now();
+  const auto filtered = *group
+                            ? account_.FilterGroup(args->uid, **group, *requests, args->nodes, now)
+                            : account_.Filter(args->uid, *requests, args->nodes, now);
   const std::vector<int> priorities = ToPriorities(filtered);
   last_uid_ = args->uid;
   last_scores_.clear();
@@ -156,6 +166,11 @@ std::string Extender::Filter(std::string_view body) {
   const std::string wants = DescribeAll(*requests);
   const std::string full = "GPUs without room for " + wants + " (others have it)";
   const std::string none = "no GPUs of prorata that are large enough for " + wants;
+  if (!filtered.group_waits.empty()) {
+    for (size_t i = 0; i < args->nodes.size(); ++i) {
+      answer.later.emplace_back(i, &filtered.group_waits);
+    }
+  }
   for (const size_t node : filtered.full) answer.later.emplace_back(node, &full);
   for (const size_t node : filtered.too_big) answer.never.emplace_back(node, &none);
   return FormatFilterAnswer(answer);

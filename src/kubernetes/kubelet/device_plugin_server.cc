@@ -123,7 +123,7 @@ class DevicePluginServer::Parts {
   Status Serve() {
     StopServing();
     for (size_t i = 0; i < files_.size(); ++i) {
-      auto server = ListenOnSocket(&services_[i], PathOf(files_[i]));
+      auto server = ListenOnSocket({&services_[i]}, PathOf(files_[i]));
       if (!server) return std::unexpected(server.error());
       servers_[i] = std::move(*server);
       served_[i] = FileIdOf(PathOf(files_[i]));

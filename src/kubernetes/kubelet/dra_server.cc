@@ -5,10 +5,14 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
+#include <ctime>
 #include <filesystem>
+#include <mutex>
 
 #include "kubernetes/dra/names.h"
 #include "kubernetes/kubelet/dra.grpc.pb.h"
+#include "kubernetes/kubelet/dra_health.grpc.pb.h"
 #include "kubernetes/kubelet/listen.h"
 #include "kubernetes/kubelet/plugin_registration.grpc.pb.h"
 
@@ -22,6 +26,8 @@ using std::chrono::steady_clock;
 // The kubelet waits 45 s for either answer, and a reason is better than no answer.
 constexpr seconds kAnswerWithin{35};
 constexpr seconds kGrace{5};
+// A kubelet that hears nothing for 30 s says that it does not know.
+constexpr seconds kHealthEvery{5};
 
 ClaimReference ReferenceOf(const dra::Claim& claim) {
   return {claim.namespace_(), claim.name(), claim.uid()};
@@ -109,6 +115,53 @@ class Driver final : public dra::DRAPlugin::Service {
   Claims& claims_;
 };
 
+// The kubelet writes it into the status of pods, where ResourceHealthStatus is on.
+class Health final : public v1alpha1::DRAResourceHealth::Service {
+ public:
+  explicit Health(const DraServerOptions& options) : health_(options.health) {}
+
+  grpc::Status NodeWatchResources(
+      grpc::ServerContext* context, const v1alpha1::NodeWatchResourcesRequest*,
+      grpc::ServerWriter<v1alpha1::NodeWatchResourcesResponse>* writer) override {
+    std::unique_lock lock(mutex_);
+    while (!ending_ && !context->IsCancelled()) {
+      lock.unlock();
+      const auto all = health_();
+      if (all && !writer->Write(Answer(*all))) return grpc::Status::OK;
+      lock.lock();
+      end_.wait_for(lock, kHealthEvery, [this] { return ending_; });
+    }
+    return grpc::Status::OK;
+  }
+
+  void End() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    end_.notify_all();
+  }
+
+ private:
+  static v1alpha1::NodeWatchResourcesResponse Answer(const std::vector<DeviceHealth>& all) {
+    v1alpha1::NodeWatchResourcesResponse answer;
+    for (const DeviceHealth& one : all) {
+      auto* device = answer.add_devices();
+      device->mutable_device()->set_pool_name(one.pool);
+      device->mutable_device()->set_device_name(one.device);
+      device->set_health(one.trouble.empty() ? v1alpha1::HEALTHY : v1alpha1::UNHEALTHY);
+      device->set_last_updated_time(std::time(nullptr));
+      device->set_message(one.trouble);
+    }
+    return answer;
+  }
+
+  const std::function<std::optional<std::vector<DeviceHealth>>()> health_;
+  std::mutex mutex_;
+  std::condition_variable end_;
+  bool ending_ = false;
+};
+
 Status MakeFolder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
@@ -124,11 +177,13 @@ class DraServer::Parts {
       : folder_(options.kubelet_dir + "/plugins/" + kDriverName),
         registry_(options.kubelet_dir + "/plugins_registry"),
         driver_(claims),
+        health_(options),
         registration_(options, DriverSocket()) {}
 
   ~Parts() {
     // No new kubelet finds us, then nobody is served any more.
     if (registration_server_) ::unlink(RegistrationSocket().c_str());
+    health_.End();
     const auto deadline = std::chrono::system_clock::now() + kGrace;
     if (registration_server_) registration_server_->Shutdown(deadline);
     if (driver_server_) driver_server_->Shutdown(deadline);
@@ -142,10 +197,10 @@ class DraServer::Parts {
       if (auto ok = MakeFolder(folder); !ok) return ok;
     }
     // The driver's first: the kubelet calls it as soon as it sees the other.
-    auto driver = ListenOnSocket(&driver_, DriverSocket());
+    auto driver = ListenOnSocket({&driver_, &health_}, DriverSocket());
     if (!driver) return std::unexpected(driver.error());
     driver_server_ = std::move(*driver);
-    auto registration = ListenOnSocket(&registration_, RegistrationSocket());
+    auto registration = ListenOnSocket({&registration_}, RegistrationSocket());
     if (!registration) return std::unexpected(registration.error());
     registration_server_ = std::move(*registration);
     return {};
@@ -158,6 +213,7 @@ class DraServer::Parts {
   const std::string folder_;
   const std::string registry_;
   Driver driver_;
+  Health health_;
   Registration registration_;
   std::unique_ptr<grpc::Server> driver_server_;
   std::unique_ptr<grpc::Server> registration_server_;

@@ -5,18 +5,28 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "kubernetes/dra/claims.h"
 
 namespace prorata::kubernetes {
 
+struct DeviceHealth {
+  std::string pool;
+  std::string device;
+  std::string trouble;  // empty: it is well
+};
+
 struct DraServerOptions {
   std::string kubelet_dir;  // /var/lib/kubelet
   // From a thread of the server's: the kubelet took the driver on, or refused it and why.
   std::function<void()> registered;
   std::function<void(const std::string& why)> refused;
+  // Likewise, every few seconds: the health of all devices; nothing: it is not known now.
+  std::function<std::optional<std::vector<DeviceHealth>>()> health;
 };
 
 class DraServer {

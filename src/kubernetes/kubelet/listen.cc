@@ -6,14 +6,14 @@
 
 namespace prorata::kubernetes {
 
-Result<std::unique_ptr<grpc::Server>> ListenOnSocket(grpc::Service* service,
+Result<std::unique_ptr<grpc::Server>> ListenOnSocket(std::initializer_list<grpc::Service*> services,
                                                      const std::string& path) {
   ::unlink(path.c_str());
   const mode_t mask = ::umask(0177);
   int port = -1;
   grpc::ServerBuilder builder;
   builder.AddListeningPort("unix:" + path, grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(service);
+  for (grpc::Service* service : services) builder.RegisterService(service);
   auto server = builder.BuildAndStart();
   ::umask(mask);
   if (server == nullptr || port < 0) {

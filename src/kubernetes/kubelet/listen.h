@@ -4,6 +4,7 @@
 
 #include <grpcpp/server.h>
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 
@@ -12,8 +13,8 @@
 namespace prorata::kubernetes {
 
 // Replaces what a killed process left at `path`. Root alone may connect. "socket": what cannot be
-// listened on. `service` outlives the server.
-Result<std::unique_ptr<grpc::Server>> ListenOnSocket(grpc::Service* service,
+// listened on. The services outlive the server.
+Result<std::unique_ptr<grpc::Server>> ListenOnSocket(std::initializer_list<grpc::Service*> services,
                                                      const std::string& path);
 
 }  // namespace prorata::kubernetes

@@ -198,6 +198,23 @@ Status ContainerShares::EndShare(const api::ShareSpec& spec, Agent::Deadline dea
   return agent_.Remove(*spec.name, deadline);
 }
 
+std::optional<ShareHolder> ContainerShares::HolderOf(const std::string& share) {
+  const auto grants = read_();
+  if (!grants || !IsPodShare(share)) return std::nullopt;
+  // Of those that had the unit one after another the last is the one that runs.
+  std::optional<ShareHolder> holder;
+  for (const DeviceGrant& grant : *grants) {
+    const auto own = ShareOfUnits(grant.ids);
+    if (grant.resource != names_.memory || !own || *own != share) continue;
+    const auto pod = pods_.Find(grant.pod_uid, std::chrono::steady_clock::now());
+    if (!pod) continue;
+    const size_t slash = pod->name.find('/');
+    holder = {{pod->name.substr(0, slash), pod->name.substr(slash + 1), grant.pod_uid},
+              grant.container};
+  }
+  return holder;
+}
+
 Result<std::vector<std::string>> ContainerShares::RemoveStale(Agent::Deadline deadline) {
   const auto state = agent_.List(deadline);
   if (!state) return std::unexpected(state.error());

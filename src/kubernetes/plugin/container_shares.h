@@ -32,6 +32,7 @@
 #include "base/result.h"
 #include "kubernetes/dra/agent_client.h"
 #include "kubernetes/dra/claims.h"
+#include "kubernetes/notices/share_holder.h"
 #include "kubernetes/plugin/kubelet_checkpoint.h"
 #include "kubernetes/plugin/node_pods.h"
 #include "kubernetes/pods/pod_request.h"
@@ -60,6 +61,9 @@ class ContainerShares {
   // not bound by the extender), "bad_annotation", the agent's.
   Result<std::string> Start(const std::string& resource, std::span<const std::string> ids,
                             Agent::Deadline deadline);
+
+  // Whose a share is; nothing: nobody's that is known now.
+  std::optional<ShareHolder> HolderOf(const std::string& share);
 
   // Removes the shares of containers that are gone; returns their names.
   Result<std::vector<std::string>> RemoveStale(Agent::Deadline deadline);

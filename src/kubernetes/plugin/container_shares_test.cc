@@ -99,6 +99,23 @@ TEST_F(ContainerSharesTest, AContainerHasWhatTheExtenderWrote) {
   EXPECT_TRUE(Start({"9", "10", "12"})) << "the container was started again";
 }
 
+TEST_F(ContainerSharesTest, AShareIsSomebodys) {
+  AddPod(kUid, {Container("a", "3"), Container("b", "2")}, {},
+         {{"a", {"GPU-1"}}, {"b", {"GPU-0"}}});
+  Give(kUid, "a", {"12", "9", "10"}, {"7"});
+  Give(kUid, "b", {"4", "5"}, {"8"});
+  Give("gone", "c", {"20"}, {"9"});
+  const auto holder = shares_.HolderOf("pod-unit-9");
+  ASSERT_TRUE(holder);
+  EXPECT_EQ(holder->pod.name_space + "/" + holder->pod.name + "/" + holder->container,
+            "team/train/a");
+  EXPECT_EQ(holder->pod.uid, kUid);
+  EXPECT_EQ(shares_.HolderOf("pod-unit-4")->container, "b");
+  EXPECT_FALSE(shares_.HolderOf("pod-unit-12")) << "it is named by its least unit";
+  EXPECT_FALSE(shares_.HolderOf("pod-unit-20")) << "the pod is not there any more";
+  EXPECT_FALSE(shares_.HolderOf("mine"));
+}
+
 TEST_F(ContainerSharesTest, NothingIsGuessed) {
   AddPod(kUid, {Container("a", "2")}, {}, {{"a", {"GPU-1", "GPU-2"}}});
   Give(kUid, "a", {"1", "2"}, {"7"});

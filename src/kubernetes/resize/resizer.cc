@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 
 namespace prorata::kubernetes {
@@ -37,6 +38,17 @@ void Resizer::Changed() {
     kicked_ = true;
   }
   due_.notify_all();
+}
+
+std::vector<PodReference> Resizer::PodsOf(const ClaimReference& claim) const {
+  std::vector<PodReference> found;
+  for (const PodView& pod : pods_.Pods().value_or(std::vector<PodView>())) {
+    const bool has_it =
+        pod.name_space == claim.name_space &&
+        std::ranges::any_of(pod.claims, [&](const auto& own) { return own.name == claim.name; });
+    if (has_it) found.push_back({pod.name_space, pod.name, pod.uid});
+  }
+  return found;
 }
 
 bool Resizer::SleepUntilDue() {

@@ -27,6 +27,9 @@ class Resizer {
   // Claims were prepared or released. From any thread.
   void Changed();
 
+  // The node's pods that have this claim. From any thread.
+  std::vector<PodReference> PodsOf(const ClaimReference& claim) const;
+
  private:
   void Run();
   bool SleepUntilDue();
