@@ -37,3 +37,13 @@ def of_shares(machine):
             compute, mib = held[on["uuid"]]
             held[on["uuid"]] = (compute + round(100 * on["compute_request"]), mib + (on["memory_limit_bytes"] >> 20))
     return sorted(held.values())
+
+
+def check(test, shares, gpus, gpu_gib):
+    """That a cluster packed its GPUs as `prorata simulate` does: as many of them, each filled as far. Which of the shares
+    lie together may differ: the simulation knows all of them beforehand, and claims are allocated in the order in which
+    a controller made them."""
+    packed, expected = of_shares(test.machine), simulated(shares, gpus, gpu_gib)
+    print(f"{len(shares)} shares; (hundredths, MiB) of each GPU: {packed}, simulated: {expected}")
+    test.assertEqual([compute for compute, _ in packed], [compute for compute, _ in expected])
+    test.assertEqual(sum(mib for _, mib in packed), sum(mib for _, mib in expected))

@@ -241,9 +241,7 @@ class FourGpus(PluginTestCase):
         names = [one["metadata"]["name"] for one in pods]
         self.wait_all_running(names, 60 + 5 * BURST)
         self.assert_as_assigned()
-        packed = packing.of_shares(self.machine)
-        print(f"{len(names)} pods; (hundredths, MiB) of each GPU: {packed}")
-        self.assertEqual(packed, packing.simulated(shares, 4, 32))
+        packing.check(self, shares, 4, 32)
 
     def test_several_whole_gpus(self):
         self.cluster.apply(pod("two", container("main", 200, 32, SLEEP)), pod("part", container("main", 10, 1, SLEEP)))
