@@ -212,8 +212,7 @@ def main():
         marks = ["-m", MARKS[args.label]] if MARKS[args.label] else []
         return subprocess.run([PYTHON, "-m", "pytest", *marks, *args.pytest_options], cwd=ROOT,
                               env=pytest_environment(build), check=False).returncode
-    # One more than processors: many wait for what others do.
-    jobs = os.environ.get("PRORATA_TEST_JOBS", str((os.cpu_count() or 1) + 1))
+    jobs = os.environ.get("PRORATA_TEST_JOBS", str(os.cpu_count() or 1))
     found = run_both(build, args.label, jobs)
     for part in ("pairs", "alone"):
         found.add(run_pytest(build, args.label, part, jobs))

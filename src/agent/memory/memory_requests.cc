@@ -13,6 +13,8 @@ namespace {
 using wire::GrantResult;
 using Verdict = policy::MemoryAdmission::Verdict;
 
+// For so long a member that waited has what it was granted, whether it has charged it or not.
+constexpr int64_t kKeptNs = 2 * kNsPerS;
 constexpr int64_t kSampleEveryNs = 5 * kNsPerMs;
 constexpr int64_t kSampleFreshNs = 100 * kNsPerMs;
 // What other programs take is the median of so many polls, for one alone may count as theirs what a
@@ -419,6 +421,11 @@ void MemoryRequests::Finish(Pending& pending, GrantResult result, const char* ou
   const uint32_t device = pending.request.device;
   if (member != nullptr && result == GrantResult::kDeviceFull) {
     member->devices[device].refused_why = "device_full";
+  }
+  // Whoever is next in line would have it back before a busy machine lets this one run.
+  if (member != nullptr && result == GrantResult::kGranted && pending.reported) {
+    member->devices[device].kept_bytes = pending.request.needed_bytes;
+    member->devices[device].kept_until_ns = RealClock().NowNs() + kKeptNs;
   }
   if (pending.reported && share != nullptr) {
     auto event = EventOf(api::EventKind::kWaitEnded, *share, member, device);

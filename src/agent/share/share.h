@@ -100,7 +100,10 @@ struct Member {
     uint64_t persistent_ns = 0;
     // Why the agent refused it memory last, until that was reported; "": it has not.
     std::string refused_why;
-    uint64_t shown_ns = 0;  // so much of its device time has been shown as utilization
+    // It waited for so much, was granted it, and is about to charge it.
+    uint64_t kept_bytes = 0;
+    int64_t kept_until_ns = 0;  // real time
+    uint64_t shown_ns = 0;      // so much of its device time has been shown as utilization
     BusyParts parts;
   };
   std::array<OnDevice, kMaxDevices> devices;
@@ -176,6 +179,7 @@ class Share {
   // limit would allow it, the ceiling does not. kRefused otherwise; never kRecall.
   Attempt TryGrant(Member& member, uint32_t device, uint64_t needed_bytes);
   // Takes back what the members may use and do not.
+  // Of all members, but what one that waited is about to charge.
   void RecallSlack(uint32_t device);
   void SetCeiling(uint32_t device, uint64_t bytes) { ledgers_[device].SetCeiling(bytes); }
   // Memory that `from` was charged for is charged to `to` now (policy::Ledger::Move); `from` is

@@ -2,6 +2,8 @@
 
 #include "agent/share/share.h"
 
+#include "base/clock.h"
+
 namespace prorata::agent {
 namespace {
 
@@ -52,6 +54,9 @@ void Share::RecallSlack(uint32_t device) {
   for (const auto& member : members_) {
     if (member == nullptr || !member->usage) continue;
     const uint64_t used = member->usage->device(device).used_bytes.load();
+    Member::OnDevice& on = member->devices[device];
+    if (used >= on.kept_bytes || RealClock().NowNs() >= on.kept_until_ns) on.kept_bytes = 0;
+    if (on.kept_bytes > 0) continue;
     if (used < ledgers_[device].grant_bytes(member->slot)) Recall(member->slot, device);
   }
 }

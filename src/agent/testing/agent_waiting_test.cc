@@ -159,6 +159,27 @@ TEST_F(AgentWaitingTest, AMemberThatDoesNotComeBackDelaysNobodyForLong) {
   EXPECT_LT(RealClock().NowNs() - before_ns, 10 * kNsPerS) << "each waits anew";
 }
 
+// On a busy machine it took longer than a look of the agent's to use what it had waited for, and
+// the next in line got it.
+TEST_F(AgentWaitingTest, WhoWaitedHasTimeToUseWhatItWasGranted) {
+  const auto holder = Member("holder", 6 * kGiB, "fail");
+  const auto a = Member("a", 5 * kGiB, "wait");
+  const auto b = Member("b", 5 * kGiB, "wait");
+  ASSERT_EQ(Take(*holder, 6 * kGiB), GrantResult::kGranted);
+  Ask(*a, 7, 5 * kGiB, wire::kWaitForever);
+  ASSERT_TRUE(Eventually([&] { return Waiting("a") == 1; }, kPatienceMs));
+  Ask(*b, 8, 5 * kGiB, wire::kWaitForever);
+  ASSERT_TRUE(Eventually([&] { return Waiting("b") == 1; }, kPatienceMs));
+  holder->usage().used_bytes = 0;
+  EXPECT_EQ(Hear(*a), (Answered{7, GrantResult::kGranted}));
+  EXPECT_FALSE(b->Await(MessageType::kGrantReply, 200).has_value());
+  EXPECT_GE(a->grant(), 5 * kGiB);
+  a->usage().used_bytes = 5 * kGiB;
+  a->usage().used_bytes = 0;
+  // Not for ever, whether it used it or not.
+  EXPECT_EQ(Hear(*b), (Answered{8, GrantResult::kGranted}));
+}
+
 TEST_F(AgentWaitingTest, AWaitEndsInTimeAndWithItsConnection) {
   const auto holder = Member("holder", 6 * kGiB, "fail");
   const auto a = Member("a", 5 * kGiB, "wait");
