@@ -8,24 +8,30 @@ import unittest
 import pytest
 
 import harness
+import mounted_share
 from unmet import unmet
 
 pytestmark = pytest.mark.alone
 
 PROGRAM = pathlib.Path(__file__).resolve().with_name("start_together.py")
 MEMBERS = 64
-ROUNDS = 5
+# The last of 64 waits for all of them, with or without a share: a round tells little.
+ROUNDS = 15
 BAR_US = 5000
 
 
 class StartTogether(harness.MachineTestCase):
-    def round(self, on_share):
-        """What cuInit took each of them, in microseconds."""
+    def setUp(self):
+        super().setUp()
+        self.machine.start_agent("--cdi-dir", self.machine.folder / "cdi")
+        status, _, err = self.machine.call(
+            [harness.PRORATA, "create", "all", "--memory", "8GiB", "--any-container"])
+        self.assertEqual(status, 0, err)
+
+    def round(self, command, environment):
+        """What cuInit took each of the programs, in microseconds."""
         begin_read, begin_write = os.pipe()
         end_read, end_write = os.pipe()
-        program = [sys.executable, PROGRAM]
-        command = self.machine.command(["--name", "all"], program) if on_share else program
-        environment = {} if on_share else self.machine.bare_environment()
         members = [self.machine.start(["bash", "-c", f'exec "$@" 3<&{end_read}', "bash", *command],
                                       environment, stdin=begin_read, pass_fds=(end_read,))
                    for _ in range(MEMBERS)]
@@ -44,27 +50,34 @@ class StartTogether(harness.MachineTestCase):
             self.assertEqual(member.wait(harness.DEADLINE_S), 0)
         return took
 
-    # A join takes the agent about 0.1 ms of a processor, one after another, and its member 0.33 ms more
-    # than the driver alone: most of that is to load the driver, which a program without prorata did
-    # before cuInit. So the last of 64 waits for the work of all. No quiet.Watch: two processors on which
-    # 64 programs begin at once are not quiet, whoever else is there.
-    @unmet("the median of 64 takes 3 to 6.5 ms more on two quiet processors, the last 10.6 to 14.8")
-    def test_each_of_64_is_late_by_five_milliseconds_at_most(self):
-        self.machine.start_agent("--cdi-dir", self.machine.folder / "cdi")
-        status, _, err = self.machine.call([harness.PRORATA, "create", "all", "--memory", "8GiB"])
-        self.assertEqual(status, 0, err)
+    def added_us(self, command, environment):
+        """To the median and to the last of the programs; medians of the rounds."""
+        program = [sys.executable, PROGRAM]
         bare, shared = [], []
         for _ in range(ROUNDS):
-            bare.append(self.round(False))
-            shared.append(self.round(True))
-
-        def added_us(of_64):
-            return statistics.median(of_64(s) - of_64(b) for s, b in zip(shared, bare))
-
-        text = (f"cuInit of {MEMBERS} at once: {added_us(statistics.median):.0f} us more in the median, "
-                f"{added_us(max):.0f} us more for the last (medians of {ROUNDS} rounds)")
+            bare.append(self.round(program, self.machine.bare_environment()))
+            shared.append(self.round(command(program), environment))
+        median, last = (statistics.median(of(s) - of(b) for s, b in zip(shared, bare))
+                        for of in (statistics.median, max))  # fmt: skip
+        text = (f"cuInit of {MEMBERS} at once: {median:.0f} us more in the median, {last:.0f} us more for the last "
+                f"(medians of {ROUNDS} rounds)")
         print(text)
-        self.assertLessEqual(added_us(max), BAR_US, text)
+        return last, text
+
+    # No quiet.Watch: two processors on which 64 programs begin at once are not quiet, whoever else is there.
+    def test_in_a_container_each_of_64_is_late_by_five_milliseconds_at_most(self):
+        if reason := mounted_share.why_not():
+            self.skipTest(reason)
+        last, text = self.added_us(mounted_share.command_in(self, "all"), {"LD_LIBRARY_PATH": str(harness.LIB_DIR)})
+        self.assertLessEqual(last, BAR_US, text)
+
+    # Here a member loads the driver in cuInit, which a program without prorata did before it, when it loaded
+    # libcuda.so.1: that is half of what is added, and a library that is preloaded into programs of all kinds has no
+    # moment before.
+    @unmet("the last of 64 takes 6.6 ms more on two quiet processors (2026-11-25)")
+    def test_each_of_64_is_late_by_five_milliseconds_at_most(self):
+        last, text = self.added_us(lambda program: self.machine.command(["--name", "all"], program), {})
+        self.assertLessEqual(last, BAR_US, text)
 
 
 if __name__ == "__main__":

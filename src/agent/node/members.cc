@@ -11,23 +11,26 @@
 
 namespace prorata::agent {
 
-Member* Members::Admit(Share& share, const ProcessId& process) {
+Member* Members::Admit(Share& share, const ProcessId& process, PeerWatch watch) {
   Member* member = share.Admit(process);
   if (member == nullptr) return nullptr;
-  Watch(share, *member);
+  member->command = std::move(watch.command);
+  Follow(share, *member, std::move(watch.pidfd));
   events_.Add(EventOf(api::EventKind::kMemberJoined, share, member));
   return member;
 }
 
 void Members::Watch(Share& share, Member& member) {
-  const auto on_death = [this, id = share.id(), process = member.process] { OnDeath(id, process); };
   auto pidfd = WatchProcess(member.process, &member.command);
-  if (pidfd) {
-    member.watch = std::make_unique<ProcessWatch>(loop_, std::move(*pidfd), on_death);
-  } else {
-    // Dead already; not from here, for the caller still holds it.
-    boost::asio::post(loop_, on_death);
-  }
+  if (pidfd) return Follow(share, member, std::move(*pidfd));
+  // Dead already; not from here, for the caller still holds it.
+  boost::asio::post(loop_,
+                    [this, id = share.id(), process = member.process] { OnDeath(id, process); });
+}
+
+void Members::Follow(Share& share, Member& member, UniqueFd pidfd) {
+  const auto on_death = [this, id = share.id(), process = member.process] { OnDeath(id, process); };
+  member.watch = std::make_unique<ProcessWatch>(loop_, std::move(pidfd), on_death);
 }
 
 void Members::OnDeath(uint64_t share_id, const ProcessId& process) {

@@ -28,7 +28,7 @@ class Members {
 
   // A member's process is new here: it gets a slot, which the share's limits file shows to the next
   // agent, and is watched. Null: no slot.
-  Member* Admit(Share& share, const ProcessId& process);
+  Member* Admit(Share& share, const ProcessId& process, PeerWatch watch);
   // One that an agent before us admitted.
   void Watch(Share& share, Member& member);
   // A process lives on one share. False: it is a member of another, with which it is connected.
@@ -41,6 +41,7 @@ class Members {
   void SweepDead(Share& share);
 
  private:
+  void Follow(Share& share, Member& member, UniqueFd pidfd);
   void OnDeath(uint64_t share_id, const ProcessId& process);
 
   boost::asio::io_context& loop_;

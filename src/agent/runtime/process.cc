@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 namespace prorata::agent {
 namespace {
@@ -54,6 +55,17 @@ Result<ProcessId> ReadStat(pid_t pid, std::string* command) {
     *command = Printable(std::string_view(stat).substr(begin, stat.rfind(')') - begin));
   }
   return ProcessId{pid, std::strtoull(stat.c_str() + at + 1, nullptr, 10)};
+}
+
+// Linux has it from 6.5 on, the headers of Debian 12 do not.
+constexpr int kSoPeerPidfd = 77;
+
+UniqueFd OpenPidfd(int socket, pid_t pid) {
+  int fd = -1;
+  socklen_t length = sizeof fd;
+  // Of the very process that connected, whoever has its number by now.
+  if (::getsockopt(socket, SOL_SOCKET, kSoPeerPidfd, &fd, &length) == 0) return UniqueFd(fd);
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
 }  // namespace
@@ -109,7 +121,7 @@ uint64_t OwnPidNamespace() {
   return ::stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
 }
 
-Result<Peer> IdentifyPeer(int socket) {
+Result<Peer> IdentifyPeer(int socket, PeerWatch* watch) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
@@ -119,8 +131,13 @@ Result<Peer> IdentifyPeer(int socket) {
     return Fail("peer",
                 "the process that connected has no process id here; is the agent in a container?");
   }
-  auto process = IdentifyProcess(credentials.pid);
-  if (!process) return Fail("peer", "the process that connected has ended");
+  PeerWatch found;
+  if (watch != nullptr) found.pidfd = OpenPidfd(socket, credentials.pid);
+  auto process = ReadStat(credentials.pid, &found.command);
+  // The order matters: it was this process that was read of if it lives after that.
+  const bool watched = watch == nullptr || (found.pidfd && !HasEnded(found.pidfd.get()));
+  if (!process || !watched) return Fail("peer", "the process that connected has ended");
+  if (watch != nullptr) *watch = std::move(found);
   return Peer{*process, credentials.uid};
 }
 

@@ -45,7 +45,13 @@ struct Peer {
   ProcessId process;
   uid_t uid = 0;
 };
-Result<Peer> IdentifyPeer(int socket);
+// What is of use while it lives, and found on the way: a descriptor as WatchProcess has it, and
+// what CommandOf answers.
+struct PeerWatch {
+  UniqueFd pidfd = {};
+  std::string command = {};
+};
+Result<Peer> IdentifyPeer(int socket, PeerWatch* watch = nullptr);
 // Whether nobody holds the other end of a connected unix socket any more.
 bool HasHungUp(int socket);
 

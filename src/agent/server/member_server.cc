@@ -30,6 +30,7 @@ struct MemberServer::Session {
   uint64_t id;
   uint64_t share_id;
   Peer peer;
+  PeerWatch watch;  // until it joins
   std::shared_ptr<Connection> connection;
   boost::asio::steady_timer join_timer;
   bool joined = false;
@@ -56,9 +57,11 @@ Member* MemberServer::MemberOf(const Session& session) {
 }
 
 void MemberServer::Accept(uint64_t share_id, UniqueFd socket) {
-  auto peer = IdentifyPeer(socket.get());
+  PeerWatch watch;
+  const auto peer = IdentifyPeer(socket.get(), &watch);
   auto session = std::make_shared<Session>(loop_, next_id_++, share_id);
   Session& s = *session;
+  s.watch = std::move(watch);
   s.connection = std::make_shared<Connection>(loop_, std::move(socket), wire::kMaxMemberBodyBytes,
                                               kMaxMemberUnsent);
   const uint64_t id = s.id;
@@ -180,13 +183,14 @@ void MemberServer::OnJoin(Session& session, const wire::Join& join, std::vector<
   }
   if (member == nullptr) {
     if (share.ended()) return Refuse(session, RefusedReason::kShareEnded);
-    member = node_.members().Admit(share, session.peer.process);
+    member = node_.members().Admit(share, session.peer.process, std::move(session.watch));
     if (member == nullptr) return Refuse(session, RefusedReason::kTooManyMembers);
   }
   share.SetUsage(*member, std::move(*usage));
   const auto former = share.Connect(*member, session.connection);
   if (former != nullptr) former->Close();
   session.joined = true;
+  session.watch = {};
   quiet_.Remove(session.id);
   session.slot = member->slot;
   session.join_timer.cancel();

@@ -59,21 +59,24 @@ void AfterForkInChild() {
   if (fd >= 0) close(fd);
   if (g_share.usage_fd >= 0) close(g_share.usage_fd);
   g_share.usage_fd = -1;
-  ForgetConnectionLocks();
+  ForgetConnection();
   ForgetHelper();
   ForgetLoading();
   const uint32_t state = g_join_state.load();
   g_join_state.store(state >= kCalling ? kDone : kFresh);
 }
 
-bool SetLive(uint32_t value) {
-  auto* word = static_cast<std::atomic<uint32_t>*>(MapPages(kPageBytes));
-  if (word == nullptr) return false;
-  // A second net below the fork handler, for children made by clone() itself.
-  madvise(word, kPageBytes, MADV_WIPEONFORK);
+// One thread at a time.
+void SetLive(uint32_t value) {
+  static std::atomic<uint32_t>* word = nullptr;
+  if (word == nullptr) {
+    word = static_cast<std::atomic<uint32_t>*>(MapPages(kPageBytes));
+    if (word == nullptr) return;
+    // A second net below the fork handler, for children made by clone() itself.
+    madvise(word, kPageBytes, MADV_WIPEONFORK);
+  }
   word->store(value);
   g_live.store(word, std::memory_order_release);
-  return true;
 }
 
 bool MakeUsage() {
@@ -261,8 +264,13 @@ CUresult InitializeOnShare(unsigned int flags) {
     g_share.usage = &g_no_usage;
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
+  // The agent works while the driver does.
+  JoinAhead();
   CUresult result = InitializeShowing(*limits, flags);
-  if (result != CUDA_SUCCESS) return result;
+  if (result != CUDA_SUCCESS) {
+    GiveUpJoinAhead();
+    return result;
+  }
   MapOrdinals();
   if (Live() == kUngoverned) SetLive(kUnjoined);
   result = JoinOrPrint();

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "client/session/agent_socket.h"
@@ -21,7 +22,8 @@ using wire::MessageType;
 
 uint8_t g_buffer[4 * (wire::kFrameHeaderBytes + wire::kMaxMemberBodyBytes)];
 constinit FrameReader g_reader(g_buffer, sizeof g_buffer);
-Lock g_sending;  // frames must not interleave
+Lock g_sending;                // frames must not interleave
+std::atomic<int> g_ahead{-1};  // where a join was sent to, and its answer will come from
 
 bool SendJoin(int fd) {
   wire::Join join = {};
@@ -89,19 +91,32 @@ void RemapLimits() {
   g_share.limits.store(limits, std::memory_order_release);
 }
 
+// Connects and sends a join; -1: nobody listens.
+int StartJoin() {
+  const int fd = ConnectToAgent(g_share.folder);
+  // An agent that turns this process away for its user says so at once, and hears no more.
+  if (fd < 0 || SendJoin(fd) || errno == EPIPE || errno == ECONNRESET) return fd;
+  close(fd);
+  return -1;
+}
+
 }  // namespace
+
+void JoinAhead() { g_ahead.store(StartJoin()); }
+
+void GiveUpJoinAhead() {
+  const int fd = g_ahead.exchange(-1);
+  if (fd >= 0) close(fd);
+}
 
 JoinResult JoinAgent(int64_t deadline_ns, wire::Refused* refused, int64_t busy_until_ns,
                      int64_t (*meanwhile)()) {
-  const int fd = ConnectToAgent(g_share.folder);
+  const int ahead = g_ahead.exchange(-1);
+  const int fd = ahead >= 0 ? ahead : StartJoin();
   if (fd < 0) return JoinResult::kNoAgent;
   g_reader = FrameReader(g_buffer, sizeof g_buffer);
   wire::Welcome welcome = {};
-  JoinResult result = JoinResult::kNoAgent;
-  // An agent that turns this process away for its user says so at once, and hears no more.
-  if (SendJoin(fd) || errno == EPIPE || errno == ECONNRESET) {
-    result = AwaitWelcome(fd, deadline_ns, busy_until_ns, &welcome, refused, meanwhile);
-  }
+  JoinResult result = AwaitWelcome(fd, deadline_ns, busy_until_ns, &welcome, refused, meanwhile);
   if (result == JoinResult::kJoined && welcome.slot >= shm::kMaxMembers) {
     result = JoinResult::kNoAgent;
   }
@@ -157,6 +172,9 @@ bool ReadAgent() {
   return false;
 }
 
-void ForgetConnectionLocks() { g_sending.Forget(); }
+void ForgetConnection() {
+  g_sending.Forget();
+  GiveUpJoinAhead();
+}
 
 }  // namespace prorata::client

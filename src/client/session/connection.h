@@ -18,6 +18,11 @@ enum class JoinResult { kJoined, kNoAgent, kRefused };
 // slot and grant row in g_share are set. On kRefused *refused is the agent's, and joining again
 // will not help. One thread at a time. `meanwhile` is called while it waits, and answers for how
 // long it need not be.
+//
+// JoinAhead connects and sends, so that the agent answers while this process does something else;
+// the JoinAgent after it goes on from there. GiveUpJoinAhead: there will be none.
+void JoinAhead();
+void GiveUpJoinAhead();
 inline constexpr int64_t kHeartStoodStillNs = 2'000'000'000;
 JoinResult JoinAgent(int64_t deadline_ns, wire::Refused* refused, int64_t busy_until_ns = 0,
                      int64_t (*meanwhile)() = nullptr);
@@ -34,6 +39,7 @@ bool Send(wire::MessageType type, const Message& message) {
 // only.
 bool ReadAgent();
 
-void ForgetConnectionLocks();
+// In the child after a fork: what its parent is about is not the child's.
+void ForgetConnection();
 
 }  // namespace prorata::client

@@ -6,12 +6,14 @@
 // is answered "no driver yet" instead of waiting for itself.
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 
 #include "client/platform/os.h"
 #include "client/session/driver_functions.h"
 #include "client/session/duties.h"
+#include "client/session/share.h"
 #include "driver/find_driver.h"
 
 namespace prorata::client {
@@ -34,7 +36,8 @@ CUresult AnswerNoDevice() { return CUDA_ERROR_NO_DEVICE; }
 
 void* Address(CUresult (*function)()) { return reinterpret_cast<void*>(function); }
 
-uint32_t Load() {
+// `say`: where there is no driver a line says so, and nobody looks again.
+uint32_t Load(bool say = true) {
   uint32_t state = g_handle_state.load(std::memory_order_acquire);
   while (state < kLoaded) {
     if (t_loading) return kLoading;
@@ -46,9 +49,10 @@ uint32_t Load() {
       g_handle = driver::OpenDriver(&g_search);
       t_loading = false;
       state = g_handle != nullptr ? kLoaded : kNoDriver;
-      g_handle_state.store(state, std::memory_order_release);
+      g_handle_state.store(state == kNoDriver && !say ? kNotLoaded : state,
+                           std::memory_order_release);
       FutexWakeAll(&g_handle_state);
-      if (g_handle == nullptr) {
+      if (g_handle == nullptr && say) {
         StderrMessage("cannot find the NVIDIA driver's libcuda.so.1: ")
             .Text(g_search.tried)
             .Text("; install the driver, or set PRORATA_DRIVER_DIR to its folder")
@@ -62,6 +66,16 @@ uint32_t Load() {
   }
   return state;
 }
+
+#ifndef PRORATA_HOSTED
+// In a container we are what programs load as the driver's library, so whoever loads us has the
+// driver loaded, as without us: cuInit need not, and what a program gives up in between (its root
+// folder, its rights) does not matter. Elsewhere we are preloaded into programs of all kinds, and
+// wait for the first call.
+[[gnu::constructor]] void LoadInContainer() {
+  if (access(kShareInContainer, F_OK) == 0) Load(false);
+}
+#endif
 
 }  // namespace
 

@@ -82,6 +82,9 @@ uint32_t CurrentDevice();
 // Counts for the share, which was joined just now, what was looked up before (proc_address_abi.cc).
 void ReportEarlyLookups();
 
+// Where a container has its share mounted.
+inline constexpr char kShareInContainer[] = "/run/prorata/share";
+
 // The folder of this process's share: /run/prorata/share, where a container has it, else
 // PRORATA_SHARE. kNone: neither is there. kTooLong: PRORATA_SHARE names one that cannot be used; to
 // go on without a share then would be to go on without limits.

@@ -12,9 +12,8 @@ namespace prorata::client {
 
 ShareFolder FindShareFolder(char* folder, size_t capacity) {
   // First, and whatever the environment says: a container's share is what was mounted there.
-  constexpr char kInContainer[] = "/run/prorata/share";
-  if (access(kInContainer, F_OK) == 0) {
-    std::strcpy(folder, kInContainer);
+  if (access(kShareInContainer, F_OK) == 0) {
+    std::strcpy(folder, kShareInContainer);
     return ShareFolder::kFound;
   }
   const char* named = getenv("PRORATA_SHARE");
