@@ -12,8 +12,9 @@ import sys
 import tarfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Of which folder of deploy/ the manifests of a mode are.
+# Of which folder of deploy/ the manifests of a mode are, and of which those of both.
 MODES = {"dra": "kubernetes", "resources": "kubernetes-resources"}
+BOTH = "webhook"
 # Helm makes the namespace; the scheduler's configuration is for its own file.
 NOT_FOR_HELM = {"kustomization.yaml", "namespace.yaml", "scheduler-configuration.yaml"}
 REPLACED = {
@@ -46,11 +47,17 @@ NOTES = """{{ .Chart.Name }} {{ .Chart.Version }} serves nodes that are labelled
 """
 
 
-def template(mode: str, manifest: str) -> str:
+def template(path: pathlib.Path) -> str:
+    manifest = path.read_text()
     assert "{{" not in manifest, "a manifest would be taken for a template"
     for what, by in REPLACED.items():
         manifest = manifest.replace(what, by)
-    return f'{{{{- if eq .Values.mode "{mode}" }}}}\n{manifest.rstrip()}\n{{{{- end }}}}\n'
+    return manifest
+
+
+def manifests(folder: str) -> list[pathlib.Path]:
+    paths = sorted((ROOT / "deploy" / folder).glob("*.yaml"))
+    return [path for path in paths if path.name not in NOT_FOR_HELM]
 
 
 def files() -> dict[str, str]:
@@ -63,9 +70,11 @@ def files() -> dict[str, str]:
         "templates/NOTES.txt": NOTES,
     }
     for mode, folder in MODES.items():
-        for path in sorted((ROOT / "deploy" / folder).glob("*.yaml")):
-            if path.name not in NOT_FOR_HELM:
-                made[f"templates/{mode}-{path.name}"] = template(mode, path.read_text())
+        for path in manifests(folder):
+            only = f'{{{{- if eq .Values.mode "{mode}" }}}}\n{template(path).rstrip()}\n{{{{- end }}}}\n'
+            made[f"templates/{mode}-{path.name}"] = only
+    for path in manifests(BOTH):
+        made[f"templates/{path.name}"] = template(path)
     return made
 
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Builds a real Kubernetes, containerd and Helm for the tests, into BUILD/kubernetes/bin.
 
-    scripts/kubernetes_build.py BUILD
+    scripts/kubernetes_build.py BUILD [1.34]
 
+1.34: that Kubernetes, an older one, into BUILD/kubernetes/bin-1.34, beside the containerd of the other.
 From the Go module proxy alone, by the modules of tests/kubernetes/modules: eight minutes of two
 cores where Go's cache is cold, half a minute where it is warm, nothing where what is there was built
 from the same files. Needs Go 1.26 and 7 GB for Go's caches (GOMODCACHE, GOCACHE)."""
@@ -18,21 +19,27 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODULES = ROOT / "tests/kubernetes/modules"
 LEAST_GO = (1, 26)
 
-KUBERNETES = "v1.36.3"
+# By the module that has it.
+KUBERNETES = {"kubernetes": "v1.36.3", "kubernetes-1.34": "v1.34.4"}
 CONTAINERD = "v2.2.9"
 HELM = "v4.3.1"
+
+
 # Kubernetes takes its version from the linker; the date is fixed so that builds are the same.
-VERSION_FLAGS = " ".join(
-    f"-X {package}.{name}={value}"
-    for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-    for name, value in (
-        ("gitVersion", KUBERNETES),
-        ("gitMajor", "1"),
-        ("gitMinor", "36"),
-        ("gitTreeState", "clean"),
-        ("buildDate", "2026-01-01T00:00:00Z"),
+def version_flags(version: str) -> str:
+    return " ".join(
+        f"-X {package}.{name}={value}"
+        for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+        for name, value in (
+            ("gitVersion", version),
+            ("gitMajor", "1"),
+            ("gitMinor", version.split(".")[1]),
+            ("gitTreeState", "clean"),
+            ("buildDate", "2026-01-01T00:00:00Z"),
+        )
     )
-)
+
+
 LINKS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
 CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
 
@@ -49,7 +56,7 @@ def go_program() -> str:
     version = tuple(int(part) for part in said.strip().removeprefix("go").split(".")[:2])
     if version < LEAST_GO:
         fail(
-            f"Kubernetes {KUBERNETES} needs Go 1.26 and {go} is {said.strip()}:"
+            f"Kubernetes {KUBERNETES['kubernetes']} needs Go 1.26 and {go} is {said.strip()}:"
             " install a later one from https://go.dev/dl and put it first in PATH"
         )
     return go
@@ -94,21 +101,37 @@ def build(go: str, folder: pathlib.Path):
         ["helm.sh/helm/v4/cmd/helm"],
         binaries / "helm",
     )
-    print(f"kubernetes_build: Kubernetes {KUBERNETES}", flush=True)
-    go_build(go, "kubernetes", [f"-ldflags=-s -w {VERSION_FLAGS}"], ["."], binaries / "kubernetes")
+    build_kubernetes(go, "kubernetes", binaries)
+
+
+def build_kubernetes(go: str, module: str, binaries: pathlib.Path):
+    print(f"kubernetes_build: Kubernetes {KUBERNETES[module]}", flush=True)
+    flags = version_flags(KUBERNETES[module])
+    go_build(go, module, [f"-ldflags=-s -w {flags}"], ["."], binaries / "kubernetes")
     for name in LINKS:
         (binaries / name).symlink_to("kubernetes")
 
 
+def build_older(go: str, folder: pathlib.Path, version: str):
+    binaries = folder / f"bin-{version}"
+    shutil.rmtree(binaries, ignore_errors=True)
+    binaries.mkdir(parents=True)
+    build_kubernetes(go, f"kubernetes-{version}", binaries)
+
+
 def main():
-    if len(sys.argv) != 2:
-        fail("usage: scripts/kubernetes_build.py BUILD")
+    version = sys.argv[2] if len(sys.argv) == 3 else ""
+    if len(sys.argv) not in (2, 3) or (version and f"kubernetes-{version}" not in KUBERNETES):
+        fail("usage: scripts/kubernetes_build.py BUILD [1.34]")
     folder = pathlib.Path(sys.argv[1]).resolve() / "kubernetes"
-    recorded, now = folder / "stamp", stamp()
+    recorded, now = folder / (f"stamp-{version}" if version else "stamp"), stamp()
     if recorded.exists() and recorded.read_text() == now:
         return
     recorded.unlink(missing_ok=True)
-    build(go_program(), folder)
+    if version:
+        build_older(go_program(), folder, version)
+    else:
+        build(go_program(), folder)
     recorded.write_text(now)
 
 

@@ -26,7 +26,7 @@ kubernetes_packages=(
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libcurl4-openssl-dev libyaml-cpp-dev
 )
 kubernetes_test_packages=(
-  etcd-server runc containernetworking-plugins iptables conntrack socat ethtool iproute2 openssl
+  etcd-server runc containernetworking-plugins iptables conntrack socat ethtool iproute2 openssl podman debootstrap
 )
 container_packages=(podman containerd runc uidmap podman-compose)
 lint_packages=(clang-19 llvm-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev shellcheck)

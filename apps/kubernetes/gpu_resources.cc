@@ -10,6 +10,7 @@
 #include "kubernetes/api/kube_client.h"
 #include "kubernetes/api/kube_config.h"
 #include "kubernetes/dra/agent_client.h"
+#include "kubernetes/extender/claim_extender.h"
 #include "kubernetes/extender/extender.h"
 #include "kubernetes/extender/http_server.h"
 #include "kubernetes/kubelet/device_plugin_server.h"
@@ -31,6 +32,7 @@ struct RoleOptions {
   std::string agent_dir = "/run/prorata";
   std::string listen = "127.0.0.1";
   uint16_t port = 8787;
+  bool claims = false;
   ResourceNames names = {};
 };
 
@@ -74,19 +76,16 @@ int RunDevicePlugin(const RoleOptions& options) {
   return EXIT_SUCCESS;
 }
 
-int RunExtender(const RoleOptions& options) {
-  const Ending ending;
-  auto config = options.kubeconfig.empty() ? PodKubeConfig() : ReadKubeConfig(options.kubeconfig);
-  if (!config) return Failed(config.error());
-  KubeClient client(std::move(*config));
-  Extender extender(client, options.names);
-  const auto handle = [&extender](bool post, std::string_view path, std::string_view body) {
+// `Role`: Extender or ClaimExtender.
+template <typename Role>
+int Serve(const RoleOptions& options, const Ending& ending, KubeClient& client, Role& role) {
+  const auto handle = [&role](bool post, std::string_view path, std::string_view body) {
     if (path == "/healthz") {
-      const bool ready = extender.Ready();
+      const bool ready = role.Ready();
       return HttpReply{ready ? 200U : 503U, ready ? "ok\n" : "reading the cluster\n", "text/plain"};
     }
     if (!post) return HttpReply{405, "calls of the scheduler are POSTs\n", "text/plain"};
-    auto answer = extender.Answer(path, body);
+    auto answer = role.Answer(path, body);
     if (!answer) return HttpReply{404, answer.error().message + "\n", "text/plain"};
     return HttpReply{200, std::move(*answer)};
   };
@@ -98,18 +97,35 @@ int RunExtender(const RoleOptions& options) {
   return EXIT_SUCCESS;
 }
 
+int RunExtender(const RoleOptions& options) {
+  const Ending ending;
+  auto config = options.kubeconfig.empty() ? PodKubeConfig() : ReadKubeConfig(options.kubeconfig);
+  if (!config) return Failed(config.error());
+  KubeClient client(std::move(*config));
+  if (options.claims) {
+    ClaimExtender extender(client);
+    return Serve(options, ending, client, extender);
+  }
+  Extender extender(client, options.names);
+  return Serve(options, ending, client, extender);
+}
+
 void AddCommon(CLI::App* role, RoleOptions* options) {
   role->add_option("--kubeconfig", options->kubeconfig,
                    "how to reach the API server; without it as a pod does");
-  role->add_option("--compute-resource", options->names.compute,
-                   "the resource of which a GPU has 100: hundredths of its time")
-      ->capture_default_str();
-  role->add_option("--memory-resource", options->names.memory,
-                   "the resource of GPU memory, in units of 256 MiB")
-      ->capture_default_str();
+  AddResourceNames(role, &options->names);
 }
 
 }  // namespace
+
+void AddResourceNames(CLI::App* role, ResourceNames* names) {
+  role->add_option("--compute-resource", names->compute,
+                   "the resource of which a GPU has 100: hundredths of its time")
+      ->capture_default_str();
+  role->add_option("--memory-resource", names->memory,
+                   "the resource of GPU memory, in units of 256 MiB")
+      ->capture_default_str();
+}
 
 void AddDevicePlugin(CLI::App& app, std::function<int()>* run) {
   const auto options = std::make_shared<RoleOptions>();
@@ -133,6 +149,8 @@ void AddExtender(CLI::App& app, std::function<int()>* run) {
   role->add_option("--listen", options->listen, "the address at which the scheduler calls")
       ->capture_default_str();
   role->add_option("--port", options->port, "its port")->capture_default_str();
+  role->add_flag("--claims", options->claims,
+                 "for clusters with DRA: only prioritize the nodes of pods with claims");
   role->callback([options, run] { *run = [options] { return RunExtender(*options); }; });
 }
 

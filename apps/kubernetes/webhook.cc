@@ -3,12 +3,14 @@
 #include <spdlog/spdlog.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "apps/kubernetes/ending.h"
+#include "apps/kubernetes/gpu_resources.h"
 #include "kubernetes/admission/certificate.h"
 #include "kubernetes/admission/cluster.h"
 #include "kubernetes/admission/https_server.h"
@@ -34,6 +36,8 @@ struct WebhookOptions {
   std::vector<std::string> names = {"prorata-webhook.prorata-system.svc"};
   std::string configuration = "prorata";
   std::vector<std::string> translate = {std::begin(kSystems), std::end(kSystems)};
+  TranslateTo to = TranslateTo::kWhatTheClusterHas;
+  ResourceNames names_of_resources = {};
   bool allow_bypass = false;
 };
 
@@ -97,7 +101,7 @@ int RunWebhook(const WebhookOptions& options) {
   KubeClient client(std::move(*config));
   KubeCluster cluster(client);
   const ReviewOptions review = {Systems(options.translate.begin(), options.translate.end()),
-                                options.allow_bypass};
+                                options.to, options.names_of_resources, options.allow_bypass};
   Trust trust(options, client);
   const auto certificate = trust.Load();
   if (!certificate) return EndWith(certificate.error());
@@ -119,8 +123,8 @@ int RunWebhook(const WebhookOptions& options) {
 
 void AddWebhook(CLI::App& app, std::function<int()>* run) {
   const auto options = std::make_shared<WebhookOptions>();
-  CLI::App* webhook = app.add_subcommand(
-      "webhook", "checks pods, and translates the names of older systems into claims");
+  CLI::App* webhook =
+      app.add_subcommand("webhook", "checks pods, and translates the names of older systems");
   webhook->add_option("--kubeconfig", options->kubeconfig,
                       "how to reach the API server; without it as a pod does");
   webhook->add_option("--address", options->serve.address, "listen here")->capture_default_str();
@@ -143,10 +147,20 @@ void AddWebhook(CLI::App& app, std::function<int()>* run) {
       ->capture_default_str();
   webhook
       ->add_option("--translate", options->translate,
-                   "whose names become claims: kubeshare, gaiagpu, hami, resources "
+                   "whose names are translated: kubeshare, gaiagpu, hami, resources "
                    "(prorata.dev/gpu-memory, gpu-compute), annotations (prorata.dev/memory)")
       ->delimiter(',')
       ->check(CLI::IsMember({"kubeshare", "gaiagpu", "hami", "resources", "annotations"}));
+  webhook
+      ->add_option("--to", options->to,
+                   "into what: claims for the DRA driver, resources of the device plugin, or auto: "
+                   "claims where the cluster has the driver")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, TranslateTo>{{"auto", TranslateTo::kWhatTheClusterHas},
+                                             {"claims", TranslateTo::kClaims},
+                                             {"resources", TranslateTo::kResources}}))
+      ->default_str("auto");
+  AddResourceNames(webhook, &options->names_of_resources);
   webhook->add_flag("--allow-bypass", options->allow_bypass,
                     "let privileged pods and the like have shares");
   webhook->callback([options, run] { *run = [options] { return RunWebhook(*options); }; });

@@ -39,7 +39,7 @@ std::string Panel(const Study& study, const char* title, int column, bool key,
                      "plot ";
   for (size_t i = 0; i < study.policies.size(); ++i) {
     const auto kind = PolicyOf(study.policies[i].policy);
-    const bool ours = kind == PolicyKind::kProrata;
+    const bool ours = kind && IsProrata(*kind);
     text += (i == 0 ? "" : ", ") + std::string("$p") + std::to_string(i) +
             " using 1:" + std::to_string(column) + " with lines lw " + (ours ? "3" : "1.5") +
             " lc rgb '" + kColours[static_cast<size_t>(*kind) % kColours.size()] + "' title '" +

@@ -125,8 +125,8 @@ class ProrataScorer : public NodeScorer {
 
 const std::vector<std::string>& PolicyNames() {
   static const std::vector<std::string> names = {
-      "random", "dot-product",     "packing",       "clustering", "best-fit",
-      "fgd",    "fgd-random-ties", "gpu-admission", "kubeshare",  "prorata"};
+      "random",          "dot-product",   "packing",   "clustering", "best-fit", "fgd",
+      "fgd-random-ties", "gpu-admission", "kubeshare", "prorata",    "extender"};
   return names;
 }
 
@@ -138,13 +138,17 @@ std::optional<PolicyKind> PolicyOf(std::string_view name) {
 
 std::string_view NameOf(PolicyKind kind) { return PolicyNames()[static_cast<size_t>(kind)]; }
 
+bool IsProrata(PolicyKind kind) {
+  return kind == PolicyKind::kProrata || kind == PolicyKind::kExtender;
+}
+
 std::unique_ptr<Policy> MakePolicy(PolicyKind kind, Ties ties, Cluster* cluster, uint32_t kinds,
                                    std::mt19937_64* random) {
-  if (kind == PolicyKind::kProrata && ties != Ties::kRandom) {
+  if (IsProrata(kind) && ties != Ties::kRandom) {
     return std::make_unique<ProrataPolicy>(cluster, Ranks(ties, cluster->size(), random));
   }
   std::unique_ptr<NodeScorer> scorer;
-  if (kind == PolicyKind::kProrata) {
+  if (IsProrata(kind)) {
     scorer = std::make_unique<ProrataScorer>(*cluster);
   } else {
     scorer = MakeScorer(kind, *cluster, random);

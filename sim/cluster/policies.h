@@ -13,6 +13,8 @@
 //   kubeshare        KubeShare's (HPDC 2020): the fullest GPU in use anywhere, else an idle one of
 //                    the emptiest node
 //   prorata          policy/placement/placer.h
+//   extender         the same as the extender of a cluster's scheduler has it, which does not know
+//                    the workload and expects one (placement::ExpectedWorkload)
 //
 // The first six as the FGD authors' simulator has them (hkust-adsl/kubernetes-scheduler-simulator).
 // Equal scores are decided by Ties.
@@ -47,11 +49,14 @@ enum class PolicyKind {
   kGpuAdmission,
   kKubeShare,
   kProrata,
+  kExtender,
 };
 
 const std::vector<std::string>& PolicyNames();
 std::optional<PolicyKind> PolicyOf(std::string_view name);
 std::string_view NameOf(PolicyKind kind);
+// Whether it is prorata's own.
+bool IsProrata(PolicyKind kind);
 
 class Policy {
  public:

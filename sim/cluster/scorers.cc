@@ -214,6 +214,7 @@ std::unique_ptr<NodeScorer> MakeScorer(PolicyKind kind, const Cluster& cluster,
     case PolicyKind::kKubeShare:
       return std::make_unique<KubeShareScorer>(cluster);
     case PolicyKind::kProrata:
+    case PolicyKind::kExtender:
       break;
   }
   return nullptr;

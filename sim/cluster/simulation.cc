@@ -28,7 +28,7 @@ class Simulation {
         progress_(progress),
         random_(options.seed),
         workload_(WorkloadOf(pods)),
-        cluster_(workload_),
+        cluster_(options.policy == PolicyKind::kExtender ? expected_ : workload_),
         nodes_(nodes),
         capacity_milli_(nodes.GpuMilli()) {
     AddNodes(nodes, &cluster_);
@@ -258,6 +258,7 @@ class Simulation {
   const std::function<void(double)>& progress_;
   std::mt19937_64 random_;
   const placement::Workload workload_;
+  const placement::Workload expected_ = placement::ExpectedWorkload();
   placement::Cluster cluster_;
   const Nodes& nodes_;
   const int64_t capacity_milli_;

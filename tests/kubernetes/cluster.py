@@ -23,6 +23,10 @@ import harness
 import image
 
 BIN = harness.BUILD / "kubernetes" / "bin"
+# Which Kubernetes: tests that need more than an older one has are skipped.
+NEWEST = "1.36"
+VERSION = os.environ.get("PRORATA_TEST_KUBERNETES", NEWEST)
+KUBERNETES = BIN if VERSION == NEWEST else BIN.parent / f"bin-{VERSION}"
 DRIVER = harness.BUILD / "bin" / "prorata-kubernetes"
 NODE = "n1"
 NODE_IP = "10.97.0.1"
@@ -48,6 +52,8 @@ def why_not():
         return "not run by root"
     if not (BIN.parent / "stamp").exists():
         return f"{BIN} is not built; `scripts/kubernetes_build.py build` builds it (8 minutes of two CPUs)"
+    if not (KUBERNETES / "kubernetes").exists():
+        return f"{KUBERNETES} is not built; `scripts/kubernetes_build.py build {VERSION}` builds it"
     if not DRIVER.exists():
         return f"{DRIVER} is not built; `make kubernetes` builds it"
     missing = [package for tool, package in TOOLS.items() if shutil.which(tool) is None]
@@ -229,7 +235,7 @@ class Cluster:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, "PATH": f"{BIN}:/usr/sbin:/usr/bin:/sbin:/bin", **(environment or {})},
+            env={**os.environ, "PATH": f"{KUBERNETES}:/usr/sbin:/usr/bin:/sbin:/bin", **(environment or {})},
         )
         log.close()
         return self.processes[name]
@@ -290,18 +296,18 @@ class Cluster:
         )
         self.spawn(
             "controller-manager",
-            [BIN / "kube-controller-manager", f"--kubeconfig={folder}/kubeconfig", "--leader-elect=false",
+            [KUBERNETES / "kube-controller-manager", f"--kubeconfig={folder}/kubeconfig", "--leader-elect=false",
              f"--service-account-private-key-file={folder}/sa.key", f"--root-ca-file={folder}/api/apiserver.crt",
              "--bind-address=127.0.0.1", "--authentication-skip-lookup", "--v=0"],
         )  # fmt: skip
         self.spawn(
             "scheduler",
-            [BIN / "kube-scheduler", f"--config={folder}/scheduler.yaml", "--bind-address=127.0.0.1",
+            [KUBERNETES / "kube-scheduler", f"--config={folder}/scheduler.yaml", "--bind-address=127.0.0.1",
              "--authentication-skip-lookup", "--v=0"],
         )  # fmt: skip
         self.spawn(
             "kubelet",
-            [BIN / "kubelet", f"--config={folder}/kubelet.json", f"--kubeconfig={folder}/kubeconfig",
+            [KUBERNETES / "kubelet", f"--config={folder}/kubelet.json", f"--kubeconfig={folder}/kubeconfig",
              "--root-dir=/var/lib/kubelet", f"--hostname-override={NODE}", f"--node-ip={NODE_IP}",
              f"--cert-dir={folder}/kubelet-certificates", "--v=1"],
         )  # fmt: skip
@@ -338,7 +344,7 @@ class Cluster:
 
     def _apiserver(self):
         folder = self.folder
-        return [BIN / "kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", f"--bind-address={NODE_IP}",
+        return [KUBERNETES / "kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", f"--bind-address={NODE_IP}",
                 f"--advertise-address={NODE_IP}", "--secure-port=6443", f"--cert-dir={folder}/api",
                 f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=Node,RBAC",
                 "--service-cluster-ip-range=10.98.0.0/24",
@@ -374,7 +380,7 @@ class Cluster:
 
     def kubectl_try(self, *arguments, text=None):
         return self.call(
-            [BIN / "kubectl", f"--kubeconfig={self.folder}/kubeconfig", f"--cache-dir={self.folder}/kubectl",
+            [KUBERNETES / "kubectl", f"--kubeconfig={self.folder}/kubeconfig", f"--cache-dir={self.folder}/kubectl",
              *arguments], text
         )  # fmt: skip
 
@@ -445,7 +451,7 @@ class Cluster:
             with contextlib.suppress(subprocess.TimeoutExpired, AssertionError):
                 if all(name in self.processes for name in ("apiserver", "kubelet", "driver")):
                     self.call(
-                        [BIN / "kubectl", f"--kubeconfig={self.folder}/kubeconfig", "delete", "pods", "--all",
+                        [KUBERNETES / "kubectl", f"--kubeconfig={self.folder}/kubeconfig", "delete", "pods", "--all",
                          "--grace-period=1", "--timeout=30s"], timeout_s=40
                     )  # fmt: skip
             for name in ("driver", "kubelet", "scheduler", "controller-manager", "apiserver", "etcd", "containerd"):

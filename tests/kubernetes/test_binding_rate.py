@@ -11,7 +11,7 @@ import time
 import unittest
 
 import pytest
-from cluster import BIN, NODE
+from cluster import KUBERNETES, NODE
 from cluster_case import SLEEP
 from plugin import PluginTestCase, container, pod
 
@@ -26,7 +26,7 @@ class BindingRate(PluginTestCase):
     def watch(self):
         """A process that prints the name and the node of each pod whenever it changes."""
         columns = "custom-columns=NAME:.metadata.name,NODE:.spec.nodeName"
-        command = [BIN / "kubectl", f"--kubeconfig={self.cluster.folder}/kubeconfig", "get", "pods", "--watch-only",
+        command = [KUBERNETES / "kubectl", f"--kubeconfig={self.cluster.folder}/kubeconfig", "get", "pods", "--watch-only",
                    "--no-headers", "-o", columns]  # fmt: skip
         watch = subprocess.Popen(self.cluster.namespace.inside(command), stdout=subprocess.PIPE, text=True)
         self.addCleanup(watch.wait)

@@ -74,7 +74,7 @@ class Restarts(DraTestCase):
         self.cluster.stop("apiserver", signal.SIGKILL)
         end = time.monotonic() + MINUTE_S
         self.cluster.wait_until(
-            lambda: "is not up to date" in self.cluster.log("driver"), "a driver that misses the API server"
+            lambda: "cannot follow the node's ResourceSlice" in self.cluster.log("driver"), "a driver that misses the API server"
         )
         self.restart_agent()
         self.cluster.restart("driver")

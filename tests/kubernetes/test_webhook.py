@@ -5,93 +5,26 @@ import json
 import unittest
 
 import cluster
-import harness
 import pytest
 from cluster import NODE_IP
-from dra import DEPLOY, DraTestCase, pod, template
+from dra import DraTestCase, pod, template
 from harness import GIB
+from webhook import WithWebhook, plain_pod
 
 pytestmark = pytest.mark.alone
-MIGRATE = harness.ROOT / "examples" / "kubernetes" / "migrate"
-PORT = 9443
 SIZE = {"memory": "4Gi", "compute": "30"}
 
 
-def plain_pod(name, limits=None, annotations=None, labels=None, **spec):
-    made = pod(name, "none", ["sleep", "infinity"])
-    del made["spec"]["resourceClaims"]
-    made["metadata"] |= {"annotations": annotations or {}, "labels": labels or {}}
-    made["spec"]["containers"][0]["resources"] = {"limits": limits or {}}
-    made["spec"] |= spec
-    return made
-
-
-class Webhook(DraTestCase):
-    @classmethod
-    def install(cls):
-        super().install()
-        cls.cluster.kubectl("apply", "-f", DEPLOY / "webhook.yaml")
-        configuration = json.loads(cls.cluster.kubectl(
-            "create", "--dry-run=client", "-o", "json", "-f", DEPLOY / "webhook-configuration.yaml"))  # fmt: skip
-        # The webhook is a process here, not a pod behind a service.
-        configuration["webhooks"][0]["clientConfig"] = {"url": f"https://{NODE_IP}:{PORT}/mutate"}
-        cls.cluster.apply(configuration)
-        cls.start_webhook()
-
-    @classmethod
-    def start_webhook(cls, *options):
-        """By the rights that it has in deploy/."""
-        path = cls.kubeconfig("prorata-webhook")
-        trusted = cls.cluster.log("webhook").count("can trust the webhook")
-        cls.cluster.spawn(
-            "webhook",
-            [cluster.DRIVER, "webhook", f"--kubeconfig={path}", f"--address={NODE_IP}",
-             f"--port={PORT}", f"--names={NODE_IP}", *options],
-        )  # fmt: skip
-        cls.cluster.wait_until(
-            lambda: cls.cluster.log("webhook").count("can trust the webhook") > trusted, "a trusted webhook"
-        )
-        # A moment later its API server uses the new certificate.
-        probe = json.dumps(plain_pod("probe", {"prorata.dev/gpu-memory": "4"}))
-        cls.cluster.wait_until(
-            lambda: cls.cluster.kubectl_try("create", "--dry-run=server", "-f", "-", text=probe)[0] == 0,
-            "an answer of the webhook",
-        )
-
-    def tearDown(self):
-        print("--- webhook log\n" + self.cluster.log("webhook")[-3000:])
-        super().tearDown()
-
-    def refusal(self, made, *options):
-        """What the API server says when it refuses an object."""
-        status, _, err = self.cluster.kubectl_try("create", *options, "-f", "-", text=json.dumps(made))
-        self.assertNotEqual(status, 0, made)
-        return err
-
+class Webhook(WithWebhook, DraTestCase):
     def templates(self):
         return self.cluster.get("resourceclaimtemplates")["items"]
 
-    def terms(self, name):
-        share = self.share_of(name)
-        return [share[key] for key in ("memory_limit_bytes", "compute_request", "compute_limit")]
+    def share_of_container(self, name, container):
+        uid = self.cluster.get("resourceclaim", self.claim_of(name))["metadata"]["uid"]
+        return next(share for share in self.machine.ps() if share["name"] == f"claim-{uid}")
 
-    def test_pods_of_other_systems_run_as_they_are(self):
-        for file, name, terms in (
-            ("kubeshare.yaml", "kubeshare-pod", [2 * GIB, 0.3, 0.6]),
-            ("gaiagpu.yaml", "vcuda", [3 * GIB, 0.3, 0.5]),
-            ("hami.yaml", "gpu-pod", [3 * GIB, 0.3, 1]),
-            ("short-form.yaml", "short-form", [4 * GIB, 0.2, 1]),
-        ):
-            with self.subTest(file):
-                self.cluster.kubectl("apply", "-f", MIGRATE / file)
-                self.cluster.wait_running(name)
-                self.assertEqual(self.terms(name), terms)
-                status, out, err = self.cluster.execute(name, "gpuload", "--allocate", "128MiB", "--until-refused")
-                report = json.loads(out.splitlines()[-1])
-                self.assertEqual((status, report["memory"]["total"]), (0, terms[0]), err)
-                self.assertLess(report["allocated_bytes"], terms[0])
-                self.assert_accounts_agree()
-                self.cluster.delete("pod", name)
+    def assert_accounts(self):
+        self.assert_accounts_agree()
 
     def test_two_containers_and_a_part_of_the_memory(self):
         made = plain_pod("a", {"nvidia.com/gpumem-percentage": "25", "nvidia.com/gpucores": "40"})
@@ -237,7 +170,7 @@ class Webhook(DraTestCase):
     def test_what_the_webhook_may_do(self):
         kubectl = ["--kubeconfig", f"{self.cluster.folder}/prorata-webhook.kubeconfig"]
         for verb, what in (("update", "resourceclaimtemplates"), ("create", "resourceclaims"), ("list", "pods"),
-                           ("get", "secrets"), ("create", "pods"), ("create", "mutatingwebhookconfigurations"),
+                           ("get", "secrets"), ("get", "nodes"), ("get", "deviceclasses/other"), ("create", "pods"), ("create", "mutatingwebhookconfigurations"),
                            ("update", "mutatingwebhookconfigurations/other")):  # fmt: skip
             self.assertEqual(self.cluster.kubectl_try(*kubectl, "auth", "can-i", verb, what, "-A")[1].strip(), "no")
 

@@ -22,9 +22,7 @@ def objects(text):
 def manifests(mode):
     """What deploy/ has, with the values that the tests give."""
     found = []
-    for path in (harness.ROOT / "deploy" / helm_chart.MODES[mode]).glob("*.yaml"):
-        if path.name in helm_chart.NOT_FOR_HELM:
-            continue
+    for path in helm_chart.manifests(helm_chart.MODES[mode]) + helm_chart.manifests(helm_chart.BOTH):
         text = path.read_text().replace("image: prorata-kubernetes", f'image: "{IMAGE}"')
         text = text.replace("prorata-system", "gpus").replace("path: /run/prorata,", 'path: "/srv/agent",')
         found += objects(text)

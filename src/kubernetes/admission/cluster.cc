@@ -5,6 +5,8 @@
 
 #include "base/bytes.h"
 #include "kubernetes/dra/names.h"
+#include "kubernetes/pods/annotations.h"
+#include "kubernetes/pods/pod_request.h"
 
 namespace prorata::kubernetes {
 namespace {
@@ -27,7 +29,7 @@ bool IsOfClass(const json& request) {
          kDriverName;
 }
 
-std::set<uint64_t> SizesIn(const json& slices) {
+std::vector<uint64_t> SizesInSlices(const json& slices) {
   std::set<uint64_t> sizes;
   const json::json_pointer where = json::json_pointer("/attributes") / kMemorySizeAttribute / "int";
   for (const json& slice : slices.value("items", json::array())) {
@@ -36,28 +38,59 @@ std::set<uint64_t> SizesIn(const json& slices) {
       if (mib > 0) sizes.insert(mib * kMiB);
     }
   }
-  return sizes;
+  return {sizes.begin(), sizes.end()};
+}
+
+std::vector<uint64_t> SizesOnNodes(const json& nodes) {
+  std::set<uint64_t> sizes;
+  for (const json& node : nodes.value("items", json::array())) {
+    const auto text = AnnotationOf(node, kNodeGpusAnnotation);
+    const auto gpus = text ? ParseNodeGpus(*text) : std::vector<NodeGpu>();
+    if (!gpus) continue;
+    for (const NodeGpu& gpu : *gpus) {
+      if (gpu.size_units > 0) sizes.insert(gpu.size_units * kMemoryUnitBytes);
+    }
+  }
+  return {sizes.begin(), sizes.end()};
 }
 
 }  // namespace
 
-Result<std::vector<uint64_t>> KubeCluster::GpuSizes() {
+Result<bool> KubeCluster::HasDriver() {
+  if (has_driver_) return true;
+  const auto found = client_.Get(std::string(kResourceApi) + "/deviceclasses/" + kDriverName);
+  if (!found && found.error().code == "not_found") return false;
+  if (!found) return std::unexpected(found.error());
+  has_driver_ = true;
+  return true;
+}
+
+Result<std::vector<uint64_t>> KubeCluster::GpuSizes(GpusOf where) {
   const std::lock_guard lock(mutex_);
+  Sizes& sizes = sizes_[where == GpusOf::kNodes];
   const auto now = std::chrono::steady_clock::now();
-  if (sizes_read_ && now - *sizes_read_ < kSizesAge) return sizes_;
+  if (sizes.read && now - *sizes.read < kSizesAge) return sizes.bytes;
+  auto read = ReadSizes(where);
+  if (!read) return read;
+  sizes.bytes = std::move(*read);
+  // None yet: the first node may come at any moment.
+  if (!sizes.bytes.empty()) sizes.read = now;
+  return sizes.bytes;
+}
+
+Result<std::vector<uint64_t>> KubeCluster::ReadSizes(GpusOf where) {
+  const bool in_slices = where == GpusOf::kSlices;
   // Version 0: from the API server's memory.
-  const auto slices =
-      client_.Get(std::string(kResourceApi) +
-                  "/resourceslices?resourceVersion=0&fieldSelector=spec.driver%3D" + kDriverName);
-  if (!slices) return std::unexpected(slices.error());
+  const auto listed = client_.Get(
+      in_slices ? std::string(kResourceApi) +
+                      "/resourceslices?resourceVersion=0&fieldSelector=spec.driver%3D" + kDriverName
+                : "/api/v1/nodes?resourceVersion=0");
+  if (!listed) return std::unexpected(listed.error());
   try {
-    const std::set<uint64_t> sizes = SizesIn(*slices);
-    sizes_.assign(sizes.begin(), sizes.end());
-    // None yet: the first node may come at any moment.
-    if (!sizes_.empty()) sizes_read_ = now;
-    return sizes_;
+    return in_slices ? SizesInSlices(*listed) : SizesOnNodes(*listed);
   } catch (const json::exception& error) {
-    return Fail("api_error", std::string("the API server's list of slices: ") + error.what());
+    return Fail("api_error", std::string("the API server's list of ") +
+                                 (in_slices ? "slices: " : "nodes: ") + error.what());
   }
 }
 

@@ -2,6 +2,7 @@
 
 // What the webhook asks of the cluster. Thread-safe.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
@@ -19,9 +20,15 @@ class Cluster {
  public:
   virtual ~Cluster() = default;
 
+  // Where the cluster's GPUs are described: in the DRA driver's slices, or on the nodes.
+  enum class GpusOf { kSlices, kNodes };
+
   // Errors of all: KubeClient's.
-  // The sizes of the memory of prorata's GPUs, each once; of half a minute ago at most.
-  virtual Result<std::vector<uint64_t>> GpuSizes() = 0;
+  // Whether the cluster has prorata's DRA driver: the class of its devices. Once it has, it has.
+  virtual Result<bool> HasDriver() = 0;
+  // The sizes of the memory of prorata's GPUs, in whole units of 256 MiB where the device plugin
+  // says them, each once; of half a minute ago at most.
+  virtual Result<std::vector<uint64_t>> GpuSizes(GpusOf where) = 0;
   // Whether an entry of a pod's spec.resourceClaims is of prorata's class. One whose claim or
   // template is not there yet is not.
   virtual Result<bool> IsOfProrata(const std::string& name_space, const nlohmann::json& entry) = 0;
@@ -34,17 +41,24 @@ class KubeCluster final : public Cluster {
  public:
   explicit KubeCluster(KubeClient& client) : client_(client) {}
 
-  Result<std::vector<uint64_t>> GpuSizes() override;
+  Result<bool> HasDriver() override;
+  Result<std::vector<uint64_t>> GpuSizes(GpusOf where) override;
   Result<bool> IsOfProrata(const std::string& name_space, const nlohmann::json& entry) override;
   Status EnsureTemplate(const std::string& name_space,
                         const nlohmann::json& claim_template) override;
 
  private:
-  KubeClient& client_;
+  Result<std::vector<uint64_t>> ReadSizes(GpusOf where);
 
+  KubeClient& client_;
+  std::atomic<bool> has_driver_ = false;
+
+  struct Sizes {
+    std::vector<uint64_t> bytes = {};  // as they were at `read`
+    std::optional<std::chrono::steady_clock::time_point> read = {};
+  };
   std::mutex mutex_;
-  std::vector<uint64_t> sizes_;  // as they were at `sizes_read_`
-  std::optional<std::chrono::steady_clock::time_point> sizes_read_;
+  Sizes sizes_[2];  // by GpusOf
 };
 
 }  // namespace prorata::kubernetes

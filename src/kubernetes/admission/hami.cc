@@ -3,7 +3,6 @@
 #include "base/bytes.h"
 #include "kubernetes/admission/older_systems.h"
 #include "kubernetes/admission/pod_fields.h"
-#include "kubernetes/dra/names.h"
 #include "kubernetes/dra/resource_slice.h"
 
 namespace prorata::kubernetes {
@@ -32,38 +31,13 @@ std::vector<std::string> SplitList(const std::string& text) {
   return parts;
 }
 
-// Any of them, or none.
-std::string AnyOf(const std::vector<std::string>& conditions, bool wanted) {
-  std::string any;
-  for (const std::string& each : conditions) any += (any.empty() ? "" : " || ") + each;
-  return wanted ? any : "!(" + any + ")";
-}
-
-std::vector<std::string> SelectorsOf(const Annotations& annotations) {
-  struct Kind {
-    const char* annotation;
-    bool model;
-    bool wanted;
+GpuChoice ReadChoice(const Annotations& annotations) {
+  const auto names = [&](const char* annotation) {
+    const auto found = annotations.find(annotation);
+    return found == annotations.end() ? std::vector<std::string>() : SplitList(found->second);
   };
-  constexpr Kind kKinds[] = {{"nvidia.com/use-gputype", true, true},
-                             {"nvidia.com/nouse-gputype", true, false},
-                             {"nvidia.com/use-gpuuuid", false, true},
-                             {"nvidia.com/nouse-gpuuuid", false, false}};
-  const std::string attributes = "device.attributes[\"" + std::string(kDriverName) + "\"].";
-  std::vector<std::string> selectors;
-  for (const Kind& kind : kKinds) {
-    const auto found = annotations.find(kind.annotation);
-    if (found == annotations.end()) continue;
-    std::vector<std::string> conditions;
-    for (const std::string& value : SplitList(found->second)) {
-      // A part of the model's name, in whatever letters; the UUID itself.
-      conditions.push_back(kind.model ? attributes + "model.lowerAscii().contains(" +
-                                            CelText(value) + ".lowerAscii())"
-                                      : attributes + "uuid == " + CelText(value));
-    }
-    if (!conditions.empty()) selectors.push_back(AnyOf(conditions, kind.wanted));
-  }
-  return selectors;
+  return {{names("nvidia.com/use-gputype"), names("nvidia.com/nouse-gputype")},
+          {names("nvidia.com/use-gpuuuid"), names("nvidia.com/nouse-gpuuuid")}};
 }
 
 Status ReadPodOptions(const Annotations& annotations, PodAsks* asks) {
@@ -114,8 +88,7 @@ Status ReadCores(const json& container, GpuAsk* ask) {
   return {};
 }
 
-Status ReadHamiContainer(const json& container, const std::vector<std::string>& selectors,
-                         PodAsks* asks) {
+Status ReadHamiContainer(const json& container, const GpuChoice& choice, PodAsks* asks) {
   const bool shares = ResourceOf(container, kHamiMemory) ||
                       ResourceOf(container, kHamiMemoryPart) || ResourceOf(container, kHamiCores);
   if (!shares) return {};
@@ -123,7 +96,7 @@ Status ReadHamiContainer(const json& container, const std::vector<std::string>& 
   GpuAsk ask;
   ask.entry = EntryOfContainer(name);
   ask.containers = {name};
-  ask.selectors = selectors;
+  ask.choice = choice;
   const auto gpus = CountOf(container, kHamiGpus, 1, api::kMaxGpusOfShare, "GPUs");
   if (!gpus) return std::unexpected(gpus.error());
   ask.gpus = static_cast<uint32_t>(gpus->value_or(1));
@@ -142,9 +115,9 @@ Status ReadHamiContainer(const json& container, const std::vector<std::string>& 
 
 Status ReadHami(const json& pod, PodAsks* asks) {
   const Annotations annotations = TextsOf(pod, "annotations");
-  const auto selectors = SelectorsOf(annotations);
+  const GpuChoice choice = ReadChoice(annotations);
   for (const json* container : ContainersOf(pod)) {
-    if (auto ok = ReadHamiContainer(*container, selectors, asks); !ok) return ok;
+    if (auto ok = ReadHamiContainer(*container, choice, asks); !ok) return ok;
   }
   return asks->system == "HAMi" ? ReadPodOptions(annotations, asks) : Status{};
 }

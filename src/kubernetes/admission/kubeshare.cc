@@ -1,9 +1,10 @@
+#include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "kubernetes/admission/older_systems.h"
 #include "kubernetes/admission/pod_fields.h"
 #include "kubernetes/api/quantity.h"
-#include "kubernetes/dra/names.h"
 #include "kubernetes/dra/resource_slice.h"
 
 namespace prorata::kubernetes {
@@ -15,6 +16,7 @@ constexpr std::string_view kLabels = "sharedgpu/";
 constexpr std::string_view kAnnotations = "kubeshare/";
 constexpr uint32_t kWholeGpu = 100;
 constexpr uint32_t kWeightOfPriority = 9;
+constexpr double kMaxGroup = 1000;
 
 // By their names without the prefix: version 2's labels, or version 1's annotations.
 struct KubeShareFields {
@@ -105,6 +107,34 @@ Status ReadPriority(const KubeShareFields& fields, GpuAsk* ask) {
   return {};
 }
 
+bool ReadNumber(const std::string* text, double* number) {
+  if (text == nullptr) return false;
+  const char* end = text->data() + text->size();
+  const auto read = std::from_chars(text->data(), end, *number, std::chars_format::fixed);
+  return read.ec == std::errc() && read.ptr == end;
+}
+
+// So many of the group's pods as `threshold` of `headcount`, rounded. Without these KubeShare takes
+// no notice of the group.
+void ReadGroup(const KubeShareFields& fields, PodAsks* asks) {
+  const std::string* name = fields.Find("group_name");
+  if (name == nullptr) name = fields.Find("pod_group_name");  // as its README has it
+  if (name == nullptr) return;
+  double pods = 0;
+  double part = 0;
+  if (!ReadNumber(fields.Find("group_headcount"), &pods) ||
+      !ReadNumber(fields.Find("group_threshold"), &part) || !(pods >= 1 && pods <= kMaxGroup) ||
+      !(part > 0 && part <= 1)) {
+    asks->warnings.push_back(fields.Full("group_name") + " has no effect without " +
+                             fields.Full("group_headcount") + ", a number of pods, and " +
+                             fields.Full("group_threshold") +
+                             ", a part of them above 0 and up to 1");
+    return;
+  }
+  const auto least = static_cast<uint64_t>(part * pods + 0.5);
+  asks->group = {*name, std::to_string(std::max<uint64_t>(least, 1))};
+}
+
 }  // namespace
 
 Status ReadKubeShare(const json& pod, PodAsks* asks) {
@@ -121,14 +151,8 @@ Status ReadKubeShare(const json& pod, PodAsks* asks) {
   }
   if (auto ok = ReadTime(fields, &ask); !ok) return ok;
   if (auto ok = ReadPriority(fields, &ask); !ok) return ok;
-  if (const std::string* model = fields.Find("gpu_model")) {
-    ask.selectors.push_back("device.attributes[\"" + std::string(kDriverName) +
-                            "\"].model.replace(\" \", \"-\") == " + CelText(*model));
-  }
-  if (fields.Find("group_name") || fields.Find("pod_group_name")) {
-    asks->warnings.push_back("prorata places the pods of a group (" + fields.Full("group_name") +
-                             ") one by one, not all or nothing");
-  }
+  if (const std::string* model = fields.Find("gpu_model")) ask.choice.models.any = {*model};
+  ReadGroup(fields, asks);
   for (const char* affinity : {"sched_affinity", "sched_anti-affinity", "sched_exclusion"}) {
     if (fields.Find(affinity)) {
       asks->warnings.push_back(fields.Full(affinity) + " has no effect with prorata");

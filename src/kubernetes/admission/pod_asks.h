@@ -1,7 +1,7 @@
 #pragma once
 
 // What a pod asks of GPUs in the names of prorata or of an older system, before any of it is
-// translated to claims. Pure; thread-safe.
+// translated. Pure; thread-safe.
 //
 //   KubeShare   labels sharedgpu/gpu_request, gpu_limit, gpu_mem, gpu_model, priority, group_*;
 //               annotations kubeshare/gpu_request, gpu_limit, gpu_mem: one part for the whole pod
@@ -10,6 +10,7 @@
 //   HAMi        resources nvidia.com/gpumem, gpumem-percentage, gpucores, with nvidia.com/gpu, of a
 //               container; annotations nvidia.com/use-gputype and the like. nvidia.com/gpu alone is
 //               left to NVIDIA's device plugin
+//               (KubeShare, HAMi, annotations: with which GPUs are to be chosen, gpu_choice.h)
 //   resources   prorata.dev/gpu-memory (256 MiB each) and prorata.dev/gpu-compute (hundredths) of a
 //               container
 //   annotations prorata.dev/memory and compute (wish.h): one part for the whole pod
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kubernetes/pods/gpu_choice.h"
 #include "kubernetes/resize/wish.h"
 
 namespace prorata::kubernetes {
@@ -40,13 +42,19 @@ struct GpuAsk {
   ShareWish share = {};  // without a size of memory: all of a GPU's
   // Instead of a size of memory: so much of whichever GPU it is.
   std::optional<Fraction> memory_part = {};
-  std::vector<std::string> selectors = {};  // CEL, all of which a GPU satisfies
+  GpuChoice choice = {};
+};
+
+struct AskedGroup {
+  std::string name;
+  std::string size;  // so many pods at least
 };
 
 struct PodAsks {
   std::string system;  // as people call it; empty: the pod asks for nothing
   std::vector<GpuAsk> asks;
   std::vector<std::string> resources;  // names that go from the containers
+  std::optional<AskedGroup> group;     // of pods that are to be placed together
   std::vector<std::string> warnings;   // what is not done as the system did it
 };
 

@@ -58,10 +58,28 @@ TEST(PodAsks, OfKubeShare) {
   EXPECT_EQ(ask.share.compute_limit_percent, 80u);
   EXPECT_EQ(ask.share.memory_bytes, 3 * kGiB);  // 3000 MiB, rounded up to 256
   EXPECT_EQ(ask.share.weight, 190u);
-  EXPECT_EQ(ask.selectors,
-            std::vector<std::string>{"device.attributes[\"gpu.prorata.dev\"].model.replace(\" \", "
-                                     "\"-\") == \"Tesla-V100\""});
-  EXPECT_EQ(asks.warnings.size(), 1u);
+  EXPECT_EQ(ask.choice, (GpuChoice{{{"Tesla-V100"}, {}}, {}}));
+  EXPECT_EQ(asks.group, std::nullopt);
+  EXPECT_EQ(asks.warnings,
+            std::vector<std::string>{
+                "sharedgpu/group_name has no effect without sharedgpu/group_headcount, a number of "
+                "pods, and sharedgpu/group_threshold, a part of them above 0 and up to 1"});
+}
+
+TEST(PodAsks, OfKubeShareHaveAGroup) {
+  const auto size_of = [](const char* headcount, const char* threshold) {
+    const PodAsks asks = Asks(KubeSharePod({{"sharedgpu/gpu_request", "0.5"},
+                                            {"sharedgpu/group_name", "g"},
+                                            {"sharedgpu/group_headcount", headcount},
+                                            {"sharedgpu/group_threshold", threshold}}));
+    return asks.group && asks.group->name == "g" ? asks.group->size : "";
+  };
+  EXPECT_EQ(size_of("5", "1.0"), "5");
+  EXPECT_EQ(size_of("5", "0.5"), "3");
+  EXPECT_EQ(size_of("5", "0.1"), "1");
+  EXPECT_EQ(size_of("1", "0.1"), "1");
+  for (const char* bad : {"0", "-1", "5x", "", "1e9"}) EXPECT_EQ(size_of(bad, "1"), "") << bad;
+  for (const char* bad : {"0", "1.5", "-0.5", "half"}) EXPECT_EQ(size_of("5", bad), "") << bad;
 }
 
 TEST(PodAsks, OfKubeShareWithoutMemoryAreThatPartOfTheGpus) {
@@ -163,12 +181,7 @@ TEST(PodAsks, OfHami) {
   EXPECT_EQ(ask.share.compute_percent, 30u);
   EXPECT_EQ(ask.share.compute_limit_percent, std::nullopt);
   EXPECT_EQ(ask.share.priority, 1);
-  ASSERT_EQ(ask.selectors.size(), 2u);
-  EXPECT_EQ(ask.selectors[0],
-            "device.attributes[\"gpu.prorata.dev\"].model.lowerAscii().contains(\"A100\"."
-            "lowerAscii()) || device.attributes[\"gpu.prorata.dev\"].model.lowerAscii().contains("
-            "\"V100\".lowerAscii())");
-  EXPECT_EQ(ask.selectors[1], "!(device.attributes[\"gpu.prorata.dev\"].uuid == \"GPU-1\")");
+  EXPECT_EQ(ask.choice, (GpuChoice{{{"A100", "V100"}, {}}, {{}, {"GPU-1"}}}));
   EXPECT_EQ(asks.warnings.size(), 1u);
   container["env"] = {{{"name", "GPU_CORE_UTILIZATION_POLICY"}, {"value", "force"}}};
   EXPECT_EQ(Asks(PodWith({container})).asks[0].share.compute_limit_percent, 30u);

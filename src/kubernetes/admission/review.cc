@@ -7,11 +7,21 @@
 #include "kubernetes/admission/older_systems.h"
 #include "kubernetes/admission/pod_fields.h"
 #include "kubernetes/admission/translate.h"
+#include "kubernetes/pods/annotations.h"
+#include "kubernetes/pods/container_wishes.h"
+#include "kubernetes/pods/pod_group.h"
 
 namespace prorata::kubernetes {
 namespace {
 
 using nlohmann::json;
+
+Result<bool> ToResources(Cluster& cluster, const ReviewOptions& options) {
+  if (options.to != TranslateTo::kWhatTheClusterHas) return options.to == TranslateTo::kResources;
+  const auto has_driver = cluster.HasDriver();
+  if (!has_driver) return std::unexpected(has_driver.error());
+  return !*has_driver;
+}
 
 // What becomes of a pod.
 struct Verdict {
@@ -48,17 +58,45 @@ Status CheckAnnotations(const json& pod, const std::vector<std::string>& entries
   return {};
 }
 
+bool HasResources(const json& pod, const ResourceNames& names) {
+  for (const json* container : ContainersOf(pod)) {
+    if (ResourceOf(*container, names.memory) || ResourceOf(*container, names.compute)) return true;
+  }
+  return false;
+}
+
 Result<PodAsks> AsksOf(const json& pod, const std::vector<std::string>& entries,
-                       const ReviewOptions& options) {
-  auto asks = ReadAsks(pod, options.translate);
+                       const ReviewOptions& options, bool to_resources) {
+  Systems translate = options.translate;
+  // They are what the others are translated to.
+  if (to_resources) translate.erase("resources");
+  auto asks = ReadAsks(pod, translate);
   if (!asks) return asks;
   if (!asks->asks.empty() && !entries.empty()) {
     return BadAsk("the pod has the claim '" + entries.front() +
                   "' for a part of a GPU, and asks for one in the names of " + asks->system +
                   " as well; keep one of the two");
   }
-  if (asks->asks.empty() && entries.empty() && options.translate.contains("annotations")) {
+  const bool has_resources = to_resources && HasResources(pod, options.names);
+  if (asks->asks.empty() && entries.empty() && !has_resources &&
+      options.translate.contains("annotations")) {
     if (auto ok = ReadOwnAnnotations(pod, &*asks); !ok) return std::unexpected(ok.error());
+  }
+  const auto choice = GpuChoiceOf(pod);
+  if (!choice) return std::unexpected(choice.error());
+  for (GpuAsk& ask : asks->asks) {
+    if (ask.choice.Empty()) ask.choice = *choice;
+  }
+  if (asks->group && !to_resources) {
+    asks->warnings.push_back("with claims the pods of a group (" + asks->group->name +
+                             ") are placed one by one, not all or nothing");
+  }
+  if (!choice->Empty() && !entries.empty()) {
+    asks->warnings.push_back("annotation " +
+                             std::string(choice->models == GpuChoice::Names{}
+                                             ? kGpuUuidAnnotation
+                                             : kGpuModelAnnotation) +
+                             " has no effect on a claim; give its request a selector");
   }
   return asks;
 }
@@ -69,7 +107,7 @@ Result<Verdict> JudgeNew(const json& request, Cluster& cluster, const ReviewOpti
   auto entries = OwnEntries(pod, name_space, cluster);
   if (!entries) return std::unexpected(entries.error());
   if (auto ok = CheckOneWay(pod, *entries); !ok) return std::unexpected(ok.error());
-  const auto asks = AsksOf(pod, *entries, options);
+  const auto asks = AsksOf(pod, *entries, options, false);
   if (!asks) return std::unexpected(asks.error());
   for (const GpuAsk& ask : asks->asks) entries->push_back(ask.entry);
   if (entries->empty()) return Verdict{pod, {}};
@@ -77,10 +115,10 @@ Result<Verdict> JudgeNew(const json& request, Cluster& cluster, const ReviewOpti
   if (!options.allow_bypass) {
     if (auto ok = CheckBypass(pod); !ok) return std::unexpected(ok.error());
   }
-  if (asks->asks.empty()) return Verdict{pod, {}};
-  const auto sizes = cluster.GpuSizes();
+  if (asks->asks.empty()) return Verdict{pod, asks->warnings};
+  const auto sizes = cluster.GpuSizes(Cluster::GpusOf::kSlices);
   if (!sizes) return std::unexpected(sizes.error());
-  auto made = Translate(pod, *asks, *sizes);
+  auto made = TranslateToClaims(pod, *asks, *sizes);
   if (!made) return std::unexpected(made.error());
   const bool dry_run = request.value("dryRun", json(false)) == json(true);
   for (const json& each : made->templates) {
@@ -90,6 +128,43 @@ Result<Verdict> JudgeNew(const json& request, Cluster& cluster, const ReviewOpti
     }
   }
   return Verdict{std::move(made->pod), asks->warnings};
+}
+
+// The annotations of a pod with the device plugin's resources, all of which are of shares that it
+// will have. Nothing: the pod has nothing to do with GPUs.
+Result<bool> CheckPluginPod(const json& pod, const ReviewOptions& options) {
+  const auto requests = GpuRequestsOf(pod, options.names);
+  if (!requests) return std::unexpected(requests.error());
+  if (requests->empty()) return false;
+  if (const auto group = GroupOf(pod); !group) return std::unexpected(group.error());
+  if (const auto wishes = WishesOf(pod, *requests); !wishes) {
+    return std::unexpected(wishes.error());
+  }
+  return true;
+}
+
+Result<Verdict> JudgeNewForPlugin(const json& request, Cluster& cluster,
+                                  const ReviewOptions& options) {
+  Verdict verdict{request.at("object"), {}};
+  const auto asks = AsksOf(verdict.pod, {}, options, true);
+  if (!asks) return std::unexpected(asks.error());
+  if (!asks->asks.empty()) {
+    const auto sizes = cluster.GpuSizes(Cluster::GpusOf::kNodes);
+    if (!sizes) return std::unexpected(sizes.error());
+    auto made = TranslateToResources(verdict.pod, *asks, options.names, *sizes);
+    if (!made) return std::unexpected(made.error());
+    verdict = {std::move(*made), asks->warnings};
+  }
+  // A copy of a pod that runs has that one's GPUs.
+  if (AnnotationOf(verdict.pod, kAssignedGpusAnnotation)) {
+    verdict.pod["metadata"]["annotations"].erase(kAssignedGpusAnnotation);
+  }
+  const auto own = CheckPluginPod(verdict.pod, options);
+  if (!own) return std::unexpected(own.error());
+  if (*own && !options.allow_bypass) {
+    if (auto ok = CheckBypass(verdict.pod); !ok) return std::unexpected(ok.error());
+  }
+  return verdict;
 }
 
 Annotations OwnAnnotations(const json& pod) {
@@ -109,6 +184,22 @@ Result<Verdict> JudgeChanged(const json& request, Cluster& cluster, const Review
   const bool resizes = OwnAnnotations(pod) != OwnAnnotations(before);
   const bool debugs = DebuggersOf(pod) != DebuggersOf(before) && !options.allow_bypass;
   if (!resizes && !debugs) return Verdict{pod, {}};
+  const auto to_resources = ToResources(cluster, options);
+  if (!to_resources) return std::unexpected(to_resources.error());
+  if (*to_resources) {
+    if (AnnotationOf(pod, kAssignedGpusAnnotation) !=
+        AnnotationOf(before, kAssignedGpusAnnotation)) {
+      return BadAsk(
+          std::string("annotation ") + kAssignedGpusAnnotation +
+          " says which GPUs the scheduler's extender gave the pod, and cannot be changed");
+    }
+    const auto own = CheckPluginPod(pod, options);
+    if (!own) return std::unexpected(own.error());
+    if (*own && debugs) {
+      if (auto ok = CheckBypass(pod); !ok) return std::unexpected(ok.error());
+    }
+    return Verdict{pod, {}};
+  }
   const auto entries = OwnEntries(pod, request.value("namespace", std::string()), cluster);
   if (!entries) return std::unexpected(entries.error());
   Status ok = resizes ? CheckAnnotations(pod, *entries) : Status{};
@@ -119,14 +210,19 @@ Result<Verdict> JudgeChanged(const json& request, Cluster& cluster, const Review
 
 Result<Verdict> Judge(const json& request, Cluster& cluster, const ReviewOptions& options) {
   const std::string operation = request.value("operation", std::string());
-  if (operation == "CREATE") return JudgeNew(request, cluster, options);
+  if (operation == "CREATE") {
+    const auto to_resources = ToResources(cluster, options);
+    if (!to_resources) return std::unexpected(to_resources.error());
+    return *to_resources ? JudgeNewForPlugin(request, cluster, options)
+                         : JudgeNew(request, cluster, options);
+  }
   if (operation == "UPDATE") return JudgeChanged(request, cluster, options);
   return Verdict{request.value("object", json()), {}};
 }
 
 json Refusal(const Error& error) {
-  const bool own =
-      error.code == "bad_ask" || error.code == "bypass" || error.code == "bad_annotation";
+  const bool own = error.code == "bad_ask" || error.code == "bypass" ||
+                   error.code == "bad_annotation" || error.code == "bad_request";
   return {{"allowed", false},
           {"status",
            {{"code", own ? 422 : 503},

@@ -19,7 +19,9 @@ struct FakeCluster final : Cluster {
   std::set<std::string> own;  // claims and templates of prorata's class
   std::optional<Error> broken;
 
-  Result<std::vector<uint64_t>> GpuSizes() override {
+  Result<bool> HasDriver() override { return true; }
+  Result<std::vector<uint64_t>> GpuSizes(GpusOf where) override {
+    EXPECT_EQ(where, GpusOf::kSlices);
     if (broken) return std::unexpected(*broken);
     return sizes;
   }
@@ -129,6 +131,40 @@ TEST_F(ReviewTest, SeveralGpusAreDistinct) {
   EXPECT_EQ(OnlyDevices()["constraints"],
             json::parse(R"([{"distinctAttribute": "gpu.prorata.dev/uuid"}])"));
   EXPECT_EQ(OnlyDevices()["config"][0]["opaque"]["parameters"]["priority"], 1);
+}
+
+TEST_F(ReviewTest, AChoiceOfGpusBecomesSelectors) {
+  json pod = HamiPod();
+  pod["metadata"]["annotations"] = {{"nvidia.com/use-gputype", "A100,Tesla-V100"},
+                                    {"nvidia.com/nouse-gpuuuid", "GPU-1"}};
+  Ask(pod);
+  const json selectors = OnlyDevices()["requests"][0]["exactly"]["selectors"];
+  ASSERT_EQ(selectors.size(), 2u);
+  const std::string model =
+      R"(device.attributes["gpu.prorata.dev"].model.lowerAscii().replace("-", " "))";
+  EXPECT_EQ(selectors[0]["cel"]["expression"],
+            model + R"(.contains("a100") || )" + model + R"(.contains("tesla v100"))");
+  EXPECT_EQ(selectors[1]["cel"]["expression"],
+            R"(!(device.attributes["gpu.prorata.dev"].uuid == "GPU-1"))");
+}
+
+TEST_F(ReviewTest, OwnAnnotationsChooseGpus) {
+  json pod = HamiPod();
+  pod["metadata"]["annotations"] = {{"prorata.dev/gpu-model", "!V100"}};
+  Ask(pod);
+  EXPECT_EQ(OnlyDevices()["requests"][0]["exactly"]["selectors"].size(), 1u);
+  pod["metadata"]["annotations"] = {{"prorata.dev/gpu-model", "A100,"}};
+  EXPECT_NE(WhyRefused(pod).find("must be names with commas between them"), std::string::npos);
+  // A claim of its author's has selectors of its own.
+  cluster.own = {"mine"};
+  json claimed = {
+      {"metadata", {{"name", "a"}, {"annotations", {{"prorata.dev/gpu-model", "A100"}}}}},
+      {"spec",
+       {{"containers", {{{"name", "main"}}}},
+        {"resourceClaims", {{{"name", "gpu"}, {"resourceClaimTemplateName", "mine"}}}}}}};
+  EXPECT_EQ(Ask(claimed)["warnings"],
+            json({"annotation prorata.dev/gpu-model has no effect on a claim; give its request a "
+                  "selector"}));
 }
 
 TEST_F(ReviewTest, APartOfTheMemoryIsOfEachSizeOfGpu) {

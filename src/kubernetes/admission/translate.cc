@@ -18,9 +18,6 @@ using nlohmann::json;
 
 constexpr size_t kMaxAlternatives = 8;  // of the API
 constexpr size_t kHashBytes = 8;
-constexpr char kTranslatedFrom[] = "prorata.dev/translated-from";
-// Schedulers of the older systems, which do not know claims.
-constexpr std::string_view kTheirSchedulers[] = {"kubeshare-scheduler", "hami-scheduler"};
 
 std::string HashOf(const std::string& text) {
   unsigned char digest[SHA256_DIGEST_LENGTH];
@@ -36,6 +33,28 @@ std::string HashOf(const std::string& text) {
 
 json Selector(const std::string& expression) { return {{"cel", {{"expression", expression}}}}; }
 
+// As GpuChoice::Allows has it, in CEL.
+json SelectorsOf(const GpuChoice& choice) {
+  const std::string attributes = "device.attributes[\"" + std::string(kDriverName) + "\"].";
+  const std::string model = attributes + R"(model.lowerAscii().replace("-", " "))";
+  json selectors = json::array();
+  const auto add = [&](const GpuChoice::Names& names, const auto& condition_of) {
+    const auto any_of = [&](const std::vector<std::string>& list) {
+      std::string any;
+      for (const std::string& each : list) any += (any.empty() ? "" : " || ") + condition_of(each);
+      return any;
+    };
+    if (!names.any.empty()) selectors.push_back(Selector(any_of(names.any)));
+    if (!names.not_of.empty()) selectors.push_back(Selector("!(" + any_of(names.not_of) + ")"));
+  };
+  add(choice.models, [&](const std::string& part) {
+    return model + ".contains(" + CelText(ComparableModel(part)) + ")";
+  });
+  add(choice.uuids,
+      [&](const std::string& uuid) { return attributes + "uuid == " + CelText(uuid); });
+  return selectors;
+}
+
 // A DeviceRequest without its name.
 json ExactRequest(const GpuAsk& ask, std::optional<uint64_t> memory_bytes) {
   json capacity = {{kComputeCapacity, std::to_string(ask.share.compute_percent.value_or(0))}};
@@ -44,14 +63,10 @@ json ExactRequest(const GpuAsk& ask, std::optional<uint64_t> memory_bytes) {
                   {"allocationMode", "ExactCount"},
                   {"count", ask.gpus},
                   {"capacity", {{"requests", capacity}}}};
-  for (const std::string& each : ask.selectors) request["selectors"].push_back(Selector(each));
+  if (json selectors = SelectorsOf(ask.choice); !selectors.empty()) {
+    request["selectors"] = std::move(selectors);
+  }
   return request;
-}
-
-uint64_t PartOfMemory(Fraction part, uint64_t gpu_bytes) {
-  // Down, so that parts that add up to a GPU fit on one.
-  const uint64_t bytes = static_cast<uint64_t>(static_cast<double>(gpu_bytes) * part.value());
-  return std::max(bytes / kMemoryStepBytes, uint64_t{1}) * kMemoryStepBytes;
 }
 
 // A part of whichever GPU it is: one alternative for each size of GPU.
@@ -99,14 +114,6 @@ json ParametersOf(const ShareWish& share) {
   return parameters;
 }
 
-Status CheckMemorySize(const GpuAsk& ask, std::span<const uint64_t> gpu_bytes) {
-  if (!ask.share.memory_bytes || gpu_bytes.empty()) return {};
-  const uint64_t largest = *std::max_element(gpu_bytes.begin(), gpu_bytes.end());
-  if (*ask.share.memory_bytes <= largest) return {};
-  return BadAsk("the pod asks for " + FormatBytes(*ask.share.memory_bytes) +
-                " of a GPU's memory, and the cluster's largest GPU has " + FormatBytes(largest));
-}
-
 Result<json> TemplateOf(const GpuAsk& ask, std::span<const uint64_t> gpu_bytes) {
   if (auto ok = CheckMemorySize(ask, gpu_bytes); !ok) return std::unexpected(ok.error());
   Result<json> request =
@@ -149,28 +156,10 @@ Status AddClaim(const GpuAsk& ask, const std::string& template_name, json* pod) 
   return {};
 }
 
-// Only from containers that ask for a part: nvidia.com/gpu alone is another plugin's.
-void RemoveResources(const PodAsks& asks, json* pod) {
-  std::set<std::string> translated;
-  for (const GpuAsk& ask : asks.asks) {
-    translated.insert(ask.containers.begin(), ask.containers.end());
-  }
-  for (const char* list : {"initContainers", "containers"}) {
-    if (!(*pod)["spec"].contains(list)) continue;
-    for (json& container : (*pod)["spec"][list]) {
-      if (!translated.contains(NameOf(container)) || !container.contains("resources")) continue;
-      for (const char* kind : {"limits", "requests"}) {
-        if (!container["resources"].contains(kind)) continue;
-        for (const std::string& name : asks.resources) container["resources"][kind].erase(name);
-      }
-    }
-  }
-}
-
 }  // namespace
 
-Result<Translation> Translate(const json& pod, const PodAsks& asks,
-                              std::span<const uint64_t> gpu_bytes) {
+Result<Translation> TranslateToClaims(const json& pod, const PodAsks& asks,
+                                      std::span<const uint64_t> gpu_bytes) {
   Translation made;
   made.pod = pod;
   for (const GpuAsk& ask : asks.asks) {
@@ -180,12 +169,7 @@ Result<Translation> Translate(const json& pod, const PodAsks& asks,
     if (auto ok = AddClaim(ask, name, &made.pod); !ok) return std::unexpected(ok.error());
     made.templates.push_back(std::move(*claim_template));
   }
-  RemoveResources(asks, &made.pod);
-  made.pod["metadata"]["annotations"][kTranslatedFrom] = asks.system;
-  const std::string scheduler = made.pod["spec"].value("schedulerName", std::string());
-  for (const std::string_view theirs : kTheirSchedulers) {
-    if (scheduler == theirs) made.pod["spec"]["schedulerName"] = "default-scheduler";
-  }
+  FinishTranslation(asks, &made.pod);
   return made;
 }
 

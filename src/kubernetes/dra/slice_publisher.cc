@@ -15,10 +15,6 @@ std::string SlicePublisher::ListPath() const {
   return std::string(kSlices) + "?fieldSelector=metadata.name%3D" + SliceName(node_);
 }
 
-std::string SlicePublisher::WatchPath(const std::string& resource_version) const {
-  return ListPath() + "&watch=true&timeoutSeconds=240&resourceVersion=" + resource_version;
-}
-
 Status SlicePublisher::Refresh() {
   known_is_old_ = false;
   auto slice = client_.Get(std::string(kSlices) + "/" + SliceName(node_));

@@ -26,9 +26,8 @@ class SlicePublisher {
   // The API server's may have changed: what is known of it is read anew.
   void Invalidate() { known_is_old_ = true; }
 
-  // The path by which the slice is listed, and that by which its changes since are watched.
+  // The path by which the slice is listed and watched.
   std::string ListPath() const;
-  std::string WatchPath(const std::string& resource_version) const;
 
   // How often it was written; for tests and the log.
   int64_t writes() const { return writes_; }

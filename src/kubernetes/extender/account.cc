@@ -15,21 +15,6 @@ using placement::Request;
 
 constexpr int32_t kMilliPerPercent = placement::kGpuMilli / kWholeGpuPercent;
 
-// What is likely to be asked for next, which decides what counts as fragmented: parts of all sizes
-// as often as whole GPUs, and of these fewer of many.
-std::vector<placement::WorkloadEntry> ExpectedWorkload() {
-  std::vector<placement::WorkloadEntry> entries;
-  for (const int32_t milli : {100, 200, 250, 300, 500}) {
-    entries.push_back({{.gpu_count = 1, .gpu_milli = milli}, 1.0});
-  }
-  double frequency = 2.0;
-  for (const int32_t count : {1, 2, 4, 8}) {
-    entries.push_back({{.gpu_count = count, .gpu_milli = placement::kGpuMilli}, frequency});
-    frequency /= 2;
-  }
-  return entries;
-}
-
 Request RequestFor(const ContainerRequest& request) {
   return {.gpu_count = static_cast<int32_t>(request.gpu_count),
           .gpu_milli = static_cast<int32_t>(request.compute_percent) * kMilliPerPercent,
@@ -45,8 +30,20 @@ GpuMask MaskOf(const std::vector<NodeGpu>& gpus, const std::vector<std::string>&
   return mask;
 }
 
-bool GpuIsAsLarge(const NodeGpu& gpu, const ContainerRequest& request) {
-  return gpu.memory_units >= request.memory_units && gpu.compute_percent >= request.compute_percent;
+bool CouldHave(const NodeGpu& gpu, const ContainerRequest& request) {
+  return gpu.memory_units >= request.memory_units &&
+         gpu.compute_percent >= request.compute_percent &&
+         request.choice.Allows(gpu.model, gpu.uuid);
+}
+
+GpuMask AllowedGpus(const std::vector<NodeGpu>& gpus, const GpuChoice& choice) {
+  GpuMask mask = 0;
+  for (size_t i = 0; i < gpus.size() && i < placement::kMaxGpusPerNode; ++i) {
+    if (choice.Empty() || choice.Allows(gpus[i].model, gpus[i].uuid)) {
+      mask = static_cast<GpuMask>(mask | 1u << i);
+    }
+  }
+  return mask;
 }
 
 void TakeFrom(placement::NodeState* state, const Request& request, GpuMask gpus) {
@@ -60,7 +57,7 @@ void TakeFrom(placement::NodeState* state, const Request& request, GpuMask gpus)
 
 }  // namespace
 
-Account::Account() : workload_(ExpectedWorkload()) {}
+Account::Account() : workload_(placement::ExpectedWorkload()) {}
 Account::~Account() = default;
 
 void Account::SetNode(const std::string& name, std::vector<NodeGpu> gpus) {
@@ -246,20 +243,23 @@ std::vector<Account::Wanted> Account::WantedOf(std::span<const ContainerRequest>
 }
 
 const placement::Tournament* Account::KeptScores(std::span<const Wanted> wanted) {
-  return wanted.size() == 1 ? &table_->Scores(wanted.front().request, false) : nullptr;
+  if (wanted.size() != 1 || !wanted.front().container->choice.Empty()) return nullptr;
+  return &table_->Scores(wanted.front().request, false);
 }
 
-bool Account::PlanOn(std::span<const Wanted> wanted, NodeIndex node, Plan* plan) const {
+bool Account::PlanOn(std::span<const Wanted> wanted, const Node& node, Plan* plan) const {
   plan->gpus.clear();
   plan->score = 0;
-  placement::NodeState state = cluster_->node(node);
-  const auto all = static_cast<GpuMask>((1u << state.gpu_count) - 1);
+  placement::NodeState state = cluster_->node(node.index);
   for (const Wanted& one : wanted) {
-    if (std::popcount(placement::FittingGpus(one.request, state)) < one.request.gpu_count) {
+    const auto allowed = static_cast<GpuMask>(AllowedGpus(node.gpus, one.container->choice) &
+                                              ((1u << state.gpu_count) - 1));
+    if (std::popcount(static_cast<GpuMask>(placement::FittingGpus(one.request, state) & allowed)) <
+        one.request.gpu_count) {
       return false;
     }
     const placement::NodeView view(workload_, state);
-    const auto scored = table_->scorer().Score(one.request, node, state, view, all);
+    const auto scored = table_->scorer().Score(one.request, node.index, state, view, allowed);
     if (!scored) return false;
     TakeFrom(&state, one.request, scored->gpus);
     plan->gpus.push_back(scored->gpus);
@@ -271,16 +271,13 @@ bool Account::PlanOn(std::span<const Wanted> wanted, NodeIndex node, Plan* plan)
 bool Account::CouldEverFit(std::span<const ContainerRequest> requests, const Node& node) const {
   return std::ranges::all_of(requests, [&](const ContainerRequest& request) {
     return std::ranges::count_if(node.gpus, [&](const NodeGpu& gpu) {
-             return GpuIsAsLarge(gpu, request);
+             return CouldHave(gpu, request);
            }) >= request.gpu_count;
   });
 }
 
-Account::Filtered Account::Filter(const std::string& uid,
-                                  std::span<const ContainerRequest> requests,
-                                  std::span<const std::string> nodes, Time now) {
-  Expire(now);
-  if (const auto own = pods_.find(uid); own != pods_.end() && own->second.until) RemovePlace(uid);
+Account::Filtered Account::Look(std::span<const ContainerRequest> requests,
+                                std::span<const std::string> nodes) {
   Build();
   Filtered filtered;
   filtered.fits.reserve(nodes.size());
@@ -294,7 +291,7 @@ Account::Filtered Account::Filter(const std::string& uid,
       plan.score = kept->score(node->second.index);
       fits = plan.score != placement::Tournament::kAbsent;
     } else if (fits) {
-      fits = PlanOn(wanted, node->second.index, &plan);
+      fits = PlanOn(wanted, node->second, &plan);
     }
     if (!fits) {
       const bool later = node != nodes_.end() && CouldEverFit(requests, node->second);
@@ -306,10 +303,21 @@ Account::Filtered Account::Filter(const std::string& uid,
     }
     filtered.fits.push_back({i, plan.score});
   }
+  return filtered;
+}
+
+Account::Filtered Account::Filter(const std::string& uid,
+                                  std::span<const ContainerRequest> requests,
+                                  std::span<const std::string> nodes, Time now) {
+  Expire(now);
+  if (const auto own = pods_.find(uid); own != pods_.end() && own->second.until) RemovePlace(uid);
+  Filtered filtered = Look(requests, nodes);
   if (filtered.best) {
+    Plan plan;
+    const std::vector<Wanted> wanted = WantedOf(requests);
     const std::string& best = nodes[filtered.fits[*filtered.best].node];
     // One that is bound already keeps its place: the scheduler will hear of it, too.
-    if (!pods_.contains(uid) && PlanOn(wanted, nodes_.at(best).index, &plan)) {
+    if (!pods_.contains(uid) && PlanOn(wanted, nodes_.at(best), &plan)) {
       Assume(uid, requests, best, plan, now + kAssumedFor);
     }
   }
@@ -436,7 +444,7 @@ Result<AssignedGpus> Account::Bind(const std::string& uid,
   if (own != pods_.end()) RemovePlace(uid);
   Build();
   Plan plan;
-  if (!PlanOn(WantedOf(requests), known->second.index, &plan)) {
+  if (!PlanOn(WantedOf(requests), known->second, &plan)) {
     return Fail("full", "node '" + node + "' has no room for the pod's GPU parts any more");
   }
   Assume(uid, requests, node, plan, now + kBoundUnreportedFor);
@@ -453,6 +461,21 @@ std::optional<std::vector<ContainerRequest>> Account::RequestsOf(const std::stri
   const auto found = pods_.find(uid);
   if (found == pods_.end()) return std::nullopt;
   return found->second.requests;
+}
+
+std::vector<int> PrioritiesOf(const Account::Filtered& filtered, int highest) {
+  std::vector<int> priorities(filtered.fits.size(), 0);
+  if (!filtered.best) return priorities;
+  int64_t worst = 0;
+  for (const auto& fit : filtered.fits) worst = std::max(worst, fit.score);
+  const int64_t best = filtered.fits[*filtered.best].score;
+  for (size_t i = 0; i < priorities.size(); ++i) {
+    if (worst == best) break;
+    priorities[i] =
+        static_cast<int>((highest - 1) * (worst - filtered.fits[i].score) / (worst - best));
+  }
+  priorities[*filtered.best] = highest;
+  return priorities;
 }
 
 Account::Counts Account::counts() const {

@@ -77,6 +77,9 @@ class Account {
     // Of a group: why none of its pods has a place yet. Nothing is in the lists then.
     std::string group_waits = {};
   };
+  // Where something would fit.
+  Filtered Look(std::span<const ContainerRequest> requests, std::span<const std::string> nodes);
+
   // Where the pod fits. The best place is assumed to be its own from now on.
   Filtered Filter(const std::string& uid, std::span<const ContainerRequest> requests,
                   std::span<const std::string> nodes, Time now);
@@ -145,11 +148,11 @@ class Account {
   void Assume(const std::string& uid, std::span<const ContainerRequest> requests,
               const std::string& node, const Plan& plan, Time until);
   static std::vector<Wanted> WantedOf(std::span<const ContainerRequest> requests);
-  // Of so many nodes only the best is planned in full: scores of pods with one container, which
-  // most have, are kept from one pod to the next (score_table.h).
+  // Of so many nodes only the best is planned in full: scores of pods with one container that may
+  // have any GPU, as most are, are kept from one pod to the next (score_table.h).
   const policy::placement::Tournament* KeptScores(std::span<const Wanted> wanted);
   // Overwrites `plan`; false: no room.
-  bool PlanOn(std::span<const Wanted> wanted, policy::placement::NodeIndex node, Plan* plan) const;
+  bool PlanOn(std::span<const Wanted> wanted, const Node& node, Plan* plan) const;
   bool CouldEverFit(std::span<const ContainerRequest> requests, const Node& node) const;
   AssignedGpus AssignmentOf(std::span<const ContainerRequest> requests, const Plan& plan,
                             const Node& node) const;
@@ -165,5 +168,8 @@ class Account {
   bool squeezed_ = false;  // something bound counts less than it has
   Time first_expiry_ = Time::max();
 };
+
+// Of each of `fits`, from 0 to `highest`: the higher, the better. The best one stands out.
+std::vector<int> PrioritiesOf(const Account::Filtered& filtered, int highest);
 
 }  // namespace prorata::kubernetes

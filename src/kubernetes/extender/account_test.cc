@@ -150,6 +150,45 @@ TEST_F(AccountTest, TheFullestGpuThatHasRoomIsTaken) {
   EXPECT_EQ(Choose("whole", {{"main", ContainerKind::kMain, 2, 100, 64}}), "n");
 }
 
+// Two models in one node, and a node of the second alone.
+class AccountModelTest : public AccountTest {
+ protected:
+  AccountModelTest() {
+    account_.SetNode("both", {{"u0", "NVIDIA V100", 64, 100}, {"u1", "NVIDIA A100", 64, 100}});
+    account_.SetNode("new", {{"u2", "NVIDIA A100", 64, 100}});
+    names_ = {"both", "new"};
+  }
+  static ContainerRequest Of(const std::string& model, uint32_t percent) {
+    ContainerRequest request = Part("main", percent, 8);
+    request.choice.models.any = {model};
+    return request;
+  }
+  std::string GpuOf(const std::string& uid, const ContainerRequest& request) {
+    const std::string node = Choose(uid, {request});
+    return node.empty() ? "" : BindAt(uid, {request}, node).at("main").front();
+  }
+};
+
+TEST_F(AccountModelTest, OnlyGpusOfTheModelAreTaken) {
+  EXPECT_EQ(GpuOf("a", Of("v100", 60)), "u0");
+  EXPECT_EQ(GpuOf("b", Of("V100", 60)), "") << "the other GPU of the node is of another model";
+  EXPECT_EQ((std::set<std::string>{GpuOf("c", Of("a100", 60)), GpuOf("d", Of("a100", 60))}),
+            (std::set<std::string>{"u1", "u2"}));
+}
+
+TEST_F(AccountModelTest, WhoChoosesNoModelHasAnyGpu) {
+  EXPECT_EQ(GpuOf("a", Of("A100", 60)), "u2") << "the node with nothing else to offer";
+  EXPECT_NE(GpuOf("b", Part("main", 60, 8)), "");
+  EXPECT_NE(GpuOf("c", Part("main", 60, 8)), "");
+  EXPECT_EQ(GpuOf("d", Part("main", 60, 8)), "");
+}
+
+TEST_F(AccountModelTest, ANodeWithoutTheModelWillNeverDo) {
+  const auto full = account_.Filter("a", {{Of("V100", 60)}}, names_, now_);
+  EXPECT_EQ(full.fits.size(), 1u);
+  EXPECT_EQ(full.too_big, std::vector<size_t>{1});
+}
+
 class AccountGroupTest : public AccountTest {
  protected:
   static constexpr char kName[] = "team/train";

@@ -26,22 +26,6 @@ std::string DescribeAll(std::span<const ContainerRequest> requests) {
   return text;
 }
 
-// Lower is better there, higher here; the chosen one stands out.
-std::vector<int> ToPriorities(const Account::Filtered& filtered) {
-  std::vector<int> priorities(filtered.fits.size(), 0);
-  if (!filtered.best) return priorities;
-  int64_t worst = 0;
-  for (const auto& fit : filtered.fits) worst = std::max(worst, fit.score);
-  const int64_t best = filtered.fits[*filtered.best].score;
-  for (size_t i = 0; i < priorities.size(); ++i) {
-    if (worst == best) break;
-    priorities[i] =
-        static_cast<int>((kMaxPriority - 1) * (worst - filtered.fits[i].score) / (worst - best));
-  }
-  priorities[*filtered.best] = kMaxPriority;
-  return priorities;
-}
-
 std::string TextAt(const json& object, const char* pointer) {
   return object.value(json::json_pointer(pointer), "");
 }
@@ -156,16 +140,23 @@ std::string Extender::Filter(std::string_view body) {
   const auto filtered = *group
                             ? account_.FilterGroup(args->uid, **group, *requests, args->nodes, now)
                             : account_.Filter(args->uid, *requests, args->nodes, now);
-  const std::vector<int> priorities = ToPriorities(filtered);
+  const std::vector<int> priorities = PrioritiesOf(filtered, kMaxPriority);
   last_uid_ = args->uid;
   last_scores_.clear();
   for (size_t i = 0; i < filtered.fits.size(); ++i) {
     answer.fits.push_back(filtered.fits[i].node);
     last_scores_.emplace_back(args->nodes[filtered.fits[i].node], priorities[i]);
   }
+  if (filtered.best) {
+    spdlog::info("placing pod {}/{} on node '{}'", TextAt(args->pod, "/metadata/namespace"),
+                 TextAt(args->pod, "/metadata/name"),
+                 args->nodes[filtered.fits[*filtered.best].node]);
+  }
   const std::string wants = DescribeAll(*requests);
   const std::string full = "GPUs without room for " + wants + " (others have it)";
-  const std::string none = "no GPUs of prorata that are large enough for " + wants;
+  const std::string none = std::string("no GPUs of prorata that are ") +
+                           (requests->front().choice.Empty() ? "" : "as chosen and ") +
+                           "large enough for " + wants;
   if (!filtered.group_waits.empty()) {
     for (size_t i = 0; i < args->nodes.size(); ++i) {
       answer.later.emplace_back(i, &filtered.group_waits);

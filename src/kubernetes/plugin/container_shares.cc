@@ -5,6 +5,7 @@
 #include <set>
 
 #include "kubernetes/pods/annotations.h"
+#include "kubernetes/resize/change.h"
 
 namespace prorata::kubernetes {
 namespace {
@@ -88,7 +89,19 @@ Result<api::ShareSpec> SpecOf(const NodePod& pod, const ContainerRequest& reques
   // It is the container's alone, on a GPU that the agent overcommits, too.
   spec.memory_request = spec.memory;
   spec.compute_request = Fraction{request.compute_percent * kPpmOfUnit};
-  return spec;
+  if (!pod.wishes) return std::unexpected(pod.wishes.error());
+  const auto wish = pod.wishes->find(request.name);
+  return wish == pod.wishes->end() ? spec : WishedShare(std::move(spec), wish->second);
+}
+
+// Else it is still an init container's, or one that is about to be removed.
+bool HasSizeOf(const api::ShareSpec& spec, const api::ShareStatus& share) {
+  return share.devices.size() == spec.gpus.size() &&
+         std::ranges::all_of(share.devices, [&](const api::ShareDevice& on) {
+           return on.memory_limit_bytes == spec.memory->bytes &&
+                  on.compute_request == spec.compute_request &&
+                  std::ranges::find(spec.gpus, on.uuid) != spec.gpus.end();
+         });
 }
 
 }  // namespace
@@ -226,6 +239,41 @@ Result<std::vector<std::string>> ContainerShares::RemoveStale(Agent::Deadline de
     if (*stale) removed.push_back(share.name);
   }
   return removed;
+}
+
+std::map<std::string, api::ShareSpec> ContainerShares::WantedShares(
+    const std::vector<DeviceGrant>& grants) {
+  std::map<std::string, api::ShareSpec> wanted;
+  for (const DeviceGrant& grant : grants) {
+    if (grant.resource != names_.memory) continue;
+    const auto pod = pods_.Find(grant.pod_uid, std::chrono::steady_clock::now());
+    if (!pod || !pod->requests) continue;
+    const ContainerRequest* request = FindContainer(*pod->requests, grant.container);
+    // What an init container had is a later one's, under the same name.
+    if (request == nullptr || request->kind == ContainerKind::kInit) continue;
+    auto spec = SpecOf(*pod, *request, grant);
+    if (spec) wanted.insert_or_assign(*spec->name, std::move(*spec));
+  }
+  return wanted;
+}
+
+Result<std::vector<std::string>> ContainerShares::ApplyWishes(Agent::Deadline deadline) {
+  const auto state = agent_.List(deadline);
+  if (!state) return std::unexpected(state.error());
+  const auto grants = read_();
+  if (!grants) return std::unexpected(grants.error());
+  const auto wanted = WantedShares(*grants);
+  std::vector<std::string> changed;
+  for (const api::ShareStatus& share : state->shares) {
+    const auto found = wanted.find(share.name);
+    if (found == wanted.end() || share.ended || !HasSizeOf(found->second, share)) continue;
+    const auto change = ChangeTo(found->second, share);
+    if (!change || change->Empty()) continue;
+    const auto after = agent_.Update(share.name, *change, deadline);
+    if (!after) return std::unexpected(after.error());
+    changed.push_back(share.name + ": " + DescribeChange(share, *after));
+  }
+  return changed;
 }
 
 Result<bool> ContainerShares::RemoveIfStale(const std::string& name, Agent::Deadline deadline) {

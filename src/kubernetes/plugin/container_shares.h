@@ -22,6 +22,7 @@
 // Nothing is remembered here: a plugin that was killed goes on where it was. Thread-safe.
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -65,6 +66,10 @@ class ContainerShares {
   // Whose a share is; nothing: nobody's that is known now.
   std::optional<ShareHolder> HolderOf(const std::string& share);
 
+  // Holds the shares to what the annotations of their pods ask for (pods/container_wishes.h);
+  // returns what was changed, with the share's name. An annotation that is wrong changes nothing.
+  Result<std::vector<std::string>> ApplyWishes(Agent::Deadline deadline);
+
   // Removes the shares of containers that are gone; returns their names.
   Result<std::vector<std::string>> RemoveStale(Agent::Deadline deadline);
 
@@ -73,6 +78,8 @@ class ContainerShares {
   Status EndOthers(const std::vector<DeviceGrant>& grants, const DeviceGrant& container,
                    const NodePod& pod, Agent::Deadline deadline);
   Status EndShare(const api::ShareSpec& spec, Agent::Deadline deadline);
+  // By the name of the share.
+  std::map<std::string, api::ShareSpec> WantedShares(const std::vector<DeviceGrant>& grants);
   Result<bool> RemoveIfStale(const std::string& name, Agent::Deadline deadline);
 
   Agent& agent_;

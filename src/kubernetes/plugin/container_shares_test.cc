@@ -19,13 +19,27 @@ constexpr char kUid[] = "a451afc9-b27b-44fb-8f40-5c786695a2c9";
 // The agent: a share that is there under the same token is answered, one under another is in use.
 struct TokenAgent final : Agent {
   std::map<std::string, api::ShareSpec> shares;
+  int updates = 0;
 
+  static api::ShareStatus StatusOf(const std::string& name, const api::ShareSpec& spec) {
+    api::ShareStatus status;
+    status.name = name;
+    status.on_full = spec.on_full;
+    for (const std::string& gpu : spec.gpus) {
+      api::ShareDevice& on = status.devices.emplace_back();
+      on.uuid = gpu;
+      on.memory_limit_bytes = on.memory_request_bytes = spec.memory->bytes;
+      on.compute_request = spec.compute_request;
+      on.compute_limit = spec.compute_limit;
+      on.weight = spec.weight;
+      on.priority = spec.priority;
+      on.yield_within_ns = spec.yield_within_ns;
+    }
+    return status;
+  }
   Result<NodeState> List(Deadline) override {
     NodeState state;
-    for (const auto& [name, spec] : shares) {
-      state.shares.emplace_back();
-      state.shares.back().name = name;
-    }
+    for (const auto& [name, spec] : shares) state.shares.push_back(StatusOf(name, spec));
     return state;
   }
   Result<api::ShareStatus> Create(const api::ShareSpec& spec, Deadline) override {
@@ -35,9 +49,14 @@ struct TokenAgent final : Agent {
     status.name = *spec.name;
     return status;
   }
-  Result<api::ShareStatus> Update(const std::string& name, const api::ShareChange&,
+  Result<api::ShareStatus> Update(const std::string& name, const api::ShareChange& change,
                                   Deadline) override {
-    return Fail("unexpected", "nothing of a plugin's changes share '" + name + "'");
+    api::ShareSpec& spec = shares.at(name);
+    EXPECT_FALSE(change.memory || change.compute_request || !change.on.empty());
+    spec.weight = change.weight.value_or(spec.weight);
+    spec.compute_limit = change.compute_limit.value_or(spec.compute_limit);
+    ++updates;
+    return StatusOf(name, spec);
   }
   Status Remove(const std::string& name, Deadline) override {
     shares.erase(name);
@@ -54,12 +73,14 @@ class ContainerSharesTest : public testing::Test {
             {"resources", {{"limits", {{kNames.compute, "30"}, {kNames.memory, memory}}}}}};
   }
   void AddPod(const std::string& uid, const std::vector<json>& containers,
-              const std::vector<json>& init, const AssignedGpus& assigned) {
+              const std::vector<json>& init, const AssignedGpus& assigned,
+              json annotations = json::object()) {
+    annotations[kAssignedGpusAnnotation] = FormatAssignedGpus(assigned);
     pods_.Change({{"metadata",
                    {{"uid", uid},
                     {"namespace", "team"},
                     {"name", "train"},
-                    {"annotations", {{kAssignedGpusAnnotation, FormatAssignedGpus(assigned)}}}}},
+                    {"annotations", std::move(annotations)}}},
                   {"spec", {{"containers", containers}, {"initContainers", init}}}});
     pods_.KeepOnly({uid});
   }
@@ -97,6 +118,52 @@ TEST_F(ContainerSharesTest, AContainerHasWhatTheExtenderWrote) {
   EXPECT_EQ(made.compute_request.ppm, 300'000u);
   EXPECT_EQ(made.memory->Of(1), 3 * kMemoryUnitBytes);
   EXPECT_TRUE(Start({"9", "10", "12"})) << "the container was started again";
+}
+
+TEST_F(ContainerSharesTest, AnnotationsAreTheSharesOptions) {
+  const AssignedGpus assigned = {{"a", {"GPU-1"}}, {"b", {"GPU-0"}}};
+  const std::vector<json> containers = {Container("a", "3"), Container("b", "2")};
+  AddPod(kUid, containers, {}, assigned,
+         {{"prorata.dev/compute-limit.a", "60"},
+          {"prorata.dev/priority.a", "2"},
+          {"prorata.dev/on-full.b", "wait=30s"},
+          {"prorata.dev/memory.b", "90Gi"}});
+  Give(kUid, "a", {"9", "10", "12"}, {"7"});
+  Give(kUid, "b", {"4", "5"}, {"8"});
+  ASSERT_TRUE(Start({"9", "10", "12"}));
+  ASSERT_TRUE(Start({"4", "5"}));
+  const api::ShareSpec& a = agent_.shares["pod-unit-9"];
+  const api::ShareSpec& b = agent_.shares["pod-unit-4"];
+  EXPECT_EQ(a.compute_limit.ppm, 600'000u);
+  EXPECT_EQ(a.priority, 2);
+  EXPECT_EQ(b.on_full.wait_ms, 30'000u);
+  EXPECT_EQ(b.compute_limit, Fraction::One());
+  EXPECT_EQ(b.memory->bytes, 2 * kMemoryUnitBytes) << "its size is what its limits say";
+
+  EXPECT_EQ(shares_.ApplyWishes(Soon())->size(), 0u);
+  AddPod(kUid, containers, {}, assigned,
+         {{"prorata.dev/weight.a", "300"},
+          {"prorata.dev/on-full.b", "wait=30s"},
+          {"prorata.dev/priority.a", "2"}});
+  EXPECT_EQ(*shares_.ApplyWishes(Soon()),
+            std::vector<std::string>{"pod-unit-9: compute limit 60% to 100%, weight 100 to 300"});
+  EXPECT_EQ(agent_.updates, 1);
+  // One that is wrong changes nothing of the pod's.
+  AddPod(kUid, containers, {}, assigned, {{"prorata.dev/weight.a", "0"}});
+  EXPECT_EQ(shares_.ApplyWishes(Soon())->size(), 0u);
+  EXPECT_EQ(agent_.shares["pod-unit-9"].weight, 300u);
+  agent_.shares.clear();
+  EXPECT_EQ(Start({"4", "5"}).error().code, "bad_annotation");
+}
+
+TEST_F(ContainerSharesTest, AnAnnotationMayMeanOnlyOneContainer) {
+  AddPod(kUid, {Container("a", "3"), Container("b", "2")}, {}, {{"a", {"GPU-1"}}, {"b", {"GPU-0"}}},
+         {{"prorata.dev/weight", "300"}});
+  Give(kUid, "a", {"9", "10", "12"}, {"7"});
+  EXPECT_NE(Start({"9", "10", "12"})
+                .error()
+                .message.find("the pod has several containers with parts of GPUs (a, b)"),
+            std::string::npos);
 }
 
 TEST_F(ContainerSharesTest, AShareIsSomebodys) {

@@ -17,6 +17,7 @@ void NodePods::Change(const json& pod) {
   NodePod read{metadata.value("namespace", "") + "/" + metadata.value("name", ""),
                GpuRequestsOf(pod, names_), AnnotationOf(pod, kAssignedGpusAnnotation)};
   if (read.requests && read.requests->empty()) return;
+  if (read.requests) read.wishes = WishesOf(pod, *read.requests);
   {
     const std::lock_guard lock(mutex_);
     pods_.insert_or_assign(uid, std::move(read));

@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "kubernetes/dra/agent_client.h"
+#include "kubernetes/pods/container_wishes.h"
 #include "kubernetes/pods/pod_request.h"
 
 namespace prorata::kubernetes {
@@ -22,6 +23,8 @@ struct NodePod {
   std::string name;                                // "NAMESPACE/NAME"
   Result<std::vector<ContainerRequest>> requests;  // of its containers that ask for GPUs
   std::optional<std::string> assigned;             // kAssignedGpusAnnotation
+  // By container (pods/container_wishes.h).
+  Result<std::map<std::string, ShareWish>> wishes = std::map<std::string, ShareWish>();
 };
 
 class NodePods {

@@ -15,6 +15,7 @@ using std::chrono::steady_clock;
 // What no event reports, such as shares that are no pod's, is seen this late.
 constexpr seconds kLookEvery{5};
 constexpr seconds kLookWithin{10};
+// Pods change many times while they start.
 constexpr milliseconds kLookPause{100};
 // The annotation is written again so often, should somebody have removed it or made the node anew.
 constexpr seconds kPublishEvery{30};
@@ -29,55 +30,22 @@ PluginUpkeep::PluginUpkeep(KubeClient& client, Agent& agent, NodePods& pods,
       shares_(shares),
       node_(std::move(node)),
       on_devices_(std::move(on_devices)),
-      worker_([this] { Run(); }) {
-  ListWatch::Handlers handlers;
-  handlers.changed = [this, &pods](const json& pod) {
-    pods.Change(pod);
-    Kick();
-  };
-  handlers.gone = [this, &pods](const json& pod) {
-    pods.Remove(pod.at("metadata").at("uid"));
-    Kick();
-  };
-  handlers.listed = [this, &pods](const auto& uids) {
-    pods.KeepOnly(uids);
-    Kick();
-  };
-  watch_ =
-      std::make_unique<ListWatch>(client, "/api/v1/pods?fieldSelector=spec.nodeName%3D" + node_,
-                                  "the pods of node " + node_, std::move(handlers));
-}
-
-PluginUpkeep::~PluginUpkeep() {
-  watch_.reset();
-  {
-    const std::lock_guard lock(mutex_);
-    stopped_ = true;
-  }
-  due_.notify_all();
-  worker_.join();
-}
-
-void PluginUpkeep::Kick() {
-  {
-    const std::lock_guard lock(mutex_);
-    kicked_ = true;
-  }
-  due_.notify_all();
-}
-
-void PluginUpkeep::Run() {
-  std::unique_lock lock(mutex_);
-  while (!stopped_) {
-    due_.wait_for(lock, kLookEvery, [this] { return stopped_ || kicked_; });
-    if (stopped_) return;
-    kicked_ = false;
-    lock.unlock();
-    Report(LookOnce());
-    lock.lock();
-    // Pods change many times while they start.
-    due_.wait_for(lock, kLookPause, [this] { return stopped_; });
-  }
+      look_(kLookEvery, kLookPause, [this] { Report(LookOnce()); }),
+      watch_(client, "/api/v1/pods?fieldSelector=spec.nodeName%3D" + node_,
+             "the pods of node " + node_,
+             {[this, &pods](const json& pod) {
+                pods.Change(pod);
+                look_.Soon();
+              },
+              [this, &pods](const json& pod) {
+                pods.Remove(pod.at("metadata").at("uid"));
+                look_.Soon();
+              },
+              [this, &pods](const auto& uids) {
+                pods.KeepOnly(uids);
+                look_.Soon();
+              }}) {
+  look_.Soon();
 }
 
 Status PluginUpkeep::LookOnce() {
@@ -91,8 +59,15 @@ Status PluginUpkeep::LookOnce() {
       spdlog::info("removed share {}, whose pod is gone", name);
     }
   }
+  const auto changed = shares_.ApplyWishes(deadline);
+  if (changed) {
+    for (const std::string& what : *changed) {
+      spdlog::info("changed share {}, by its pod's annotations", what);
+    }
+  }
   if (auto ok = Publish(*state); !ok) return ok;
-  return removed ? Status{} : std::unexpected(removed.error());
+  if (!removed) return std::unexpected(removed.error());
+  return changed ? Status{} : std::unexpected(changed.error());
 }
 
 Status PluginUpkeep::Publish(const NodeState& state) {

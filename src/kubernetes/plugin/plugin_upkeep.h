@@ -5,16 +5,13 @@
 // for pods.
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "kubernetes/api/kube_client.h"
 #include "kubernetes/api/list_watch.h"
+#include "kubernetes/api/repeated.h"
 #include "kubernetes/dra/agent_client.h"
 #include "kubernetes/plugin/container_shares.h"
 #include "kubernetes/plugin/node_pods.h"
@@ -28,15 +25,9 @@ class PluginUpkeep {
   // references outlive it.
   PluginUpkeep(KubeClient& client, Agent& agent, NodePods& pods, ContainerShares& shares,
                std::string node, std::function<void(const NodeState&)> on_devices);
-  ~PluginUpkeep();
-  PluginUpkeep(const PluginUpkeep&) = delete;
-  PluginUpkeep& operator=(const PluginUpkeep&) = delete;
-
-  // From any thread: shares may have become stale, or the node lost its annotation.
-  void Kick();
+  ~PluginUpkeep() { look_.Stop(); }
 
  private:
-  void Run();
   Status LookOnce();
   Status Publish(const NodeState& state);
   void Report(const Status& outcome);
@@ -50,12 +41,8 @@ class PluginUpkeep {
   std::chrono::steady_clock::time_point published_at_ = {};
   std::string trouble_ = {};
 
-  std::mutex mutex_;
-  std::condition_variable due_;
-  bool kicked_ = true;
-  bool stopped_ = false;
-  std::thread worker_;
-  std::unique_ptr<ListWatch> watch_;
+  Repeated look_;
+  ListWatch watch_;
 };
 
 }  // namespace prorata::kubernetes

@@ -23,7 +23,8 @@ std::string FormatNodeGpus(std::span<const NodeGpu> gpus) {
     list.push_back({{"uuid", gpu.uuid},
                     {"model", gpu.model},
                     {"memory", gpu.memory_units},
-                    {"compute", gpu.compute_percent}});
+                    {"compute", gpu.compute_percent},
+                    {"size", gpu.size_units}});
   }
   return list.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -32,8 +33,8 @@ Result<std::vector<NodeGpu>> ParseNodeGpus(std::string_view text) {
   std::vector<NodeGpu> gpus;
   try {
     for (const json& entry : json::parse(text)) {
-      gpus.push_back(
-          {entry.at("uuid"), entry.at("model"), entry.at("memory"), entry.at("compute")});
+      gpus.push_back({entry.at("uuid"), entry.at("model"), entry.at("memory"), entry.at("compute"),
+                      entry.value("size", 0u)});
     }
   } catch (const json::exception& error) {
     return BadAnnotation(kNodeGpusAnnotation, error.what());
@@ -77,6 +78,7 @@ std::vector<NodeGpu> GpusForPods(std::span<const api::DeviceStatus> devices,
   std::vector<NodeGpu> gpus;
   for (const api::DeviceStatus& device : devices) {
     NodeGpu gpu{.uuid = device.uuid, .model = device.name};
+    gpu.size_units = static_cast<uint32_t>(device.total_bytes / kMemoryUnitBytes);
     const Outside& others = outside[device.uuid];
     const uint64_t taken = device.foreign_bytes + others.bytes;
     if (device.exclusive.empty() && taken < device.total_bytes && others.ppm < Fraction::kOne) {

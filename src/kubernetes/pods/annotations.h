@@ -2,13 +2,14 @@
 
 // What prorata writes on nodes and pods of clusters without DRA.
 //
-//   node  prorata.dev/gpus           [{"uuid": ..., "model": ..., "memory": 64, "compute": 100},
-//   ...] pod   prorata.dev/assigned-gpus  {"CONTAINER": ["GPU-..."], ...}
+//   node  prorata.dev/gpus           [{"uuid": ..., "model": ..., "memory": 60, "compute": 100,
+//                                      "size": 64}, ...]
+//   pod   prorata.dev/assigned-gpus  {"CONTAINER": ["GPU-..."], ...}
 //
 // The device plugin writes the first: what pods may have together of each GPU, in units of
-// kMemoryUnitBytes and hundredths of its time. The extender writes the second together with the
-// pod's node, in one step, so a pod has either both or neither; the device plugin holds each
-// container to it. Pure; thread-safe.
+// kMemoryUnitBytes and hundredths of its time, and how large it is. The extender writes the second
+// together with the pod's node, in one step, so a pod has either both or neither; the device plugin
+// holds each container to it. Pure; thread-safe.
 
 #include <cstdint>
 #include <map>
@@ -32,6 +33,7 @@ struct NodeGpu {
   std::string model;
   uint32_t memory_units = 0;
   uint32_t compute_percent = 0;
+  uint32_t size_units = 0;  // all of its memory, whoever has it; 0: not known
 
   bool operator==(const NodeGpu&) const = default;
 };

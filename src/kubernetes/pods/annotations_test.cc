@@ -38,9 +38,12 @@ TEST(AnnotationsTest, GpusForPodsAreWhatOthersLeave) {
   const std::vector<api::ShareStatus> shares = {ShareOn("pod-unit-0", "A", 8 * kGib, 500'000),
                                                 ShareOn("host", "B", 2 * kGib, 200'000)};
   const std::vector<NodeGpu> expected = {
-      {"A", "Model", 64, 100}, {"B", "Model", 52, 80}, {"C", "Model", 0, 0}};
+      {"A", "Model", 64, 100, 64}, {"B", "Model", 52, 80, 64}, {"C", "Model", 0, 0, 64}};
   EXPECT_EQ(GpusForPods(devices, shares, &IsPods), expected);
   EXPECT_EQ(*ParseNodeGpus(FormatNodeGpus(expected)), expected);
+  // As a plugin from before wrote it.
+  EXPECT_EQ(*ParseNodeGpus(R"([{"uuid": "A", "model": "M", "memory": 8, "compute": 50}])"),
+            (std::vector<NodeGpu>{{"A", "M", 8, 50, 0}}));
 }
 
 TEST(AnnotationsTest, WhatCannotBeRead) {

@@ -92,6 +92,8 @@ std::string DescribeRequest(const ContainerRequest& request) {
   if (request.compute_percent > 0) {
     text += " and " + std::to_string(request.compute_percent) + "% of its time";
   }
+  const std::string choice = DescribeGpuChoice(request.choice);
+  if (!choice.empty()) text += " (" + choice + ")";
   return text;
 }
 
@@ -110,6 +112,10 @@ Result<std::vector<ContainerRequest>> ReadRequests(const json& pod, const Resour
     }
   }
   if (auto ok = CheckInit(requests); !ok) return std::unexpected(ok.error());
+  if (requests.empty()) return requests;
+  const auto choice = GpuChoiceOf(pod);
+  if (!choice) return std::unexpected(choice.error());
+  for (ContainerRequest& request : requests) request.choice = *choice;
   return requests;
 }
 

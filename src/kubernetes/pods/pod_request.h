@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kubernetes/pods/gpu_choice.h"
 
 namespace prorata::kubernetes {
 
@@ -32,6 +33,7 @@ struct ContainerRequest {
   // Of each of its GPUs; whole GPUs if there are several.
   uint32_t compute_percent = 0;
   uint64_t memory_units = 0;
+  GpuChoice choice = {};  // the pod's
 
   bool operator==(const ContainerRequest&) const = default;
 };
@@ -39,14 +41,14 @@ struct ContainerRequest {
 // Whether the init container can use what `later` gets.
 bool Covers(const ContainerRequest& later, const ContainerRequest& init);
 
-// "8 GiB and 30% of its time", of one GPU.
+// "8 GiB and 30% of its time (of model A100)", of one GPU.
 std::string DescribeRequest(const ContainerRequest& request);
 
 // The containers that ask for GPUs, in the order of their start; none: the pod has nothing to do
 // with GPUs. `pod`: as the API server gives it. "bad_request", with the container and what to
 // write instead: compute without memory; compute above 100 that is not a multiple of 100; memory
 // that several GPUs cannot share evenly; an init container that asks for more than each of those
-// that run after it.
+// that run after it. "bad_annotation": GpuChoiceOf's.
 Result<std::vector<ContainerRequest>> GpuRequestsOf(const nlohmann::json& pod,
                                                     const ResourceNames& names);
 

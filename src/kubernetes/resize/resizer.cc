@@ -11,6 +11,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kTryEvery{10};
+constexpr std::chrono::seconds kPause{0};
 constexpr std::chrono::seconds kReconcileTime{10};
 constexpr char kComponent[] = "prorata-dra";
 
@@ -20,25 +21,8 @@ Resizer::Resizer(KubeClient& client, Agent& agent, Claims& claims, const std::st
                  std::function<void()> changed)
     : events_(client, kComponent, node),
       resizes_(claims, agent, events_, std::move(changed)),
-      pods_(client, node, [this] { Changed(); }),
-      thread_([this] { Run(); }) {}
-
-Resizer::~Resizer() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopped_ = true;
-  }
-  due_.notify_all();
-  thread_.join();
-}
-
-void Resizer::Changed() {
-  {
-    const std::lock_guard lock(mutex_);
-    kicked_ = true;
-  }
-  due_.notify_all();
-}
+      reconcile_(kTryEvery, kPause, [this] { Reconcile(); }),
+      pods_(client, node, [this] { Changed(); }) {}
 
 std::vector<PodReference> Resizer::PodsOf(const ClaimReference& claim) const {
   std::vector<PodReference> found;
@@ -51,25 +35,16 @@ std::vector<PodReference> Resizer::PodsOf(const ClaimReference& claim) const {
   return found;
 }
 
-bool Resizer::SleepUntilDue() {
-  std::unique_lock lock(mutex_);
-  due_.wait_for(lock, kTryEvery, [this] { return stopped_ || kicked_; });
-  kicked_ = false;
-  return !stopped_;
-}
-
-void Resizer::Run() {
-  while (SleepUntilDue()) {
-    const auto pods = pods_.Pods();
-    if (!pods || pods->empty()) continue;
-    const auto outcome = resizes_.Reconcile(*pods, steady_clock::now() + kReconcileTime);
-    const std::string now = outcome ? "" : outcome.error().message;
-    if (now != trouble_ && !outcome) {
-      spdlog::warn("shares cannot be resized: {}; it is tried again every {} s", now,
-                   kTryEvery.count());
-    }
-    trouble_ = now;
+void Resizer::Reconcile() {
+  const auto pods = pods_.Pods();
+  if (!pods || pods->empty()) return;
+  const auto outcome = resizes_.Reconcile(*pods, steady_clock::now() + kReconcileTime);
+  const std::string now = outcome ? "" : outcome.error().message;
+  if (now != trouble_ && !outcome) {
+    spdlog::warn("shares cannot be resized: {}; it is tried again every {} s", now,
+                 kTryEvery.count());
   }
+  trouble_ = now;
 }
 
 }  // namespace prorata::kubernetes

@@ -65,18 +65,18 @@ std::string Join(std::span<const std::string> names) {
   return text;
 }
 
-// Which claim "FIELD.ENTRY" means.
+// Which entry "FIELD.ENTRY" means.
 Result<std::string> EntryOf(const std::string& key, std::string_view field, std::string_view entry,
-                            std::span<const std::string> entries) {
+                            std::span<const std::string> entries, EntryKind kind) {
   if (!entry.empty()) {
     if (std::find(entries.begin(), entries.end(), entry) != entries.end()) {
       return std::string(entry);
     }
-    return BadAnnotation("annotation " + key + ": the pod has no claim for prorata '" +
+    return BadAnnotation("annotation " + key + ": the pod has no " + kind.one + " '" +
                          std::string(entry) + "'; it has " + Join(entries));
   }
   if (entries.size() == 1) return entries.front();
-  return BadAnnotation("annotation " + key + ": the pod has several claims for prorata (" +
+  return BadAnnotation("annotation " + key + ": the pod has several " + kind.several + " (" +
                        Join(entries) + "); say which one is meant, as in " +
                        std::string(kAnnotationPrefix) + std::string(field) + "." + entries.front());
 }
@@ -116,7 +116,8 @@ Result<bool> ReadWishField(std::string_view field, const std::string& value, Sha
 }
 
 Result<std::map<std::string, ShareWish>> ReadWishes(const Annotations& annotations,
-                                                    std::span<const std::string> entries) {
+                                                    std::span<const std::string> entries,
+                                                    EntryKind kind) {
   std::map<std::string, ShareWish> wishes;
   if (entries.empty()) return wishes;
   for (const auto& [key, value] : annotations) {
@@ -128,12 +129,12 @@ Result<std::map<std::string, ShareWish>> ReadWishes(const Annotations& annotatio
     const auto known = ReadWishField(field, value, &one);
     if (!known) return std::unexpected(known.error());
     if (!*known) continue;
-    const auto which = EntryOf(key, field, entry, entries);
+    const auto which = EntryOf(key, field, entry, entries, kind);
     if (!which) return std::unexpected(which.error());
     if (!MergeWish(one, &wishes[*which])) {
       return BadAnnotation("annotations " + std::string(kAnnotationPrefix) + std::string(field) +
                            " and " + std::string(kAnnotationPrefix) + std::string(field) + "." +
-                           *which + " ask for different things of one claim; remove one of them");
+                           *which + " ask for different things; remove one of them");
     }
   }
   return wishes;

@@ -52,12 +52,22 @@ Result<bool> ReadWishField(std::string_view field, const std::string& value, Sha
 // Whole hundredths of a GPU, from `min` to 100. The message does not name what was read.
 Result<uint32_t> ParseGpuPercent(const std::string& text, uint32_t min);
 
-// The wishes by entry; `entries` are those of the pod's claims for prorata. Entries without an
-// annotation are not there. "bad_annotation": a wrong value, an entry that is not there, or an
-// annotation that may mean any of several claims. Annotations with other names are not prorata's to
-// judge.
+// What entries are, in messages.
+struct EntryKind {
+  const char* one;
+  const char* several;
+};
+inline constexpr EntryKind kClaimEntries = {"claim for prorata", "claims for prorata"};
+inline constexpr EntryKind kContainerEntries = {"container with a part of a GPU",
+                                                "containers with parts of GPUs"};
+
+// The wishes by entry; `entries` are those of the pod's claims for prorata, or its containers.
+// Entries without an annotation are not there. "bad_annotation": a wrong value, an entry that is
+// not there, or an annotation that may mean any of several. Annotations with other names are not
+// prorata's to judge.
 Result<std::map<std::string, ShareWish>> ReadWishes(const Annotations& annotations,
-                                                    std::span<const std::string> entries);
+                                                    std::span<const std::string> entries,
+                                                    EntryKind kind = kClaimEntries);
 
 // Adds the fields of `other`, which another pod asks of the same claim. "wishes_differ", with the
 // name of a field of which they ask for different values.

@@ -170,4 +170,17 @@ int64_t NodeView::AfterAll(int32_t cpu_left_milli, GpuMask gpus, int32_t milli) 
   return Sum(weights, below.data(), at_least.data(), gpu_left_milli_ - milli * std::popcount(gpus));
 }
 
+Workload ExpectedWorkload() {
+  std::vector<WorkloadEntry> entries;
+  for (const int32_t milli : {100, 200, 250, 300, 500}) {
+    entries.push_back({{.gpu_count = 1, .gpu_milli = milli}, 1.0});
+  }
+  double frequency = 2.0;
+  for (const int32_t count : {1, 2, 4, 8}) {
+    entries.push_back({{.gpu_count = count, .gpu_milli = kGpuMilli}, frequency});
+    frequency /= 2;
+  }
+  return Workload(entries);
+}
+
 }  // namespace prorata::policy::placement

@@ -86,6 +86,10 @@ class Workload {
   int64_t gpu_per_cpu_ = 0;  // milli-GPU per milli-core, times kWeightOne; 0: no CPU is asked for
 };
 
+// For who does not know what will be asked for: parts of all sizes as often as whole GPUs, and of
+// these fewer of many.
+Workload ExpectedWorkload();
+
 // One node's GPUs, prepared for the question that scoring asks many times: how fragmented would it
 // be with a little less? Cheap to make, and valid while the workload lives.
 class NodeView {
