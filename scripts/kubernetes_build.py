@@ -6,7 +6,8 @@
 1.34: that Kubernetes, an older one, into BUILD/kubernetes/bin-1.34, beside the containerd of the other.
 From the Go module proxy alone, by the modules of tests/kubernetes/modules: eight minutes of two
 cores where Go's cache is cold, half a minute where it is warm, nothing where what is there was built
-from the same files. Needs Go 1.26 and 7 GB for Go's caches (GOMODCACHE, GOCACHE)."""
+from the same files. Needs Go 1.26 and 7 GB for Go's caches (GOMODCACHE, GOCACHE);
+ends with 3 where there is no Go at all."""
 
 import hashlib
 import os
@@ -18,6 +19,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODULES = ROOT / "tests/kubernetes/modules"
 LEAST_GO = (1, 26)
+NO_GO = 3  # the exit status where there is no Go
 
 # By the module that has it.
 KUBERNETES = {"kubernetes": "v1.36.3", "kubernetes-1.34": "v1.34.4"}
@@ -51,7 +53,11 @@ def fail(message: str):
 def go_program() -> str:
     go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
     if not go:
-        fail("there is no `go`: install Go 1.26 or later from https://go.dev/dl, then run this again")
+        print(
+            "kubernetes_build: there is no `go`: install Go 1.26 or later from https://go.dev/dl, then run this again",
+            file=sys.stderr,
+        )
+        sys.exit(NO_GO)
     said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=True).stdout
     version = tuple(int(part) for part in said.strip().removeprefix("go").split(".")[:2])
     if version < LEAST_GO:

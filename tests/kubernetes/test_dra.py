@@ -15,6 +15,7 @@ SIZE = {"memory": "8Gi", "compute": "30"}
 
 
 class OneGpu(DraTestCase):
+    @pytest.mark.main_flow
     def test_two_pods_share_and_the_third_waits_for_one_to_leave(self):
         self.cluster.apply(template("share", SIZE), pod("a", "share"), pod("b", "share"))
         self.cluster.wait_running("a", "b")

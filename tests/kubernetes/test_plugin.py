@@ -20,6 +20,7 @@ BURST = int(os.environ.get("PRORATA_TEST_PODS", "30"))
 
 
 class OneGpu(PluginTestCase):
+    @pytest.mark.main_flow
     def test_two_pods_share_and_the_third_waits_for_one_to_leave(self):
         self.cluster.apply(*(pod(name, container("main", 30, 8)) for name in ("a", "b")))
         self.cluster.wait_running("a", "b")
