@@ -45,9 +45,11 @@ def node(number):
 def pod(number):
     compute, memory = ((30, 32), (10, 16), (100, 320), (0, 8), (200, 640))[number % 5]
     limits = {COMPUTE: str(compute), MEMORY: str(memory)}
+    # One in three chooses among models, whose scores are not kept.
+    annotations = {"prorata.dev/gpu-model": "model"} if number % 3 == 0 else {}
     return {
         "metadata": {"name": f"pod-{number}", "namespace": "default", "uid": f"pod-uid-{number}",
-                     "managedFields": [{"manager": "x" * 2000}]},
+                     "annotations": annotations, "managedFields": [{"manager": "x" * 2000}]},
         "spec": {"containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}]},
         "status": {"phase": "Pending"},
     }  # fmt: skip
@@ -58,9 +60,10 @@ class ApiServer(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self):
+    def __init__(self, lists, watched):
         super().__init__(("127.0.0.1", 0), ApiHandler)
-        self.nodes = [node(number) for number in range(NODES)]
+        self.lists = lists  # by the last part of their paths; others are empty
+        self.watched = watched  # the kind that `events` are of
         self.pods = {}
         self.events = queue.Queue()
         self.bound = {}
@@ -81,7 +84,7 @@ class ApiHandler(http.server.BaseHTTPRequestHandler):
         options = dict(part.split("=", 1) for part in query.split("&"))
         if options.get("watch"):
             return self.watch(path)
-        objects = self.server.nodes if path.endswith("/nodes") else []
+        objects = self.server.lists.get(path.rpartition("/")[2], [])
         begin, limit = int(options.get("continue", 0)), int(options["limit"])
         more = {"continue": str(begin + limit)} if begin + limit < len(objects) else {}
         self.reply({"metadata": {"resourceVersion": "1", **more}, "items": objects[begin : begin + limit]})
@@ -89,7 +92,7 @@ class ApiHandler(http.server.BaseHTTPRequestHandler):
     def watch(self, path):
         self.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         with contextlib.suppress(OSError):
-            while path.endswith("/pods"):
+            while path.endswith(self.server.watched):
                 line = json.dumps(self.server.events.get()).encode() + b"\n"
                 self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
             threading.Event().wait()
@@ -135,13 +138,20 @@ class Scheduler:
         return got
 
 
-class Scale(unittest.TestCase):
+class ScaleTestCase(unittest.TestCase):
+    OPTIONS = ()  # of the extender
+    READY = f"{NODES} nodes"  # in its log
+
+    @staticmethod
+    def api_server():
+        raise NotImplementedError
+
     def setUp(self):
         if not DRIVER.exists():
             self.skipTest(f"{DRIVER} is not built; `make kubernetes` builds it")
         self.folder = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder)
-        self.api = ApiServer()
+        self.api = self.api_server()
         threading.Thread(target=self.api.serve_forever, daemon=True).start()
         self.addCleanup(self.api.shutdown)
         server = f"http://127.0.0.1:{self.api.server_address[1]}"
@@ -150,13 +160,14 @@ class Scale(unittest.TestCase):
         log = open(self.folder / "log", "w")
         self.addCleanup(log.close)
         self.extender = subprocess.Popen(
-            [DRIVER, "extender", f"--kubeconfig={self.folder}/config", "--port=0"], stdout=log, stderr=log
+            [DRIVER, "extender", f"--kubeconfig={self.folder}/config", "--port=0", *self.OPTIONS],
+            stdout=log, stderr=log,
         )
         self.addCleanup(self.extender.wait)
         self.addCleanup(self.extender.terminate)
         harness.wait_until(lambda: "127.0.0.1:" in self.log(), what="the extender's port")
         self.port = int(self.log().partition("serving the scheduler at http://127.0.0.1:")[2].split(",")[0])
-        harness.wait_until(lambda: f"{NODES} nodes" in self.log() or self.ready(), what="an extender that is ready")
+        harness.wait_until(lambda: self.READY in self.log() or self.ready(), what="an extender that is ready")
 
     def log(self):
         return (self.folder / "log").read_text()
@@ -166,8 +177,18 @@ class Scale(unittest.TestCase):
             one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             return b" 200 " in one.recv(1000)
 
+    def mib(self):
+        status = pathlib.Path(f"/proc/{self.extender.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+class Scale(ScaleTestCase):
+    @staticmethod
+    def api_server():
+        return ApiServer({"nodes": [node(number) for number in range(NODES)]}, "/pods")
+
     def test_filter_and_prioritize(self):
-        names = [node["metadata"]["name"] for node in self.api.nodes]
+        names = [node["metadata"]["name"] for node in self.api.lists["nodes"]]
         scheduler, binder = Scheduler(self.port), Scheduler(self.port)
         took_s, late_s = [], 0.0
         with quiet.Watch([self.extender.pid]) as watch:
@@ -188,8 +209,7 @@ class Scale(unittest.TestCase):
                 binding = {"PodName": one["metadata"]["name"], "PodNamespace": "default",
                            "PodUID": one["metadata"]["uid"], "Node": best["Host"]}  # fmt: skip
                 self.assertEqual(binder.call("bind", json.dumps(binding).encode())[0]["Error"], "")
-        status = pathlib.Path(f"/proc/{self.extender.pid}/status").read_text()
-        mib = int(status.partition("VmHWM:")[2].split()[0]) / 1024
+        mib = self.mib()
         took_s.sort()
         figures = (f"filter and prioritize of {PODS} pods on {NODES} nodes: median {1e3 * took_s[PODS // 2]:.1f} ms, "
                    f"p99 {1e3 * took_s[PODS * 99 // 100]:.1f} ms; {mib:.0f} MiB; the latest pod was {late_s:.2f} s late")  # fmt: skip
