@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/session/share.h"
 #include "tests/client/hosted_share.h"
 
 namespace prorata {
@@ -32,7 +33,7 @@ TEST_F(HostedShare, OtherThreadsCallWhileOneInitialises) {
 TEST_F(HostedShare, AChildForkedDuringCuInitWaitsForNobody) {
   share_->WelcomeAfter(3000);
   std::thread initialises([&] { Start(); });
-  while (share_->usage() == nullptr) std::this_thread::yield();
+  while (client::Live() != client::kUnjoined) std::this_thread::yield();
   const pid_t child = fork();
   if (child == 0) _exit(cuInit(0) == CUDA_SUCCESS ? 0 : 1);
   EXPECT_EQ(StatusOf(child), 0);

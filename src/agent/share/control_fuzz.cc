@@ -24,10 +24,10 @@ void Must(bool held) {
   if (!held) __builtin_trap();
 }
 
-// Three devices: one that is partly promised, one that more may be promised of than it has, and one
-// that is full.
+// Four devices: one that is partly promised, one that more may be promised of than it has, one that
+// is full, and one that nobody has anything of.
 std::vector<DeviceStatus> Machine() {
-  std::vector<DeviceStatus> devices(3);
+  std::vector<DeviceStatus> devices(4);
   for (uint32_t i = 0; i < devices.size(); ++i) {
     devices[i].index = i;
     devices[i].uuid = "GPU-" + std::to_string(i);
@@ -42,8 +42,10 @@ std::vector<DeviceStatus> Machine() {
   devices[1].promised_bytes = 2 * kGiB;
   devices[1].limit_bytes = 20 * kGiB;
   devices[1].borrowed_bytes = 3 * kGiB;
+  devices[1].shares = 1;
   devices[2].promised_bytes = 16 * kGiB;
   devices[2].promised_request = Fraction::One();
+  devices[2].shares = 1;
   return devices;
 }
 

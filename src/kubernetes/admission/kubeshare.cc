@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "kubernetes/admission/older_systems.h"
@@ -131,7 +132,7 @@ void ReadGroup(const KubeShareFields& fields, PodAsks* asks) {
                              ", a part of them above 0 and up to 1");
     return;
   }
-  const auto least = static_cast<uint64_t>(part * pods + 0.5);
+  const auto least = static_cast<uint64_t>(std::llround(part * pods));
   asks->group = {*name, std::to_string(std::max<uint64_t>(least, 1))};
 }
 

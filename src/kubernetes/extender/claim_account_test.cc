@@ -106,7 +106,7 @@ TEST_F(ClaimAccountTest, AClaimByItsNameAndAnAlternative) {
   account_.SetClaim(AllocatedClaim("one", "b", "gpu-0", 50));
   json claim = Claim("named", 30);
   json& request = claim["spec"]["devices"]["requests"][0];
-  request["firstAvailable"] = {request["exactly"]};
+  request["firstAvailable"] = json::array({request["exactly"]});
   request.erase("exactly");
   account_.SetClaim(claim);
   json pod = PodWith("");
