@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Builds a real Kubernetes, containerd and Helm for the tests, into BUILD/kubernetes/bin.
 
-    scripts/kubernetes_build.py BUILD [1.34]
+    scripts/kubernetes_build.py BUILD [1.34|docker]
 
-1.34: that Kubernetes, an older one, into BUILD/kubernetes/bin-1.34, beside the containerd of the other.
+1.34: that Kubernetes, an older one, into BUILD/kubernetes/bin-1.34, beside the containerd of the other. docker: Docker,
+into BUILD/kubernetes/docker.
 From the Go module proxy alone, by the modules of tests/kubernetes/modules: eight minutes of two
 cores where Go's cache is cold, half a minute where it is warm, nothing where what is there was built
 from the same files. Needs Go 1.26 and 7 GB for Go's caches (GOMODCACHE, GOCACHE);
@@ -25,6 +26,7 @@ NO_GO = 3  # the exit status where there is no Go
 KUBERNETES = {"kubernetes": "v1.36.3", "kubernetes-1.34": "v1.34.4"}
 CONTAINERD = "v2.2.9"
 HELM = "v4.3.1"
+DOCKER = "28.5.2"
 
 
 # Kubernetes takes its version from the linker; the date is fixed so that builds are the same.
@@ -42,7 +44,14 @@ def version_flags(version: str) -> str:
     )
 
 
-LINKS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
+LINKS = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kube-proxy",
+    "kubelet",
+    "kubectl",
+)
 CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
 
 
@@ -58,8 +67,12 @@ def go_program() -> str:
             file=sys.stderr,
         )
         sys.exit(NO_GO)
-    said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=True).stdout
-    version = tuple(int(part) for part in said.strip().removeprefix("go").split(".")[:2])
+    said = subprocess.run(
+        [go, "env", "GOVERSION"], capture_output=True, text=True, check=True
+    ).stdout
+    version = tuple(
+        int(part) for part in said.strip().removeprefix("go").split(".")[:2]
+    )
     if version < LEAST_GO:
         fail(
             f"Kubernetes {KUBERNETES['kubernetes']} needs Go 1.26 and {go} is {said.strip()}:"
@@ -68,26 +81,34 @@ def go_program() -> str:
     return go
 
 
-def stamp() -> str:
+def stamp(modules: tuple[str, ...]) -> str:
     """Of what decides the outcome: the modules and this file."""
     digest = hashlib.sha256(pathlib.Path(__file__).read_bytes())
-    for path in sorted(MODULES.rglob("*")):
-        if path.is_file():
-            digest.update(path.read_bytes())
+    for path in sorted(
+        path for module in modules for path in (MODULES / module).iterdir()
+    ):
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def go_build(go: str, module: str, flags: list[str], what: list[str], output: pathlib.Path):
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -mod=readonly", "GOTOOLCHAIN": "local"}
+def go_build(
+    go: str, module: str, flags: list[str], what: list[str], output: pathlib.Path
+):
+    environment = {
+        **os.environ,
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "-buildvcs=false -mod=readonly",
+        "GOTOOLCHAIN": "local",
+    }
     command = [go, "build", "-trimpath", *flags, "-o", str(output), *what]
     if subprocess.run(command, cwd=MODULES / module, env=environment).returncode:
-        fail(f"`go build` in {MODULES / module} failed, see above; where modules could not be fetched, GOPROXY decides")
+        fail(
+            f"`go build` in {MODULES / module} failed, see above; where modules could not be fetched, GOPROXY decides"
+        )
 
 
 def build(go: str, folder: pathlib.Path):
-    binaries = folder / "bin"
-    shutil.rmtree(binaries, ignore_errors=True)
-    binaries.mkdir(parents=True)
+    binaries = emptied(folder / "bin")
     print(f"kubernetes_build: containerd {CONTAINERD}", flush=True)
     go_build(
         go,
@@ -96,7 +117,10 @@ def build(go: str, folder: pathlib.Path):
             "-tags=no_btrfs,no_zfs,no_devmapper",
             f"-ldflags=-s -w -X github.com/containerd/containerd/v2/version.Version={CONTAINERD}",
         ],
-        [f"github.com/containerd/containerd/v2/cmd/{program}" for program in CONTAINERD_PROGRAMS],
+        [
+            f"github.com/containerd/containerd/v2/cmd/{program}"
+            for program in CONTAINERD_PROGRAMS
+        ],
         binaries,
     )
     print(f"kubernetes_build: Helm {HELM}", flush=True)
@@ -118,26 +142,48 @@ def build_kubernetes(go: str, module: str, binaries: pathlib.Path):
         (binaries / name).symlink_to("kubernetes")
 
 
-def build_older(go: str, folder: pathlib.Path, version: str):
-    binaries = folder / f"bin-{version}"
-    shutil.rmtree(binaries, ignore_errors=True)
-    binaries.mkdir(parents=True)
-    build_kubernetes(go, f"kubernetes-{version}", binaries)
+def build_older(go: str, folder: pathlib.Path):
+    build_kubernetes(go, "kubernetes-1.34", emptied(folder / "bin-1.34"))
+
+
+def build_docker(go: str, folder: pathlib.Path):
+    print(f"kubernetes_build: Docker {DOCKER}", flush=True)
+    flags = f"-s -w -X github.com/docker/docker/dockerversion.Version={DOCKER} -X github.com/docker/cli/cli/version.Version={DOCKER}"
+    programs = ["docker/cmd/dockerd", "docker/cmd/docker-proxy", "cli/cmd/docker"]
+    go_build(
+        go,
+        "docker",
+        [f"-ldflags={flags}"],
+        [f"github.com/docker/{program}" for program in programs],
+        emptied(folder / "docker"),
+    )
+
+
+def emptied(folder: pathlib.Path) -> pathlib.Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+# By its name: what builds it, and of which modules.
+BUILDS = {
+    "": (build, ("containerd", "helm", "kubernetes")),
+    "1.34": (build_older, ("kubernetes-1.34",)),
+    "docker": (build_docker, ("docker",)),
+}
 
 
 def main():
-    version = sys.argv[2] if len(sys.argv) == 3 else ""
-    if len(sys.argv) not in (2, 3) or (version and f"kubernetes-{version}" not in KUBERNETES):
-        fail("usage: scripts/kubernetes_build.py BUILD [1.34]")
+    name = sys.argv[2] if len(sys.argv) == 3 else ""
+    if len(sys.argv) not in (2, 3) or name not in BUILDS:
+        fail("usage: scripts/kubernetes_build.py BUILD [1.34|docker]")
     folder = pathlib.Path(sys.argv[1]).resolve() / "kubernetes"
-    recorded, now = folder / (f"stamp-{version}" if version else "stamp"), stamp()
+    make, modules = BUILDS[name]
+    recorded, now = folder / (f"stamp-{name}" if name else "stamp"), stamp(modules)
     if recorded.exists() and recorded.read_text() == now:
         return
     recorded.unlink(missing_ok=True)
-    if version:
-        build_older(go_program(), folder, version)
-    else:
-        build(go_program(), folder)
+    make(go_program(), folder)
     recorded.write_text(now)
 
 
