@@ -9,6 +9,7 @@ import pytest
 
 import harness
 import mounted_share
+from unmet import unmet
 
 pytestmark = pytest.mark.alone
 
@@ -49,22 +50,30 @@ class StartTogether(harness.MachineTestCase):
             self.assertEqual(member.wait(harness.DEADLINE_S), 0)
         return took
 
+    def check(self, command, environment, rounds):
+        program = [sys.executable, PROGRAM]
+        bare, shared = [], []
+        for _ in range(rounds):
+            bare.append(self.round(program, self.machine.bare_environment()))
+            shared.append(self.round(command(program), environment))
+        median, last = (statistics.median(of(s) - of(b) for s, b in zip(shared, bare))
+                        for of in (statistics.median, max))  # fmt: skip
+        text = (f"cuInit of {MEMBERS} at once: {median:.0f} us more in the median, {last:.0f} us more for the last "
+                f"(medians of {rounds} rounds)")
+        print(text)
+        self.assertLessEqual(last, BAR_US, text)
+
     # No quiet.Watch: two processors on which 64 programs begin at once are not quiet, whoever else is there.
     def test_in_a_container_each_of_64_is_late_by_five_milliseconds_at_most(self):
         if reason := mounted_share.why_not():
             self.skipTest(reason)
-        command = mounted_share.command_in(self, "all")
-        program = [sys.executable, PROGRAM]
-        bare, shared = [], []
-        for _ in range(ROUNDS):
-            bare.append(self.round(program, self.machine.bare_environment()))
-            shared.append(self.round(command(program), {"LD_LIBRARY_PATH": str(harness.LIB_DIR)}))
-        median, last = (statistics.median(of(s) - of(b) for s, b in zip(shared, bare))
-                        for of in (statistics.median, max))  # fmt: skip
-        text = (f"cuInit of {MEMBERS} at once: {median:.0f} us more in the median, {last:.0f} us more for the last "
-                f"(medians of {ROUNDS} rounds)")
-        print(text)
-        self.assertLessEqual(last, BAR_US, text)
+        self.check(mounted_share.command_in(self, "all"), {"LD_LIBRARY_PATH": str(harness.LIB_DIR)}, ROUNDS)
+
+    # Preloaded into programs of all kinds, the library loads the driver in cuInit, where the program's loader did it
+    # before. More rounds, for it is so little above that few of them might pass.
+    @unmet("the last of 64 takes 6.0 to 7.4 ms more on two quiet processors")
+    def test_preloaded_each_of_64_is_late_by_five_milliseconds_at_most(self):
+        self.check(lambda program: self.machine.command(["--name", "all"], program), {}, 2 * ROUNDS)
 
 
 if __name__ == "__main__":

@@ -178,8 +178,7 @@ class Share {
   // kGranted: the member's grant covers `needed_bytes` now, in the limits file too. kBeyond: the
   // limit would allow it, the ceiling does not. kRefused otherwise; never kRecall.
   Attempt TryGrant(Member& member, uint32_t device, uint64_t needed_bytes);
-  // Takes back what the members may use and do not.
-  // Of all members, but what one that waited is about to charge.
+  // Takes back what the members may use and do not, but what one that waited is about to charge.
   void RecallSlack(uint32_t device);
   void SetCeiling(uint32_t device, uint64_t bytes) { ledgers_[device].SetCeiling(bytes); }
   // Memory that `from` was charged for is charged to `to` now (policy::Ledger::Move); `from` is

@@ -66,17 +66,18 @@ void AfterForkInChild() {
   g_join_state.store(state >= kCalling ? kDone : kFresh);
 }
 
-// One thread at a time.
-void SetLive(uint32_t value) {
+// One thread at a time. False: there is no memory, and nothing has changed.
+bool SetLive(uint32_t value) {
   static std::atomic<uint32_t>* word = nullptr;
   if (word == nullptr) {
     word = static_cast<std::atomic<uint32_t>*>(MapPages(kPageBytes));
-    if (word == nullptr) return;
+    if (word == nullptr) return false;
     // A second net below the fork handler, for children made by clone() itself.
     madvise(word, kPageBytes, MADV_WIPEONFORK);
   }
   word->store(value);
   g_live.store(word, std::memory_order_release);
+  return true;
 }
 
 bool MakeUsage() {
@@ -272,7 +273,11 @@ CUresult InitializeOnShare(unsigned int flags) {
     return result;
   }
   MapOrdinals();
-  if (Live() == kUngoverned) SetLive(kUnjoined);
+  // Else it would run without limits.
+  if (Live() == kUngoverned && !SetLive(kUnjoined)) {
+    GiveUpJoinAhead();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   result = JoinOrPrint();
   if (result != CUDA_SUCCESS) return result;
   SetLive(kGoverned);
