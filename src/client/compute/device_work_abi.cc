@@ -116,7 +116,7 @@ uint64_t CopyKey(uint64_t bytes) {
 void BeforeWait(CUstream stream, bool per_thread) {
   StreamRecord* const record = FindStream(stream, per_thread);
   if (record == nullptr) return;
-  const StreamRecord* legacy = record->work->legacy.load(std::memory_order_relaxed);
+  const StreamRecord* legacy = record->work->legacy.load(std::memory_order_acquire);
   if (legacy == nullptr && !HasOpen(*record)) return;
   const InContextOf here(record);
   Tracker().EndLegacy(record);

@@ -137,7 +137,8 @@ struct ContextWork {
   std::atomic<uint32_t> polling;
   std::atomic<uint32_t> pending;        // fences in all queues
   std::atomic<uint64_t> persistent_ns;  // for how long a persistent kernel has been running
-  std::atomic<StreamRecord*> legacy;    // the record of its legacy default stream, if there is one
+  // The record of its legacy default stream, if there is one; read with acquire, for what is in it.
+  std::atomic<StreamRecord*> legacy;
   // Work that no record could be had for: done when the context was synchronised since.
   std::atomic<uint64_t> untracked;
   uint64_t untracked_proven;  // under `lock`

@@ -72,8 +72,7 @@ class WorkTracker : public WorkPoller<World> {
   // Before a launch that begins a batch; `launching` is raised.
   void Begin(StreamRecord* stream, uint32_t estimate_ns) {
     ContextWork* work = stream->work;
-    StreamRecord* legacy = work->legacy.load(std::memory_order_relaxed);
-    if (legacy != nullptr) EndLegacy(stream);
+    EndLegacy(stream);
     if (stream->waits.load(std::memory_order_relaxed) != 0) AwaitFencing(stream);
     Fencing(stream, [&] {
       if (HasOpen(*stream)) Close(stream, false, false);  // a launch of unknown length comes alone
@@ -139,7 +138,7 @@ class WorkTracker : public WorkPoller<World> {
   // would stand behind, and before, work that the program put into other streams meanwhile. So it
   // is recorded before anything goes into another stream.
   void EndLegacy(StreamRecord* other) {
-    StreamRecord* legacy = other->work->legacy.load(std::memory_order_relaxed);
+    StreamRecord* legacy = other->work->legacy.load(std::memory_order_acquire);
     if (legacy != nullptr && legacy != other && other->blocking && HasOpen(*legacy)) {
       End(legacy, false);
     }

@@ -5,6 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstring>
+#include <thread>
+
 #include "client/compute/testing_world.h"
 
 namespace prorata::client {
@@ -338,6 +342,27 @@ TEST_F(WorkTrackerTest, TheLegacyStreamIsFencedBeforeOthersGoOn) {
   EXPECT_FALSE(HasOpen(legacy));
   Launch(context, 0, 1, kNever);
   EXPECT_FALSE(HasOpen(legacy)) << "beside others each of its launches is";
+}
+
+// For ThreadSanitizer: a thread that launches sees the record whole as soon as another has made it.
+TEST_F(WorkTrackerTest, TheLegacyStreamMayAppearAtAnyTime) {
+  Context context(world_, 2);
+  StreamRecord& legacy = context.streams[0];
+  StreamRecord& other = context.streams[1];
+  other.blocking = true;
+  Teach(1, 1'000);
+  std::atomic<bool> made{false};  // relaxed: it orders nothing
+  std::thread launching([&] {
+    while (!made.load(std::memory_order_relaxed)) {
+    }
+    tracker_.Begin(&other, 1'000);
+  });
+  memset(static_cast<void*>(&legacy), 0, sizeof legacy);
+  legacy.work = &context.work;
+  context.work.legacy.store(&legacy);
+  made.store(true, std::memory_order_relaxed);
+  launching.join();
+  EXPECT_FALSE(HasOpen(legacy));
 }
 
 TEST_F(WorkTrackerTest, UnknownFunctionsAreMeasuredAlone) {
