@@ -14,6 +14,7 @@ using policy::placement::Cluster;
 using policy::placement::FittingGpus;
 using policy::placement::GpuMask;
 using policy::placement::HostFits;
+using policy::placement::kGpuMilli;
 using policy::placement::NodeIndex;
 using policy::placement::Place;
 using policy::placement::Placer;
@@ -121,12 +122,43 @@ class ProrataScorer : public NodeScorer {
   policy::placement::Scorer scorer_;
 };
 
+class DraScorer : public ProrataScorer {
+ public:
+  explicit DraScorer(const Cluster& cluster) : ProrataScorer(cluster), cluster_(&cluster) {}
+  NodeScore Score(const Request& request, NodeIndex node, GpuMask usable) override {
+    NodeScore scored = ProrataScorer::Score(request, node, usable);
+    if (scored.gpus != 0) scored.gpus = Fullest(node, usable, request.gpu_count);
+    return scored;
+  }
+
+ private:
+  GpuMask Fullest(NodeIndex node, GpuMask usable, int32_t count) const {
+    const auto& state = cluster_->node(node);
+    const int32_t total_mib = cluster_->spec(node).gpu_memory_mib;
+    const auto fullness = [&](int gpu) {
+      const int32_t left_mib = state.gpu_memory_left_mib[gpu];
+      const double memory = total_mib == 0 ? 0 : 1.0 - static_cast<double>(left_mib) / total_mib;
+      return memory + 1.0 - static_cast<double>(state.gpu_left_milli[gpu]) / kGpuMilli;
+    };
+    std::vector<int> gpus;
+    for (int i = 0; i < state.gpu_count; ++i) {
+      if ((usable >> i & 1) != 0) gpus.push_back(i);
+    }
+    std::ranges::stable_sort(gpus, std::ranges::greater(), fullness);
+    GpuMask taken = 0;
+    for (int32_t i = 0; i < count; ++i) taken = static_cast<GpuMask>(taken | 1 << gpus[i]);
+    return taken;
+  }
+
+  const Cluster* cluster_;
+};
+
 }  // namespace
 
 const std::vector<std::string>& PolicyNames() {
   static const std::vector<std::string> names = {
       "random",          "dot-product",   "packing",   "clustering", "best-fit", "fgd",
-      "fgd-random-ties", "gpu-admission", "kubeshare", "prorata",    "extender"};
+      "fgd-random-ties", "gpu-admission", "kubeshare", "prorata",    "extender", "dra"};
   return names;
 }
 
@@ -138,17 +170,22 @@ std::optional<PolicyKind> PolicyOf(std::string_view name) {
 
 std::string_view NameOf(PolicyKind kind) { return PolicyNames()[static_cast<size_t>(kind)]; }
 
-bool IsProrata(PolicyKind kind) {
-  return kind == PolicyKind::kProrata || kind == PolicyKind::kExtender;
+bool IsProrata(PolicyKind kind) { return kind == PolicyKind::kProrata || ExpectsWorkload(kind); }
+
+bool ExpectsWorkload(PolicyKind kind) {
+  return kind == PolicyKind::kExtender || kind == PolicyKind::kDra;
 }
 
 std::unique_ptr<Policy> MakePolicy(PolicyKind kind, Ties ties, Cluster* cluster, uint32_t kinds,
                                    std::mt19937_64* random) {
-  if (IsProrata(kind) && ties != Ties::kRandom) {
+  const bool dra = kind == PolicyKind::kDra;
+  if (IsProrata(kind) && !dra && ties != Ties::kRandom) {
     return std::make_unique<ProrataPolicy>(cluster, Ranks(ties, cluster->size(), random));
   }
   std::unique_ptr<NodeScorer> scorer;
-  if (IsProrata(kind)) {
+  if (dra) {
+    scorer = std::make_unique<DraScorer>(*cluster);
+  } else if (IsProrata(kind)) {
     scorer = std::make_unique<ProrataScorer>(*cluster);
   } else {
     scorer = MakeScorer(kind, *cluster, random);

@@ -15,6 +15,10 @@
 //   prorata          policy/placement/placer.h
 //   extender         the same as the extender of a cluster's scheduler has it, which does not know
 //                    the workload and expects one (placement::ExpectedWorkload)
+//   dra              the extender's node, and there the fullest GPUs that fit: Kubernetes'
+//   allocator
+//                    takes the first device of a slice that fits, and prorata's driver lists the
+//                    fullest first (src/kubernetes/dra/resource_slice.h)
 //
 // The first six as the FGD authors' simulator has them (hkust-adsl/kubernetes-scheduler-simulator).
 // Equal scores are decided by Ties.
@@ -50,6 +54,7 @@ enum class PolicyKind {
   kKubeShare,
   kProrata,
   kExtender,
+  kDra,
 };
 
 const std::vector<std::string>& PolicyNames();
@@ -57,6 +62,8 @@ std::optional<PolicyKind> PolicyOf(std::string_view name);
 std::string_view NameOf(PolicyKind kind);
 // Whether it is prorata's own.
 bool IsProrata(PolicyKind kind);
+// Whether it expects placement::ExpectedWorkload instead of knowing the workload.
+bool ExpectsWorkload(PolicyKind kind);
 
 class Policy {
  public:

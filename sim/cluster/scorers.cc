@@ -215,6 +215,7 @@ std::unique_ptr<NodeScorer> MakeScorer(PolicyKind kind, const Cluster& cluster,
       return std::make_unique<KubeShareScorer>(cluster);
     case PolicyKind::kProrata:
     case PolicyKind::kExtender:
+    case PolicyKind::kDra:
       break;
   }
   return nullptr;

@@ -28,7 +28,7 @@ class Simulation {
         progress_(progress),
         random_(options.seed),
         workload_(WorkloadOf(pods)),
-        cluster_(options.policy == PolicyKind::kExtender ? expected_ : workload_),
+        cluster_(ExpectsWorkload(options.policy) ? expected_ : workload_),
         nodes_(nodes),
         capacity_milli_(nodes.GpuMilli()) {
     AddNodes(nodes, &cluster_);

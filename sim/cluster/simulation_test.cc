@@ -129,6 +129,27 @@ TEST(Simulation, WhoDoesNotFitWaitsForADeparture) {
   }
 }
 
+// As Kubernetes' allocator does with the slices of prorata's driver.
+TEST(Simulation, DraTakesTheFullestGpuOfMemoryAndTime) {
+  Nodes nodes;
+  nodes.models = {"A"};
+  nodes.nodes.push_back({"n", {.gpu_count = 2, .gpu_memory_mib = 1000}, ""});
+  const auto share = [](const char* name, int32_t milli, int32_t mib) {
+    return Pod{name, {.gpu_count = 1, .gpu_milli = milli, .gpu_memory_mib = mib}, 0, 0, 0};
+  };
+  // The third does not fit beside the first: it makes the second GPU the fullest (0.5 + 0.5 against
+  // 0.8 + 0.1), so the fourth is there as well, and the fifth where there is memory left for it.
+  const Pods pods = PodsOf({share("a", 700, 50), share("b", 100, 50), share("c", 500, 500),
+                            share("d", 200, 100), share("e", 100, 800)});
+  const RunResult result = RunPolicy(
+      nodes, pods, {.policy = PolicyKind::kDra, .arrivals = Arrivals::kTrace, .note_gpus = true});
+  ASSERT_EQ(result.gpus.size(), 2u);
+  EXPECT_EQ(result.gpus[0].gpu_milli, 900);
+  EXPECT_EQ(result.gpus[0].memory_mib, 900);
+  EXPECT_EQ(result.gpus[1].gpu_milli, 700);
+  EXPECT_EQ(result.gpus[1].memory_mib, 600);
+}
+
 TEST(Simulation, APlannerLearnsWhatSharingSaves) {
   const policy::placement::Request half = {.cpu_milli = 100, .gpu_count = 1, .gpu_milli = 500};
   std::vector<Pod> pods;

@@ -211,10 +211,11 @@ exec sleep infinity
 
 
 class Cluster:
-    def __init__(self, scheduler_configuration=SCHEDULER, programs=()):
+    def __init__(self, scheduler_configuration=SCHEDULER, programs=(), scheduler_options=()):
         """`scheduler_configuration`: YAML with /etc/kubernetes/scheduler.conf for its kubeconfig. `programs`: more of
-        them in the image, as image.write takes them."""
+        them in the image, as image.write takes them. `scheduler_options`: more of the scheduler's command line."""
         self.scheduler_configuration = scheduler_configuration
+        self._scheduler_options = scheduler_options
         self._programs = programs
         # Short: sockets lie below it.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="pk-"))
@@ -303,7 +304,7 @@ class Cluster:
         self.spawn(
             "scheduler",
             [KUBERNETES / "kube-scheduler", f"--config={folder}/scheduler.yaml", "--bind-address=127.0.0.1",
-             "--authentication-skip-lookup", "--v=0"],
+             "--authentication-skip-lookup", "--v=0", *self._scheduler_options],
         )  # fmt: skip
         self.spawn(
             "kubelet",

@@ -41,6 +41,7 @@ class ClusterTestCase(unittest.TestCase):
 
     MACHINE_TOML = None
     SCHEDULER = cluster.SCHEDULER
+    SCHEDULER_OPTIONS = ()
     LOGS = ("driver",)
     LEFT = ()  # kinds of which a test may leave some, beside pods
     cluster = machine = None
@@ -52,7 +53,7 @@ class ClusterTestCase(unittest.TestCase):
         cls.machine = harness.Machine(cls.MACHINE_TOML)
         cls.addClassCleanup(cls.machine.close)
         # Its end comes first: pods need the agent to end.
-        cls.cluster = cluster.Cluster(cls.SCHEDULER, cls.programs())
+        cls.cluster = cluster.Cluster(cls.SCHEDULER, cls.programs(), cls.SCHEDULER_OPTIONS)
         cls.addClassCleanup(cls.cluster.close)
         cls.cluster.start()
         cls.start_agent()

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import unittest
 
 import cluster_case
@@ -12,7 +13,9 @@ from dra import DraTestCase, bytes_of, template
 
 pytestmark = pytest.mark.alone
 BURST = int(os.environ.get("PRORATA_TEST_PODS", "30"))
-SIZES = [(1, 256), (1, 512), (2, 256), (2, 512)]
+# Hundredths of a GPU's time, and MiB: together they fill three GPUs, however many there are.
+UNIT = max(1, 200 // BURST)
+SIZES = [(UNIT * hundredths, UNIT * mib) for hundredths, mib in ((1, 256), (1, 512), (2, 256), (2, 512))]
 
 
 def name_of(size):
@@ -25,10 +28,12 @@ def container(name, claim, command):
 
 class FourGpus(DraTestCase):
     MACHINE_TOML = '[[devices]]\nmemory = "32GiB"\n' * 4
+    # What it says of each claim's device, in the order of its decisions.
+    SCHEDULER_OPTIONS = ("--vmodule=dynamicresources=5",)
 
     def pods(self, chance):
-        """Of equal and unequal sizes, some with two containers, some with an init container; and their shares."""
-        made, shares = [], []
+        """Of equal and unequal sizes, some with two containers, some with an init container."""
+        made = []
         for number in range(BURST):
             sizes = {"main": chance.choice(SIZES) if number % 2 else SIZES[0]}
             if number % 5 == 0:
@@ -40,8 +45,20 @@ class FourGpus(DraTestCase):
                     f"p{number}", *(container(name, name, SLEEP) for name in sizes), resourceClaims=claims, initContainers=init
                 )
             )
-            shares += sizes.values()
-        return made, shares
+        return made
+
+    def in_order(self):
+        """(hundredths, MiB) of each claim, as the scheduler chose their devices one after another."""
+        order = {}
+        for what, name in re.findall(r'"(Reserved|Released) resource in allocation result" pod=\S+ claim="default/([^"]+)"',
+                                     self.cluster.log("scheduler")):  # fmt: skip
+            order.pop(name, None)
+            if what == "Reserved":
+                order[name] = None
+        claims = {item["metadata"]["name"]: item for item in self.cluster.get("resourceclaims")["items"]}
+        self.assertEqual(sorted(order), sorted(claims))
+        consumed = [claims[name]["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"] for name in order]
+        return [(int(has["compute"]), bytes_of(has["memory"]) >> 20) for has in consumed]
 
     def assert_as_allocated(self):
         devices = {one["name"]: one["attributes"]["uuid"]["string"] for one in self.slice()["spec"]["devices"]}
@@ -65,14 +82,14 @@ class FourGpus(DraTestCase):
     def test_a_burst(self):
         seed = int(os.environ.get("PRORATA_TEST_SEED", random.randrange(1 << 30)))
         print(f"PRORATA_TEST_SEED={seed}")
-        pods, shares = self.pods(random.Random(seed))
+        pods = self.pods(random.Random(seed))
         self.cluster.apply(
             *(template(name_of(size), {"memory": f"{size[1]}Mi", "compute": str(size[0])}) for size in SIZES)
         )
         self.cluster.apply(*pods)
         self.wait_all_running([one["metadata"]["name"] for one in pods], 60 + 5 * BURST)
         self.assert_as_allocated()
-        packing.check(self, shares, 4, 32)
+        packing.check(self, self.in_order(), 4, 32, "dra")
 
 
 if __name__ == "__main__":

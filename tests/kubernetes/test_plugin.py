@@ -17,6 +17,8 @@ from plugin import ASSIGNED, GPUS, PluginTestCase, container, pod
 
 pytestmark = pytest.mark.alone
 BURST = int(os.environ.get("PRORATA_TEST_PODS", "30"))
+# Hundredths of a GPU's time, of which a burst's containers have one or two: together they fill three GPUs.
+UNIT = max(1, 200 // BURST)
 
 
 class OneGpu(PluginTestCase):
@@ -233,10 +235,11 @@ class FourGpus(PluginTestCase):
         chance = random.Random(seed)
         pods, shares = [], {}
         for number in range(BURST):
-            sizes = [(chance.choice((1, 2)), chance.choice((0.25, 0.5)))] if number % 2 else [(1, 0.25)]
-            sizes += [(1, 0.25)] if number % 5 == 0 else []
+            least = (UNIT, 0.25 * UNIT)
+            sizes = [(UNIT * chance.choice((1, 2)), UNIT * chance.choice((0.25, 0.5)))] if number % 2 else [least]
+            sizes += [least] if number % 5 == 0 else []
             containers = [container(name, *size, SLEEP) for name, size in zip(("main", "side"), sizes)]
-            init = [container("first", 1, 0.25, ["true"])] if number % 7 == 0 else []
+            init = [container("first", *least, ["true"])] if number % 7 == 0 else []
             pods.append(pod(f"p{number}", *containers, init=init))
             shares[f"p{number}"] = [(compute, int(gib * 1024)) for compute, gib in sorted(sizes, reverse=True)]
         self.cluster.apply(*pods)
@@ -247,7 +250,7 @@ class FourGpus(PluginTestCase):
         placed = re.findall(r"placing pod default/(p\d+) on", self.cluster.log("extender"))
         order = list(dict.fromkeys(reversed(placed)))[::-1]
         self.assertEqual(sorted(order), sorted(shares))
-        packing.check_as_placed(self, [share for name in order for share in shares[name]], 4, 32)
+        packing.check(self, [share for name in order for share in shares[name]], 4, 32, "extender")
 
     def test_several_whole_gpus(self):
         self.cluster.apply(pod("two", container("main", 200, 32, SLEEP)), pod("part", container("main", 10, 1, SLEEP)))

@@ -19,8 +19,8 @@ constexpr const char* kSimulateFooter =
     "what the figures mean: docs/guide/placement.md. Policies: random, dot-product, packing, "
     "clustering,\n"
     "best-fit, fgd, fgd-random-ties, gpu-admission, kubeshare, prorata, extender (prorata's,\n"
-    "for who does not know the workload). Exit status: 0; 1, a file cannot be written; 2, wrong\n"
-    "options or a file that cannot be read.";
+    "for who does not know the workload), dra (extender's nodes, on each the fullest GPU).\n"
+    "Exit status: 0; 1, a file cannot be written; 2, wrong options or a file that cannot be read.";
 
 CLI::Validator Percentage() {
   return CLI::Validator(
