@@ -18,7 +18,7 @@ help:
 	@echo 'make everything  the same with tests and benchmarks, for make gpu-check and those who change prorata'
 	@echo 'make package     Debian packages of them, in build/packages: prorata, and prorata-kubernetes; and a Helm chart'
 	@echo 'make kubernetes  prorata-kubernetes, which needs gRPC: installs it'
-	@echo 'make e2e-kubernetes  a real Kubernetes of one node, built from its Go modules (needs Go 1.26; 8 minutes the first time), and prorata in it'
+	@echo 'make e2e-kubernetes  a real Kubernetes, built from its Go modules (needs Go 1.26; 8 minutes the first time), and prorata in it'
 	@echo 'make e2e-kubernetes-main  two pods by claims, two by resources, restarts: what .ci/run runs of it'
 	@echo 'make simulate    scenarios and random worlds in one process, on a virtual clock'
 	@echo 'make bench       what the client library adds to each driver call; what programs get of a GPU, with and without prorata'

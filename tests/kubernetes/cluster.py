@@ -1,13 +1,14 @@
-"""A real Kubernetes of one node for tests: etcd, the control plane, containerd and a kubelet as processes
-of this machine, in mount and network namespaces of their own (the kubelet changes kernel settings of its
-machine, and bridges, firewall rules and ports are the namespace's), all of it gone afterwards.
+"""A real Kubernetes for tests: etcd, the control plane, containerd and a kubelet as processes of this machine,
+in mount and network namespaces of their own (the kubelet changes kernel settings of its machine, and bridges,
+firewall rules and ports are the namespace's), all of it gone afterwards.
 
     cluster = Cluster()
     cluster.start()
     cluster.apply({...})
     cluster.close()
 
-The kubelet's node is `n1`; image.write() of tests/containers makes the only image, IMAGE."""
+The kubelet's node is `n1`; add_node() makes another, with namespaces, containerd and a kubelet of its own.
+image.write() of tests/containers makes the only image, IMAGE."""
 
 import contextlib
 import json
@@ -20,9 +21,8 @@ import tempfile
 import time
 
 import harness
-import image
+from node import BIN, Node, controllers
 
-BIN = harness.BUILD / "kubernetes" / "bin"
 # Which Kubernetes: tests that need more than an older one has are skipped.
 NEWEST = "1.36"
 VERSION = os.environ.get("PRORATA_TEST_KUBERNETES", NEWEST)
@@ -31,11 +31,6 @@ DRIVER = harness.BUILD / "bin" / "prorata-kubernetes"
 NODE = "n1"
 NODE_IP = "10.97.0.1"
 SERVER = f"https://{NODE_IP}:6443"
-IMAGE = "localhost/prorata-test:1"
-PAUSE = "localhost/pause:1"
-CGROUPS = pathlib.Path("/sys/fs/cgroup")
-# What the kubelet would write, for the whole machine.
-KERNEL_SETTINGS = {"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
 TOOLS = {
     "etcd": "etcd-server",
     "runc": "runc",
@@ -62,46 +57,6 @@ def why_not():
     return ""
 
 
-CONTAINERD = """version = 3
-root = "{folder}/containerd/root"
-state = "{folder}/containerd/state"
-[grpc]
-address = "{folder}/containerd.sock"
-[ttrpc]
-address = "{folder}/containerd.sock.ttrpc"
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-sandbox = "{pause}"
-[plugins.'io.containerd.cri.v1.runtime']
-restrict_oom_score_adj = true
-disable_apparmor = true
-enable_cdi = true
-cdi_spec_dirs = ["{folder}/cdi"]
-[plugins.'io.containerd.cri.v1.runtime'.cni]
-bin_dirs = ["/usr/lib/cni"]
-conf_dir = "{folder}/cni"
-[plugins.'io.containerd.nri.v1.nri']
-disable = true
-"""
-
-CNI = {
-    "cniVersion": "1.0.0",
-    "name": "pods",
-    "plugins": [
-        {
-            "type": "bridge",
-            "bridge": "cni0",
-            "isGateway": True,
-            "ipMasq": True,
-            "ipam": {
-                "type": "host-local",
-                "ranges": [[{"subnet": "10.99.0.0/24"}]],
-                "routes": [{"dst": "0.0.0.0/0"}],
-                "dataDir": "{folder}/cni-data",
-            },
-        }
-    ],
-}
-
 SCHEDULER = """apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 clientConnection:
@@ -117,99 +72,6 @@ users: [{{name: {user}, user: {{token: {token}}}}}]
 """
 
 
-def kubelet_configuration(folder, cgroup_root):
-    return {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "address": NODE_IP,
-        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-        "authorization": {"mode": "AlwaysAllow"},
-        "containerRuntimeEndpoint": f"unix://{folder}/containerd.sock",
-        "cgroupDriver": "cgroupfs",
-        "cgroupRoot": cgroup_root,
-        "failCgroupV1": False,
-        "failSwapOn": False,
-        "enforceNodeAllocatable": [],
-        "oomScoreAdj": 0,
-        "imageGCHighThresholdPercent": 100,
-        "imageGCLowThresholdPercent": 99,
-        "evictionHard": {
-            "memory.available": "100Mi",
-            "nodefs.available": "1%",
-            "imagefs.available": "1%",
-            "nodefs.inodesFree": "1%",
-        },
-        "healthzBindAddress": "127.0.0.1",
-        "resolvConf": "",
-        "syncFrequency": "10s",
-        "maxPods": 250,
-    }
-
-
-class Namespace:
-    """A mount and a network namespace, held by a process that sleeps."""
-
-    def __init__(self, folder):
-        self._folder = folder
-        script = f"""set -e
-for pair in {" ".join(f"{path}={value}" for path, value in KERNEL_SETTINGS.items())}; do
-  file={folder}/kernel-$(basename "${{pair%=*}}")
-  echo "${{pair#*=}}" >"$file"
-  mount --bind "$file" "/proc/sys/${{pair%=*}}"
-done
-# The kubelet's folders, whose paths are fixed: other clusters on this machine do not see them.
-mount -t tmpfs tmpfs /var/lib
-mount -t tmpfs tmpfs /var/log
-mkdir -p /var/lib/kubelet /var/lib/cni {folder}/kubelet {folder}/cni-cache
-mount --bind {folder}/kubelet /var/lib/kubelet
-mount --make-rshared /var/lib/kubelet
-mount --bind {folder}/cni-cache /var/lib/cni
-printf '127.0.0.1 localhost\\n{NODE_IP} {NODE}\\n' >{folder}/hosts
-mount --bind {folder}/hosts /etc/hosts
-ip link set lo up
-ip link add node0 type bridge
-ip addr add {NODE_IP}/24 dev node0
-ip link set node0 up
-# Services, which kube-proxy sends on: a node's default route would lead there.
-ip route add 10.98.0.0/24 dev node0
-touch {folder}/namespace-ready
-exec sleep infinity
-"""
-        self._log = open(folder / "namespace.log", "w")
-        self.holder = subprocess.Popen(
-            ["unshare", "--mount", "--net", "--propagation", "private", "sh", "-c", script],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-        )
-        ready = folder / "namespace-ready"
-        harness.wait_until(lambda: ready.exists() or self.holder.poll() is not None, what="a namespace")
-        if not ready.exists():
-            raise AssertionError("no namespace: " + (folder / "namespace.log").read_text())
-        self._id = os.readlink(f"/proc/{self.holder.pid}/ns/net")
-
-    def inside(self, command):
-        return ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt", f"--net=/proc/{self.holder.pid}/ns/net",
-                "--wd=/", "--", *map(str, command)]  # fmt: skip
-
-    def processes(self):
-        """All that are in its network: what was started here, and whatever that started."""
-        found = []
-        for folder in pathlib.Path("/proc").iterdir():
-            if folder.name.isdigit():
-                with contextlib.suppress(OSError):
-                    if os.readlink(folder / "ns/net") == self._id:
-                        found.append(int(folder.name))
-        return found
-
-    def close(self):
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.holder.wait()
-        self._log.close()
-
-
 class Cluster:
     def __init__(self, scheduler_configuration=SCHEDULER, programs=(), scheduler_options=()):
         """`scheduler_configuration`: YAML with /etc/kubernetes/scheduler.conf for its kubeconfig. `programs`: more of
@@ -220,19 +82,20 @@ class Cluster:
         # Short: sockets lie below it.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="pk-"))
         self.folder.chmod(0o755)
-        self.cgroup = f"/{self.folder.name}"
+        self.node = Node(NODE, 1, self.folder, f"/{self.folder.name}")
+        self.nodes = [self.node]
         self.processes = {}
-        self.namespace = None
         self._commands = {}
 
     # Processes.
 
-    def spawn(self, name, command, environment=None):
-        """Starts a component, or starts it again; its output goes to FOLDER/NAME.log."""
-        self._commands[name] = (command, environment)
+    def spawn(self, name, command, environment=None, node=None):
+        """Starts a component, or starts it again; its output goes to FOLDER/NAME.log. `node`: whose namespaces it is in;
+        the first's if there is none."""
+        self._commands[name] = (command, environment, node)
         log = open(self.folder / f"{name}.log", "a")
         self.processes[name] = subprocess.Popen(
-            self.namespace.inside(command),
+            (node or self.node).namespace.inside(command),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -261,11 +124,8 @@ class Cluster:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def call(self, command, text=None, timeout_s=harness.DEADLINE_S):
-        """(exit status, stdout, stderr), in the namespace."""
-        done = subprocess.run(
-            self.namespace.inside(command), input=text, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-        return done.returncode, done.stdout, done.stderr
+        """(exit status, stdout, stderr), in the namespaces of the first node."""
+        return self.node.call(command, text, timeout_s)
 
     def check_alive(self, *names):
         for name in names or self.processes:
@@ -284,14 +144,12 @@ class Cluster:
 
     def start(self):
         self._write_files()
-        self._make_cgroups()
-        self.namespace = Namespace(self.folder)
+        self.node.open()
         folder = self.folder
-        self.spawn("containerd", [BIN / "containerd", "--config", folder / "containerd.toml"])
+        self.spawn("containerd", self.node.containerd())
         self.spawn("etcd", self._etcd())
         self.spawn("apiserver", self._apiserver())
-        self.wait_until(lambda: self.ctr("version")[0] == 0, "an answer of containerd")
-        self._import_images()
+        self._import_images(self.node)
         self.wait_until(
             lambda: self.kubectl_try("get", "--raw", "/readyz")[1] == "ok", "an API server that is ready"
         )
@@ -306,20 +164,34 @@ class Cluster:
             [KUBERNETES / "kube-scheduler", f"--config={folder}/scheduler.yaml", "--bind-address=127.0.0.1",
              "--authentication-skip-lookup", "--v=0", *self._scheduler_options],
         )  # fmt: skip
-        self.spawn(
-            "kubelet",
-            [KUBERNETES / "kubelet", f"--config={folder}/kubelet.json", f"--kubeconfig={folder}/kubeconfig",
-             "--root-dir=/var/lib/kubelet", f"--hostname-override={NODE}", f"--node-ip={NODE_IP}",
-             f"--cert-dir={folder}/kubelet-certificates", "--v=1"],
-        )  # fmt: skip
+        self.spawn("kubelet", self.node.kubelet(KUBERNETES, folder / "kubeconfig"))
         self.wait_until(self.node_ready, "a node that is ready")
         self.wait_until(
             lambda: self.kubectl_try("get", "serviceaccount", "default")[0] == 0, "the default service account"
         )
 
+    def add_node(self, name):
+        """Another node, ready. The cluster has been started."""
+        folder = self.folder / name
+        folder.mkdir()
+        node = Node(name, len(self.nodes) + 1, folder, f"{self.node.cgroup}/{name}")
+        self.nodes.append(node)
+        node.open(beside=self.node)
+        with open(self.folder / "hosts", "a") as hosts:
+            hosts.write(f"{node.ip} {name}\n")
+        self.spawn(f"containerd-{name}", node.containerd(), node=node)
+        self._import_images(node)
+        self.spawn(f"kubelet-{name}", node.kubelet(KUBERNETES, self.folder / "kubeconfig"), node=node)
+        self.wait_until(lambda: self.node_ready(name), f"node {name} ready")
+        return node
+
+    def _import_images(self, node):
+        self.wait_until(lambda: node.ctr("version")[0] == 0, "an answer of containerd")
+        node.import_images(self._programs)
+
     def _write_files(self):
         folder = self.folder
-        for name in ("cni", "cdi", "api", "etcd"):
+        for name in ("api", "etcd"):
             (folder / name).mkdir()
         # Containers and their hooks read it as whoever they run as.
         (folder / "etcd").chmod(0o700)
@@ -330,9 +202,6 @@ class Cluster:
         (folder / "kubeconfig").write_text(
             KUBECONFIG.format(server=SERVER, user="admin", token="admintoken", trust="insecure-skip-tls-verify: true")
         )
-        (folder / "containerd.toml").write_text(CONTAINERD.format(folder=folder, pause=PAUSE))
-        (folder / "cni" / "pods.conflist").write_text(json.dumps(CNI).replace("{folder}", str(folder)))
-        (folder / "kubelet.json").write_text(json.dumps(kubelet_configuration(folder, self.cgroup)))
         scheduler = self.scheduler_configuration.replace("/etc/kubernetes/scheduler.conf", f"{folder}/kubeconfig")
         (folder / "scheduler.yaml").write_text(scheduler + "leaderElection: {leaderElect: false}\n")
 
@@ -353,31 +222,10 @@ class Cluster:
                 f"--service-account-key-file={folder}/sa.pub", f"--service-account-signing-key-file={folder}/sa.key",
                 "--allow-privileged=true", "--v=0"]  # fmt: skip
 
-    def _make_cgroups(self):
-        for controller in self._controllers():
-            group = controller / self.folder.name
-            group.mkdir()
-            for name in ("cpuset.cpus", "cpuset.mems"):
-                if (controller / name).exists():
-                    (group / name).write_text((controller / name).read_text())
-
-    @staticmethod
-    def _controllers():
-        return [path for path in CGROUPS.iterdir() if path.is_dir() and path.name != "unified"]
-
-    def _import_images(self):
-        image.write(self.folder / "root.tar", self._programs)
-        image.write_archive(self.folder / "image.tar", self.folder / "root.tar", [IMAGE, PAUSE], ["sleep", "infinity"])
-        status, out, err = self.ctr("-n", "k8s.io", "images", "import", "--local", self.folder / "image.tar")
-        if status != 0:
-            raise AssertionError(f"the image cannot be imported: {out} {err}")
-        for name in ("root.tar", "image.tar"):
-            (self.folder / name).unlink()
-
     # What is asked of it.
 
     def ctr(self, *arguments):
-        return self.call([BIN / "ctr", "-a", self.folder / "containerd.sock", *arguments])
+        return self.node.ctr(*arguments)
 
     def kubectl_try(self, *arguments, text=None):
         return self.call(
@@ -413,8 +261,8 @@ class Cluster:
         self.wait_until(lambda: not self.get("pods")["items"], "the end of all pods", 900)
         self.kubectl("delete", "--raw", "/api/v1/namespaces/default/events")
 
-    def node_ready(self):
-        node = self.find("node", NODE)
+    def node_ready(self, name=NODE):
+        node = self.find("node", name)
         conditions = node["status"].get("conditions", []) if node else []
         ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
         return ready and not node["spec"].get("taints")
@@ -439,7 +287,7 @@ class Cluster:
 
     def pids_of(self, container_id):
         """Of a container ("containerd://..."), as this machine numbers them."""
-        for controller in self._controllers():
+        for controller in controllers():
             for path in (controller / self.folder.name).glob(f"**/{container_id.rpartition('/')[2]}/cgroup.procs"):
                 return [int(pid) for pid in path.read_text().split()]
         return []
@@ -447,7 +295,7 @@ class Cluster:
     # The end.
 
     def close(self):
-        if self.namespace is not None:
+        if self.node.namespace is not None:
             # Pods while the kubelet and the driver still run: neither could end without them.
             with contextlib.suppress(subprocess.TimeoutExpired, AssertionError):
                 if all(name in self.processes for name in ("apiserver", "kubelet", "driver")):
@@ -455,16 +303,22 @@ class Cluster:
                         [KUBERNETES / "kubectl", f"--kubeconfig={self.folder}/kubeconfig", "delete", "pods", "--all",
                          "--grace-period=1", "--timeout=30s"], timeout_s=40
                     )  # fmt: skip
-            for name in ("driver", "kubelet", "scheduler", "controller-manager", "apiserver", "etcd", "containerd"):
+            kubelets = [name for name in self.processes if name.startswith("kubelet")]
+            containerds = [name for name in self.processes if name.startswith("containerd")]
+            control = ["scheduler", "controller-manager", "apiserver", "etcd"]
+            drivers = [name for name in self.processes if name.startswith("driver")]
+            for name in [*drivers, *kubelets, *control, *containerds]:
                 self.stop(name, within_s=3)
             self._kill_pods()
-            self.namespace.close()
+            for node in self.nodes:
+                if node.namespace is not None:
+                    node.namespace.close()
         self._remove_cgroups()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _pids_of_pods(self):
         found = set()
-        for controller in self._controllers():
+        for controller in controllers():
             for path in (controller / self.folder.name).glob("**/cgroup.procs"):
                 with contextlib.suppress(OSError):
                     found.update(map(int, path.read_text().split()))
@@ -479,7 +333,7 @@ class Cluster:
             time.sleep(0.05)
 
     def _remove_cgroups(self):
-        for controller in self._controllers():
+        for controller in controllers():
             groups = sorted((controller / self.folder.name).glob("**/"), key=lambda path: -len(path.parts))
             for group in groups:
                 with contextlib.suppress(OSError):

@@ -8,7 +8,8 @@ import unittest
 
 import cluster
 import harness
-from cluster import IMAGE, SERVER
+from cluster import SERVER
+from node import IMAGE
 
 NAMESPACE = "prorata-system"
 HOLD = ["gpuload", "--allocate", "128MiB", "--until-refused", "--hold", "3600", "--announce"]
@@ -75,10 +76,14 @@ class ClusterTestCase(unittest.TestCase):
 
     @classmethod
     def start_agent(cls):
+        cls.start_agent_of(cls.cluster.node, cls.machine)
+
+    @classmethod
+    def start_agent_of(cls, node, machine):
         # The simulated GPU's state is files, and a GPU is for every user of a container.
         before = os.umask(0)
         try:
-            cls.machine.start_agent("--cdi-dir", cls.cluster.folder / "cdi")
+            machine.start_agent("--cdi-dir", node.folder / "cdi")
         finally:
             os.umask(before)
 
@@ -88,13 +93,23 @@ class ClusterTestCase(unittest.TestCase):
         cls.start_agent()
 
     @classmethod
-    def kubeconfig(cls, account, *bound):
-        """A file with the rights of an account of prorata's; `bound`: options of its token."""
+    def kubeconfig(cls, account, *bound, node=None):
+        """A file with the rights of an account of prorata's; `bound`: options of its token; `node`: in whose folder."""
         token = cls.cluster.kubectl("create", "token", account, "-n", NAMESPACE, "--duration=24h", *bound).strip()
-        path = cls.cluster.folder / f"{account}.kubeconfig"
-        trust = "certificate-authority: api/apiserver.crt"
+        path = (node or cls.cluster.node).folder / f"{account}.kubeconfig"
+        trust = f"certificate-authority: {cls.cluster.folder}/api/apiserver.crt"
         path.write_text(cluster.KUBECONFIG.format(server=SERVER, user="prorata", token=token, trust=trust))
         return path
+
+    @classmethod
+    def start_driver_of(cls, node, machine, role, account):
+        """The node's driver or device plugin, by the rights of an account on this node."""
+        path = cls.kubeconfig(account, "--bound-object-kind=Node", f"--bound-object-name={node.name}", node=node)
+        cls.cluster.spawn(
+            "driver" if node is cls.cluster.node else f"driver-{node.name}",
+            [cluster.DRIVER, role, f"--node-name={node.name}", f"--kubeconfig={path}", f"--agent-dir={machine.runtime_dir}"],
+            node=node,
+        )
 
     @classmethod
     def start_api_server(cls):
@@ -146,11 +161,14 @@ class ClusterTestCase(unittest.TestCase):
         self.assertEqual([one["message"] for one in events if "UnexpectedAdmission" in one["reason"]], [])
 
     def mounted_share(self, seen, of):
-        """The name of the share that a running container really has, by its mounts; `seen`: its pod."""
+        """The name of the share that a running container really has; `seen`: its pod."""
+        return self.mounted_folder(seen, of).rpartition("/")[2]
+
+    def mounted_folder(self, seen, of):
+        """Of that share, by the container's mounts."""
         status = next(one for one in seen["status"]["containerStatuses"] if one["name"] == of)
         mounts = pathlib.Path(f"/proc/{self.cluster.pids_of(status['containerID'])[0]}/mountinfo").read_text()
-        where = next(line.split()[3] for line in mounts.splitlines() if line.split()[4] == "/run/prorata/share")
-        return where.rpartition("/")[2]
+        return next(line.split()[3] for line in mounts.splitlines() if line.split()[4] == "/run/prorata/share")
 
     def pending_reason(self, name):
         conditions = self.cluster.pod(name)["status"].get("conditions", [])

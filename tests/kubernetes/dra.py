@@ -59,12 +59,7 @@ class DraTestCase(ClusterTestCase):
 
     @classmethod
     def start_driver(cls):
-        path = cls.kubeconfig("prorata-dra", "--bound-object-kind=Node", f"--bound-object-name={NODE}")
-        cls.cluster.spawn(
-            "driver",
-            [cluster.DRIVER, "dra", f"--node-name={NODE}", f"--kubeconfig={path}",
-             f"--agent-dir={cls.machine.runtime_dir}"],
-        )  # fmt: skip
+        cls.start_driver_of(cls.cluster.node, cls.machine, "dra", "prorata-dra")
 
     @classmethod
     def wait_slice(cls):

@@ -45,12 +45,7 @@ class PluginTestCase(ClusterTestCase):
 
     @classmethod
     def start_plugin(cls):
-        path = cls.kubeconfig("prorata-device-plugin", "--bound-object-kind=Node", f"--bound-object-name={NODE}")
-        cls.cluster.spawn(
-            "driver",
-            [cluster.DRIVER, "device-plugin", f"--node-name={NODE}", f"--kubeconfig={path}",
-             f"--agent-dir={cls.machine.runtime_dir}"],
-        )  # fmt: skip
+        cls.start_driver_of(cls.cluster.node, cls.machine, "device-plugin", "prorata-device-plugin")
 
     @classmethod
     def start_extender(cls):

@@ -28,7 +28,7 @@ class BindingRate(PluginTestCase):
         columns = "custom-columns=NAME:.metadata.name,NODE:.spec.nodeName"
         command = [KUBERNETES / "kubectl", f"--kubeconfig={self.cluster.folder}/kubeconfig", "get", "pods", "--watch-only",
                    "--no-headers", "-o", columns]  # fmt: skip
-        watch = subprocess.Popen(self.cluster.namespace.inside(command), stdout=subprocess.PIPE, text=True)
+        watch = subprocess.Popen(self.cluster.node.namespace.inside(command), stdout=subprocess.PIPE, text=True)
         self.addCleanup(watch.wait)
         self.addCleanup(watch.kill)
         return watch

@@ -4,9 +4,9 @@ import base64
 import json
 import unittest
 
-import cluster
 import pytest
 from cluster import NODE_IP
+from node import IMAGE
 from dra import DraTestCase, pod, template
 from harness import GIB
 from webhook import WithWebhook, plain_pod
@@ -125,7 +125,7 @@ class Webhook(WithWebhook, DraTestCase):
     def test_a_privileged_container_for_debugging_is_refused(self):
         self.cluster.apply(template("share", SIZE), pod("a", "share", ["sleep", "infinity"]))
         self.cluster.wait_running("a")
-        debug = ["debug", "pod/a", f"--image={cluster.IMAGE}", "--image-pull-policy=Never", "--target=main"]
+        debug = ["debug", "pod/a", f"--image={IMAGE}", "--image-pull-policy=Never", "--target=main"]
         status, _, err = self.cluster.kubectl_try(*debug, "--profile=sysadmin", "-c", "bad", "--", "true")
         self.assertNotEqual(status, 0)
         self.assertIn("container 'bad' is privileged and would see all GPUs of its node", err)

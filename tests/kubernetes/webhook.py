@@ -5,6 +5,7 @@ import json
 import cluster
 import harness
 from cluster import NODE_IP
+from node import IMAGE
 from harness import GIB
 
 DEPLOY = harness.ROOT / "deploy" / "webhook"
@@ -14,7 +15,7 @@ PORT = 9443
 
 def plain_pod(name, limits=None, annotations=None, labels=None, **spec):
     """A pod that sleeps, with limits of its only container."""
-    main = {"name": "main", "image": cluster.IMAGE, "imagePullPolicy": "Never", "command": ["sleep", "infinity"],
+    main = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": ["sleep", "infinity"],
             "resources": {"limits": limits or {}}}  # fmt: skip
     return {
         "apiVersion": "v1",
