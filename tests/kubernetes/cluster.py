@@ -73,11 +73,11 @@ users: [{{name: {user}, user: {{token: {token}}}}}]
 
 
 class Cluster:
-    def __init__(self, scheduler_configuration=SCHEDULER, programs=(), scheduler_options=()):
+    def __init__(self, scheduler_configuration=SCHEDULER, programs=(), options=None):
         """`scheduler_configuration`: YAML with /etc/kubernetes/scheduler.conf for its kubeconfig. `programs`: more of
-        them in the image, as image.write takes them. `scheduler_options`: more of the scheduler's command line."""
+        them in the image, as image.write takes them. `options`: {component: more of its command line}."""
         self.scheduler_configuration = scheduler_configuration
-        self._scheduler_options = scheduler_options
+        self._options = options or {}
         self._programs = programs
         # Short: sockets lie below it.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="pk-"))
@@ -157,12 +157,13 @@ class Cluster:
             "controller-manager",
             [KUBERNETES / "kube-controller-manager", f"--kubeconfig={folder}/kubeconfig", "--leader-elect=false",
              f"--service-account-private-key-file={folder}/sa.key", f"--root-ca-file={folder}/api/apiserver.crt",
-             "--bind-address=127.0.0.1", "--authentication-skip-lookup", "--v=0"],
+             "--bind-address=127.0.0.1", "--authentication-skip-lookup", "--v=0",
+             *self._options.get("controller-manager", ())],
         )  # fmt: skip
         self.spawn(
             "scheduler",
             [KUBERNETES / "kube-scheduler", f"--config={folder}/scheduler.yaml", "--bind-address=127.0.0.1",
-             "--authentication-skip-lookup", "--v=0", *self._scheduler_options],
+             "--authentication-skip-lookup", "--v=0", *self._options.get("scheduler", ())],
         )  # fmt: skip
         self.spawn("kubelet", self.node.kubelet(KUBERNETES, folder / "kubeconfig"))
         self.wait_until(self.node_ready, "a node that is ready")
@@ -220,7 +221,7 @@ class Cluster:
                 "--service-cluster-ip-range=10.98.0.0/24",
                 "--service-account-issuer=https://kubernetes.default.svc",
                 f"--service-account-key-file={folder}/sa.pub", f"--service-account-signing-key-file={folder}/sa.key",
-                "--allow-privileged=true", "--v=0"]  # fmt: skip
+                "--allow-privileged=true", "--v=0", *self._options.get("apiserver", ())]  # fmt: skip
 
     # What is asked of it.
 

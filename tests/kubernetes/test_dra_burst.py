@@ -29,7 +29,7 @@ def container(name, claim, command):
 class FourGpus(DraTestCase):
     MACHINE_TOML = '[[devices]]\nmemory = "32GiB"\n' * 4
     # What it says of each claim's device, in the order of its decisions.
-    SCHEDULER_OPTIONS = ("--vmodule=dynamicresources=5",)
+    OPTIONS = {"scheduler": ("--vmodule=dynamicresources=5",)}
 
     def pods(self, chance):
         """Of equal and unequal sizes, some with two containers, some with an init container."""

@@ -16,6 +16,7 @@ using nlohmann::json;
 // A cluster of thousands of nodes has as many slices, and its GPUs' sizes change seldom.
 constexpr std::chrono::seconds kSizesAge{30};
 constexpr char kResourceApi[] = "/apis/resource.k8s.io/v1";
+constexpr char kGroupApi[] = "/apis/scheduling.k8s.io/v1alpha2";
 
 std::string InNamespace(const std::string& name_space, const char* kind) {
   return std::string(kResourceApi) + "/namespaces/" + name_space + "/" + kind;
@@ -110,7 +111,25 @@ Result<bool> KubeCluster::IsOfProrata(const std::string& name_space, const json&
 }
 
 Status KubeCluster::EnsureTemplate(const std::string& name_space, const json& claim_template) {
-  const auto made = client_.Post(InNamespace(name_space, "resourceclaimtemplates"), claim_template);
+  return Ensure(InNamespace(name_space, "resourceclaimtemplates"), claim_template);
+}
+
+Result<bool> KubeCluster::HasGroups() {
+  const auto found = client_.Get(kGroupApi);
+  if (!found && found.error().code == "not_found") return false;
+  if (!found) return std::unexpected(found.error());
+  for (const json& resource : found->value("resources", json::array())) {
+    if (resource.value("name", "") == "podgroups") return true;
+  }
+  return false;
+}
+
+Status KubeCluster::EnsureGroup(const std::string& name_space, const json& group) {
+  return Ensure(std::string(kGroupApi) + "/namespaces/" + name_space + "/podgroups", group);
+}
+
+Status KubeCluster::Ensure(const std::string& path, const json& object) {
+  const auto made = client_.Post(path, object);
   if (made || made.error().code == "conflict") return {};
   return std::unexpected(made.error());
 }

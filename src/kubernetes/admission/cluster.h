@@ -35,6 +35,10 @@ class Cluster {
   // Makes a ResourceClaimTemplate, or finds it made.
   virtual Status EnsureTemplate(const std::string& name_space,
                                 const nlohmann::json& claim_template) = 0;
+  // Whether the cluster has Kubernetes' own groups of pods (PodGroup, alpha in 1.36).
+  virtual Result<bool> HasGroups() = 0;
+  // Makes a PodGroup, or finds it made.
+  virtual Status EnsureGroup(const std::string& name_space, const nlohmann::json& group) = 0;
 };
 
 class KubeCluster final : public Cluster {
@@ -46,9 +50,12 @@ class KubeCluster final : public Cluster {
   Result<bool> IsOfProrata(const std::string& name_space, const nlohmann::json& entry) override;
   Status EnsureTemplate(const std::string& name_space,
                         const nlohmann::json& claim_template) override;
+  Result<bool> HasGroups() override;
+  Status EnsureGroup(const std::string& name_space, const nlohmann::json& group) override;
 
  private:
   Result<std::vector<uint64_t>> ReadSizes(GpusOf where);
+  Status Ensure(const std::string& path, const nlohmann::json& object);
 
   KubeClient& client_;
   std::atomic<bool> has_driver_ = false;

@@ -4,6 +4,7 @@
 
 #include "kubernetes/admission/base64.h"
 #include "kubernetes/admission/bypass.h"
+#include "kubernetes/admission/join_group.h"
 #include "kubernetes/admission/older_systems.h"
 #include "kubernetes/admission/pod_fields.h"
 #include "kubernetes/admission/translate.h"
@@ -87,10 +88,6 @@ Result<PodAsks> AsksOf(const json& pod, const std::vector<std::string>& entries,
   for (GpuAsk& ask : asks->asks) {
     if (ask.choice.Empty()) ask.choice = *choice;
   }
-  if (asks->group && !to_resources) {
-    asks->warnings.push_back("with claims the pods of a group (" + asks->group->name +
-                             ") are placed one by one, not all or nothing");
-  }
   if (!choice->Empty() && !entries.empty()) {
     asks->warnings.push_back("annotation " +
                              std::string(choice->models == GpuChoice::Names{}
@@ -99,6 +96,22 @@ Result<PodAsks> AsksOf(const json& pod, const std::vector<std::string>& entries,
                              " has no effect on a claim; give its request a selector");
   }
   return asks;
+}
+
+// The pod with claims in place of what it asks for; their templates are made first.
+Result<json> MakeTemplates(const json& pod, const PodAsks& asks, const std::string& name_space,
+                           bool dry_run, Cluster& cluster) {
+  const auto sizes = cluster.GpuSizes(Cluster::GpusOf::kSlices);
+  if (!sizes) return std::unexpected(sizes.error());
+  auto made = TranslateToClaims(pod, asks, *sizes);
+  if (!made) return std::unexpected(made.error());
+  for (const json& each : made->templates) {
+    if (dry_run) break;
+    if (auto ok = cluster.EnsureTemplate(name_space, each); !ok) {
+      return std::unexpected(ok.error());
+    }
+  }
+  return std::move(made->pod);
 }
 
 Result<Verdict> JudgeNew(const json& request, Cluster& cluster, const ReviewOptions& options) {
@@ -115,19 +128,17 @@ Result<Verdict> JudgeNew(const json& request, Cluster& cluster, const ReviewOpti
   if (!options.allow_bypass) {
     if (auto ok = CheckBypass(pod); !ok) return std::unexpected(ok.error());
   }
-  if (asks->asks.empty()) return Verdict{pod, asks->warnings};
-  const auto sizes = cluster.GpuSizes(Cluster::GpusOf::kSlices);
-  if (!sizes) return std::unexpected(sizes.error());
-  auto made = TranslateToClaims(pod, *asks, *sizes);
-  if (!made) return std::unexpected(made.error());
   const bool dry_run = request.value("dryRun", json(false)) == json(true);
-  for (const json& each : made->templates) {
-    if (dry_run) break;
-    if (auto ok = cluster.EnsureTemplate(name_space, each); !ok) {
-      return std::unexpected(ok.error());
-    }
+  Verdict verdict{pod, asks->warnings};
+  if (!asks->asks.empty()) {
+    auto made = MakeTemplates(pod, *asks, name_space, dry_run, cluster);
+    if (!made) return std::unexpected(made.error());
+    verdict.pod = std::move(*made);
   }
-  return Verdict{std::move(made->pod), asks->warnings};
+  if (auto ok = JoinGroup(name_space, dry_run, cluster, &verdict.pod, &verdict.warnings); !ok) {
+    return std::unexpected(ok.error());
+  }
+  return verdict;
 }
 
 // The annotations of a pod with the device plugin's resources, all of which are of shares that it

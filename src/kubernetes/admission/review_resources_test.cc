@@ -28,6 +28,11 @@ struct PluginCluster final : Cluster {
     ADD_FAILURE() << "a cluster without DRA has no templates";
     return {};
   }
+  Result<bool> HasGroups() override {
+    ADD_FAILURE() << "the extender places groups";
+    return false;
+  }
+  Status EnsureGroup(const std::string&, const json&) override { return {}; }
 };
 
 json Pod(const json& limits, const json& annotations = json::object(),

@@ -18,6 +18,8 @@ struct FakeCluster final : Cluster {
   std::map<std::string, json> templates;
   std::set<std::string> own;  // claims and templates of prorata's class
   std::optional<Error> broken;
+  bool has_groups = true;
+  std::map<std::string, json> groups;
 
   Result<bool> HasDriver() override { return true; }
   Result<std::vector<uint64_t>> GpuSizes(GpusOf where) override {
@@ -30,6 +32,11 @@ struct FakeCluster final : Cluster {
   }
   Status EnsureTemplate(const std::string& name_space, const json& made) override {
     templates[name_space + "/" + made["metadata"]["name"].get<std::string>()] = made;
+    return {};
+  }
+  Result<bool> HasGroups() override { return has_groups; }
+  Status EnsureGroup(const std::string& name_space, const json& made) override {
+    groups[name_space + "/" + made["metadata"]["name"].get<std::string>()] = made;
     return {};
   }
 };
@@ -300,6 +307,60 @@ TEST_F(ReviewTest, AContainerForDebuggingMayNotGetAroundTheShare) {
   EXPECT_NE(WhyRefused(after, before).find("container 'second' is privileged"), std::string::npos);
   cluster.own.clear();
   EXPECT_EQ(WhyRefused(after, before), "");
+}
+
+json KubeShareWorker() {
+  return json::parse(R"({"metadata": {"name": "worker", "labels": {
+    "sharedgpu/gpu_request": "0.5", "sharedgpu/gpu_limit": "1.0", "sharedgpu/group_name": "train",
+    "sharedgpu/group_headcount": "4", "sharedgpu/group_threshold": "0.5"}},
+    "spec": {"schedulerName": "kubeshare-scheduler", "containers": [{"name": "main"}]}})");
+}
+
+TEST_F(ReviewTest, AGroupIsOneOfKubernetesOwn) {
+  const json pod = Patched(KubeShareWorker());
+  EXPECT_EQ(pod["spec"]["schedulingGroup"], json({{"podGroupName", "train-2"}}));
+  ASSERT_TRUE(cluster.groups.contains("team/train-2"));
+  EXPECT_EQ(cluster.groups["team/train-2"]["spec"],
+            json::parse(R"({"schedulingPolicy": {"gang": {"minCount": 2}}})"));
+  // One with claims of its own, and a copy of it when it runs.
+  cluster.own = {pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]};
+  json own = pod;
+  own["metadata"].erase("labels");
+  EXPECT_EQ(Patched(own), own);
+  own["spec"].erase("schedulingGroup");
+  EXPECT_EQ(Patched(own)["spec"], pod["spec"]);
+  EXPECT_EQ(cluster.groups.size(), 1u);
+}
+
+TEST_F(ReviewTest, ADryRunMakesNoGroup) {
+  dry_run = true;
+  EXPECT_TRUE(Ask(KubeShareWorker()).contains("patch"));
+  EXPECT_TRUE(cluster.groups.empty());
+}
+
+TEST_F(ReviewTest, AGroupThatCannotBeIsRefused) {
+  json pod = KubeShareWorker();
+  for (const char* name : {"Train", "a_b", "-a", "a..b", "a-.b"}) {
+    pod["metadata"]["labels"]["sharedgpu/group_name"] = name;
+    EXPECT_NE(WhyRefused(pod).find("has no name for a PodGroup"), std::string::npos) << name;
+  }
+  pod["metadata"]["labels"]["sharedgpu/group_name"] = "a.b-c";
+  EXPECT_EQ(WhyRefused(pod), "");
+  pod["spec"]["schedulingGroup"] = {{"podGroupName", "other"}};
+  EXPECT_NE(WhyRefused(pod).find("keep one of the two"), std::string::npos);
+  pod = KubeShareWorker();
+  pod["metadata"]["annotations"]["prorata.dev/group"] = "train";
+  pod["metadata"]["labels"].erase("sharedgpu/group_name");
+  EXPECT_NE(WhyRefused(pod).find("go together"), std::string::npos);
+}
+
+TEST_F(ReviewTest, WithoutGroupsInTheClusterAPodIsWarned) {
+  cluster.has_groups = false;
+  const json response = Ask(KubeShareWorker());
+  EXPECT_NE(response["warnings"][0].get<std::string>().find("placed one by one"),
+            std::string::npos);
+  EXPECT_FALSE(Patched(KubeShareWorker())["spec"].contains("schedulingGroup"));
+  EXPECT_TRUE(cluster.groups.empty());
 }
 
 TEST_F(ReviewTest, WithoutTheApiServerItIsRefusedForNow) {

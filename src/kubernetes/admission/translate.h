@@ -40,7 +40,8 @@ Result<nlohmann::json> TranslateToResources(const nlohmann::json& pod, const Pod
 Status CheckMemorySize(const GpuAsk& ask, std::span<const uint64_t> gpu_bytes);
 // Rounded down to whole steps, so that parts that add up to a GPU fit on one; one step at least.
 uint64_t PartOfMemory(Fraction part, uint64_t gpu_bytes);
-// Removes the other system's resources and scheduler, and writes whose names the pod had.
+// Removes the other system's resources and scheduler, and writes the pod's group and whose names it
+// had.
 void FinishTranslation(const PodAsks& asks, nlohmann::json* pod);
 
 }  // namespace prorata::kubernetes

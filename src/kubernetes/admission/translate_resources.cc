@@ -142,7 +142,12 @@ void FinishTranslation(const PodAsks& asks, json* pod) {
       }
     }
   }
-  (*pod)["metadata"]["annotations"][kTranslatedFrom] = asks.system;
+  json& annotations = (*pod)["metadata"]["annotations"];
+  annotations[kTranslatedFrom] = asks.system;
+  if (asks.group) {
+    annotations[kGroupAnnotation] = asks.group->name;
+    annotations[kGroupSizeAnnotation] = asks.group->size;
+  }
   const std::string scheduler = (*pod)["spec"].value("schedulerName", std::string());
   for (const std::string_view theirs : kTheirSchedulers) {
     if (scheduler == theirs) (*pod)["spec"]["schedulerName"] = "default-scheduler";
@@ -162,10 +167,6 @@ Result<json> TranslateToResources(const json& pod, const PodAsks& asks, const Re
     if (ok) ok = SetOptions(ask, asks.asks.size() == 1, &made);
     if (!ok) return std::unexpected(ok.error());
     WriteGpuChoice(ask.choice, &made);
-  }
-  if (asks.group) {
-    made["metadata"]["annotations"][kGroupAnnotation] = asks.group->name;
-    made["metadata"]["annotations"][kGroupSizeAnnotation] = asks.group->size;
   }
   return made;
 }
