@@ -152,4 +152,14 @@ Result<bool> ControlConnection::Receive(int flags) {
   }
 }
 
+Result<std::optional<api::EventsReply>> TakeEvents(ControlConnection& connection) {
+  auto next = connection.TakeNext();
+  if (!next) return std::unexpected(next.error());
+  if (!*next) return std::nullopt;
+  if (auto error = api::ErrorOfReply(**next)) return std::unexpected(*error);
+  auto reply = api::EventsFromJson(**next);
+  if (!reply) return std::unexpected(reply.error());
+  return std::move(*reply);
+}
+
 }  // namespace prorata::cli

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "api/control.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "wire/frame.h"
@@ -44,5 +45,9 @@ class ControlConnection {
   std::unique_ptr<uint8_t[]> buffer_;  // where it is does not change when this is moved
   wire::FrameReader reader_;
 };
+
+// After ControlOp::kEvents was sent: what came next of it; nothing: not yet, as TakeNext. Errors:
+// TakeNext's, the agent's own answer, "agent_reply".
+Result<std::optional<api::EventsReply>> TakeEvents(ControlConnection& connection);
 
 }  // namespace prorata::cli

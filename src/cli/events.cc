@@ -83,19 +83,12 @@ bool Await(int agent, int signals) {
 // The next that the agent says; nothing: we are to end.
 Result<std::optional<api::EventsReply>> Next(ControlConnection& connection, int signals) {
   for (;;) {
-    auto next = connection.TakeNext();
+    auto next = TakeEvents(connection);
     if (!next && next.error().code == "agent_gone") {
       return Fail("agent_gone", "the agent ended, and its events with it");
     }
-    if (!next) return std::unexpected(next.error());
-    if (!*next) {
-      if (!Await(connection.fd(), signals)) return std::nullopt;
-      continue;
-    }
-    if (auto error = api::ErrorOfReply(**next)) return std::unexpected(*error);
-    auto reply = api::EventsFromJson(**next);
-    if (!reply) return std::unexpected(reply.error());
-    return std::move(*reply);
+    if (!next || *next) return next;
+    if (!Await(connection.fd(), signals)) return std::nullopt;
   }
 }
 

@@ -25,7 +25,7 @@
 
 #include "base/result.h"
 #include "kubernetes/pods/gpu_choice.h"
-#include "kubernetes/resize/wish.h"
+#include "kubernetes/pods/wish.h"
 
 namespace prorata::kubernetes {
 

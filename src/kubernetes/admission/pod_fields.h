@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "kubernetes/resize/wish.h"
+#include "kubernetes/pods/wish.h"
 
 namespace prorata::kubernetes {
 

@@ -57,17 +57,15 @@ void PodNotices::Follow(cli::ControlConnection connection) {
 
 std::optional<api::EventsReply> PodNotices::Next(cli::ControlConnection* connection) {
   while (!stopped_) {
-    auto next = connection->TakeNext();
-    if (!next) return std::nullopt;
-    if (!*next) {
-      pollfd readable = {connection->fd(), POLLIN, 0};
-      ::poll(&readable, 1, kLookForTheEndEveryMs);
-      continue;
+    auto next = cli::TakeEvents(*connection);
+    if (next && *next) return std::move(*next);
+    if (!next) {
+      const bool gone = next.error().code == "agent_gone";
+      Warn(gone ? "" : "the agent's events cannot be read: " + next.error().message);
+      return std::nullopt;
     }
-    auto reply = api::EventsFromJson(**next);
-    if (reply) return std::move(*reply);
-    spdlog::warn("the agent's events cannot be read: {}", reply.error().message);
-    return std::nullopt;
+    pollfd readable = {connection->fd(), POLLIN, 0};
+    ::poll(&readable, 1, kLookForTheEndEveryMs);
   }
   return std::nullopt;
 }
@@ -80,10 +78,13 @@ void PodNotices::Report(const api::Event& event) {
         holder.container.empty() ? "" : "in container '" + holder.container + "' ";
     const auto recorded =
         events_.Record(holder.pod, notice->warning, notice->reason, in + notice->message);
-    const std::string now = recorded ? "" : recorded.error().message;
-    if (now != trouble_ && !recorded) spdlog::warn("pods are not told what happens: {}", now);
-    trouble_ = now;
+    Warn(recorded ? "" : "pods are not told what happens: " + recorded.error().message);
   }
+}
+
+void PodNotices::Warn(const std::string& trouble) {
+  if (!trouble.empty() && trouble != trouble_) spdlog::warn("{}", trouble);
+  trouble_ = trouble;
 }
 
 }  // namespace prorata::kubernetes

@@ -37,6 +37,8 @@ class PodNotices {
   // Nothing: the agent is gone, or we are to end.
   std::optional<api::EventsReply> Next(cli::ControlConnection* connection);
   void Report(const api::Event& event);
+  // Each trouble once, until it is over (empty) or another comes.
+  void Warn(const std::string& trouble);
 
   const std::string agent_socket_;
   PodEvents& events_;

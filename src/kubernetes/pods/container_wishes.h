@@ -11,7 +11,7 @@
 
 #include "base/result.h"
 #include "kubernetes/pods/pod_request.h"
-#include "kubernetes/resize/wish.h"
+#include "kubernetes/pods/wish.h"
 
 namespace prorata::kubernetes {
 

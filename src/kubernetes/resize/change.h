@@ -7,7 +7,7 @@
 
 #include "api/control.h"
 #include "base/result.h"
-#include "kubernetes/resize/wish.h"
+#include "kubernetes/pods/wish.h"
 
 namespace prorata::kubernetes {
 

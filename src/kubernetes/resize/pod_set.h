@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "kubernetes/resize/wish.h"
+#include "kubernetes/pods/wish.h"
 
 namespace prorata::kubernetes {
 

@@ -1,4 +1,4 @@
-#include "kubernetes/resize/wish.h"
+#include "kubernetes/pods/wish.h"
 
 #include <gtest/gtest.h>
 
