@@ -5,6 +5,7 @@ import unittest
 
 import pytest
 from cluster import NODE
+from cluster_case import SLEEP
 from harness import GIB
 from installed import FollowsGuide, commands
 from plugin import PluginTestCase, container, pod
@@ -37,11 +38,12 @@ class Installed(FollowsGuide, PluginTestCase):
         self.assertEqual((on["memory_limit_bytes"], on["compute_request"]), (3 * GIB, 0.3))
 
     def test_who_has_what(self):
-        self.cluster.apply(pod("a", container("main", 30, 2)))
-        self.cluster.wait_running("a")
+        # One whose program uses its share, and one that does not yet.
+        self.cluster.apply(pod("a", container("main", 30, 2)), pod("b", container("later", 20, 1, SLEEP)))
+        self.cluster.wait_running("a", "b")
         self.allocated("a")
         rows = [line.split() for line in self.follow("kubectl prorata ps").splitlines()]
-        self.assertEqual(rows[1][:4], ["default", "a", "main", NODE])
+        self.assertEqual([row[:4] for row in rows[1:]], [["default", "a", "main", NODE], ["default", "b", "later", NODE]])
 
     def test_what_is_installed_has_no_more_rights_than_it_needs(self):
         self.assert_least_rights()

@@ -11,16 +11,25 @@ using nlohmann::json;
 
 // The DaemonSets whose pods have the node's agent (deploy/kubernetes).
 constexpr const char* kNodePods = "app in (prorata-dra, prorata-device-plugin)";
+constexpr const char* kPluginApp = "prorata-device-plugin";
+// Where the device plugin's pods have it.
+constexpr const char* kCheckpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
 
 std::string StringAt(const json& object, const char* pointer) {
   const auto at = json::json_pointer(pointer);
   return object.contains(at) && object.at(at).is_string() ? object.at(at).get<std::string>() : "";
 }
 
-Result<NodeShares> AskNode(const Kubectl& kubectl, const std::string& system_namespace,
-                           const std::string& node, const std::string& pod) {
-  auto said = kubectl.Run(
-      {"exec", "--namespace=" + system_namespace, pod, "--", "prorata", "ps", "--json"});
+// `pod`: prorata's on the node.
+Result<NodeShares> AskNode(const Kubectl& kubectl, const std::string& node, const json& pod) {
+  const std::vector<std::string> in_pod = {"exec",
+                                           "--namespace=" + StringAt(pod, "/metadata/namespace"),
+                                           StringAt(pod, "/metadata/name"), "--"};
+  const auto run = [&](std::vector<std::string> command) {
+    command.insert(command.begin(), in_pod.begin(), in_pod.end());
+    return kubectl.Run(command);
+  };
+  auto said = run({"prorata", "ps", "--json"});
   if (!said) return std::unexpected(said.error());
   const json list = json::parse(*said, nullptr, false);
   if (!list.is_array()) return Fail("bad_answer", "its agent did not answer with a list of shares");
@@ -29,6 +38,11 @@ Result<NodeShares> AskNode(const Kubectl& kubectl, const std::string& system_nam
     auto share = api::ShareFromJson(item);
     if (!share) return std::unexpected(share.error());
     found.shares.push_back(std::move(*share));
+  }
+  if (StringAt(pod, "/metadata/labels/app") == kPluginApp) {
+    // Without it shares are known by the programs on them.
+    const auto checkpoint = run({"cat", kCheckpoint});
+    if (checkpoint) found.holders = HoldersOf(*checkpoint, pod);
   }
   return found;
 }
@@ -53,10 +67,8 @@ Result<ClusterShares> AskCluster(const Kubectl& kubectl, const std::string& syst
       kubectl, {"pods", "--namespace=" + system_namespace, std::string("--selector=") + kNodePods,
                 "--field-selector=status.phase=Running"});
   if (!nodes) return std::unexpected(nodes.error());
-  std::map<std::string, std::string> pod_of;
-  for (const json& pod : *nodes) {
-    pod_of.emplace(StringAt(pod, "/spec/nodeName"), StringAt(pod, "/metadata/name"));
-  }
+  std::map<std::string, json> pod_of;
+  for (const json& pod : *nodes) pod_of.emplace(StringAt(pod, "/spec/nodeName"), pod);
   if (pod_of.empty()) {
     return Fail("no_node", "no pod of prorata's runs in namespace '" + system_namespace +
                                "': is it installed there (docs/guide/kubernetes.md), or elsewhere "
@@ -64,8 +76,7 @@ Result<ClusterShares> AskCluster(const Kubectl& kubectl, const std::string& syst
   }
   std::map<std::string, std::future<Result<NodeShares>>> answers;
   for (const auto& [node, pod] : pod_of) {
-    answers.emplace(node, std::async(std::launch::async, AskNode, std::cref(kubectl),
-                                     std::cref(system_namespace), node, pod));
+    answers.emplace(node, std::async(std::launch::async, AskNode, std::cref(kubectl), node, pod));
   }
   // Claims are not known to clusters before 1.34.
   const auto claims = GetItems(kubectl, {"resourceclaims", "--all-namespaces"});

@@ -11,6 +11,9 @@
 #include "cli/text/tables.h"
 #include "cli/top/top_view.h"
 #include "kubernetes/dra/claim.h"
+#include "kubernetes/plugin/container_shares.h"
+#include "kubernetes/plugin/kubelet_checkpoint.h"
+#include "kubernetes/pods/pod_request.h"
 
 namespace prorata::kubernetes {
 namespace {
@@ -42,6 +45,16 @@ const json& FieldOf(const json& object, const char* field) {
 std::string IdOf(const std::string& container_id) {
   const size_t end = container_id.find("://");
   return end == std::string::npos ? container_id : container_id.substr(end + 3);
+}
+
+std::map<std::string, PodPlace> PodsByUid(const json& pods) {
+  std::map<std::string, PodPlace> places;
+  for (const json& pod : pods) {
+    const json& metadata = FieldOf(pod, "metadata");
+    places[FieldText(metadata, "uid")] = {FieldText(metadata, "namespace"),
+                                          FieldText(metadata, "name"), ""};
+  }
+  return places;
 }
 
 std::map<std::string, PodPlace> PlacesById(const json& pods) {
@@ -106,6 +119,24 @@ std::map<std::string, std::vector<PodPlace>> PlacesByShare(const json& pods, con
   return places;
 }
 
+// The resource that the device plugin was told to offer memory by.
+std::string MemoryResourceOf(const json& plugin_pod) {
+  static constexpr std::string_view kOption = "--memory-resource";
+  std::string name = ResourceNames().memory;
+  for (const json& container : FieldOf(FieldOf(plugin_pod, "spec"), "containers")) {
+    bool next = false;
+    for (const char* list : {"command", "args"}) {
+      for (const json& word : FieldOf(container, list)) {
+        const std::string text = word.is_string() ? word.get<std::string>() : "";
+        if (next) name = text;
+        next = text == kOption;
+        if (text.starts_with(std::string(kOption) + "=")) name = text.substr(kOption.size() + 1);
+      }
+    }
+  }
+  return name;
+}
+
 std::string RequestText(const api::ShareDevice& on) {
   return FormatPercent(on.compute_request) + "-" + FormatPercent(on.compute_limit);
 }
@@ -128,9 +159,23 @@ std::string LastReason(const json& pod, const json& events) {
 
 }  // namespace
 
+std::map<std::string, HoldingContainer> HoldersOf(const std::string& checkpoint,
+                                                  const json& plugin_pod) {
+  std::map<std::string, HoldingContainer> holders;
+  const auto grants = ParseKubeletCheckpoint(checkpoint);
+  if (!grants) return holders;
+  const std::string memory = MemoryResourceOf(plugin_pod);
+  for (const DeviceGrant& grant : *grants) {
+    const auto share = ShareOfUnits(grant.ids);
+    if (share && grant.resource == memory) holders[*share] = {grant.pod_uid, grant.container};
+  }
+  return holders;
+}
+
 std::vector<PodShare> PodShares(const json& pods, const json& claims,
                                 const std::vector<NodeShares>& nodes) {
   const auto by_id = PlacesById(pods);
+  const auto by_uid = PodsByUid(pods);
   const auto by_share = PlacesByShare(pods, claims);
   std::vector<PodShare> found;
   for (const NodeShares& node : nodes) {
@@ -139,6 +184,14 @@ std::vector<PodShare> PodShares(const json& pods, const json& claims,
       if (container != by_id.end()) {
         const PodPlace& at = container->second;
         found.push_back({node.node, at.pod_namespace, at.pod, at.container, share});
+        continue;
+      }
+      const auto holder = node.holders.find(share.name);
+      const auto pod =
+          holder == node.holders.end() ? by_uid.end() : by_uid.find(holder->second.pod_uid);
+      if (pod != by_uid.end()) {
+        found.push_back({node.node, pod->second.pod_namespace, pod->second.pod,
+                         holder->second.container, share});
         continue;
       }
       const auto claim = by_share.find(share.name);

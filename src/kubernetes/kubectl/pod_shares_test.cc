@@ -50,6 +50,32 @@ TEST(PodShares, AContainerThatRunsOnAShareHasIt) {
   EXPECT_EQ(found[0].node, "n1");
 }
 
+TEST(PodShares, AContainerThatHasAShareAndDoesNotUseIt) {
+  const json plugin = {{"spec",
+                        {{"containers",
+                          {{{"command", {"prorata-kubernetes", "device-plugin"}},
+                            {"args", {"--memory-resource", "tencent.com/vcuda-memory"}}}}}}}};
+  // GPU time has IDs of its own, which are numbers as well.
+  const std::string checkpoint = R"({"Data": {"PodDeviceEntries": [
+    {"PodUID": "u1", "ContainerName": "first", "ResourceName": "tencent.com/vcuda-memory",
+     "DeviceIDs": {"0": ["7", "8"]}},
+    {"PodUID": "u1", "ContainerName": "main", "ResourceName": "tencent.com/vcuda-memory",
+     "DeviceIDs": {"0": ["8", "7", "9"]}},
+    {"PodUID": "u2", "ContainerName": "main", "ResourceName": "tencent.com/vcuda-core",
+     "DeviceIDs": {"0": ["7"]}}]}})";
+  json pod = PodOf("a", "id1");
+  pod["metadata"]["uid"] = "u1";
+  NodeShares node{"n1", {ShareNamed("pod-unit-7"), ShareNamed("pod-unit-1")}, {}};
+  node.holders = HoldersOf(checkpoint, plugin);
+  EXPECT_EQ(node.holders.size(), 1u);
+  const auto found = PodShares(json::array({pod}), json::array(), {node});
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].pod, "pod-unit-1") << "nobody's";
+  EXPECT_EQ(found[1].pod + "/" + found[1].container, "a/main");
+  EXPECT_TRUE(HoldersOf(checkpoint, PodOf("b", "")).empty()) << "those of another plugin";
+  EXPECT_TRUE(HoldersOf("cat: no such file", plugin).empty());
+}
+
 TEST(PodShares, AClaimsShareIsOfThePodsThatItIsReservedFor) {
   const auto found = PodShares(json::array({PodOf("a", "id1"), PodOf("b", "id2")}),
                                json::array({ClaimOf("uid-1", {"b", "a"}), ClaimOf("uid-2", {})}),
