@@ -3,11 +3,21 @@
 // How every role ends. Blocks SIGTERM and SIGINT for the threads that are started later.
 
 #include <signal.h>
+#include <spdlog/spdlog.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <ctime>
 
+#include "base/result.h"
+
 namespace prorata::apps {
+
+// A role's exit status when it cannot begin; its log says why.
+inline int Failed(const Error& error) {
+  spdlog::error("{}", error.message);
+  return EXIT_FAILURE;
+}
 
 class Ending {
  public:

@@ -12,8 +12,9 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/kubernetes/device_plugin.h"
 #include "apps/kubernetes/ending.h"
-#include "apps/kubernetes/gpu_resources.h"
+#include "apps/kubernetes/extender.h"
 #include "apps/kubernetes/kubectl.h"
 #include "apps/kubernetes/webhook.h"
 #include "kubernetes/api/kube_client.h"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/kubernetes/device_plugin.h"
 #include "apps/kubernetes/ending.h"
-#include "apps/kubernetes/gpu_resources.h"
 #include "kubernetes/admission/certificate.h"
 #include "kubernetes/admission/cluster.h"
 #include "kubernetes/admission/https_server.h"

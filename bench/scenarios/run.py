@@ -181,9 +181,10 @@ def main():
     if results:
         text = table([entry for _, entry in results.values()])
         (out / "table.md").write_text(text, encoding="utf-8")
-        draw(out, results, runs)
         print(f"layer V, the worst of {options.seeds} seeds:\n\n{text}")
     print(f"written to {out}")
+    if results:
+        draw(out, results, runs)
     return 0
 
 
