@@ -84,6 +84,20 @@ class WithWebhook:
         share = self.share_of_container(name, container)
         return [share["devices"][0][key] for key in ("memory_limit_bytes", "compute_request", "compute_limit")]
 
+    def test_annotations_stand_in_for_nvidias_resource(self):
+        """Nobody offers that here, so the pod runs only without it."""
+        made = plain_pod("a", {"nvidia.com/gpu": "1"}, {"prorata.dev/memory": "4Gi", "prorata.dev/compute": "25"})
+        side = {**made["spec"]["containers"][0], "name": "side", "resources": {}}
+        made["spec"]["containers"].append(side)
+        self.cluster.apply(made)
+        self.cluster.wait_running("a")
+        self.assertEqual(self.terms("a"), [4 * GIB, 0.25, 1])
+        status, _, err = self.cluster.kubectl_try("exec", "a", "-c", "side", "--", "gpuload", "--allocate", "1MiB")
+        self.assertNotEqual(status, 0, "a container without a share has a GPU")
+        self.assert_accounts()
+        both = plain_pod("b", {"nvidia.com/gpu": "1", "prorata.dev/gpu-memory": "4"})
+        self.assertIn("has a share and asks for nvidia.com/gpu", self.refusal(both))
+
     def test_pods_of_other_systems_run_as_they_are(self):
         for file, name, container, terms in (
             ("kubeshare.yaml", "kubeshare-pod", "t1", [2 * GIB, 0.3, 0.6]),

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "kubernetes/admission/older_systems.h"
 #include "kubernetes/admission/pod_asks.h"
 #include "kubernetes/admission/pod_fields.h"
 
@@ -18,6 +19,7 @@ constexpr std::string_view kProtected[] = {"/dev", "/run/prorata", "/var/run/pro
 constexpr std::string_view kOtherDevices[] = {"/dev/shm/",  "/dev/hugepages/", "/dev/infiniband/",
                                               "/dev/fuse/", "/dev/kvm/",       "/dev/log/",
                                               "/dev/net/"};
+constexpr std::string_view kMigPrefix = "nvidia.com/mig-";
 constexpr char kVisibleDevices[] = "NVIDIA_VISIBLE_DEVICES";
 
 // As the node's kernel reads it, with a slash at the end: "/dev//./x" is "/dev/x/".
@@ -73,7 +75,25 @@ Status CheckVolume(const json& volume) {
   return {};
 }
 
+bool IsNvidias(const std::string& resource) {
+  return resource == kHamiGpus || resource == kNvidiaShared || resource.starts_with(kMigPrefix);
+}
+
 }  // namespace
+
+Status CheckOneGpu(const json& pod, const std::function<bool(const json& container)>& has_share) {
+  for (const json* container : ContainersOf(pod)) {
+    if (!has_share(*container)) continue;
+    const json limits = container->value(json::json_pointer("/resources/limits"), json::object());
+    for (const auto& [resource, amount] : limits.items()) {
+      if (!IsNvidias(resource) || amount == json("0") || amount == json(0)) continue;
+      return Fail("bypass", "container '" + NameOf(*container) + "' has a share and asks for " +
+                                resource + ", a GPU of NVIDIA's device plugin with nothing that " +
+                                "holds it to the share; remove one of the two");
+    }
+  }
+  return {};
+}
 
 Status CheckBypass(const json& pod) {
   for (const json* container : ContainersOf(pod)) {

@@ -22,7 +22,9 @@ inline constexpr char kEntryOfPod[] = "prorata";
 // The names of a system's resources, with prorata's own.
 inline constexpr char kVcudaCore[] = "tencent.com/vcuda-core";
 inline constexpr char kVcudaMemory[] = "tencent.com/vcuda-memory";
-inline constexpr char kHamiGpus[] = "nvidia.com/gpu";
+inline constexpr char kHamiGpus[] = "nvidia.com/gpu";  // NVIDIA's device plugin's as well
+// What that plugin calls it, if told to, where several pods share a GPU by time-slicing or MPS.
+inline constexpr char kNvidiaShared[] = "nvidia.com/gpu.shared";
 inline constexpr char kHamiMemory[] = "nvidia.com/gpumem";
 inline constexpr char kHamiMemoryPart[] = "nvidia.com/gpumem-percentage";
 inline constexpr char kHamiCores[] = "nvidia.com/gpucores";

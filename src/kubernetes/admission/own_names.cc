@@ -28,6 +28,25 @@ Status ReadOwnContainer(const json& container, PodAsks* asks) {
   return {};
 }
 
+// Those that ask NVIDIA's device plugin for a GPU, which have the share instead; all where none
+// does.
+Result<std::vector<std::string>> ContainersOfShortForm(const json& pod) {
+  std::vector<std::string> all, asking;
+  for (const json& container : pod.at("spec").value("containers", json::array())) {
+    all.push_back(NameOf(container));
+    for (const char* name : {kHamiGpus, kNvidiaShared}) {
+      const auto gpus = ResourceOf(container, name);
+      if (!gpus || *gpus == "0") continue;
+      if (*gpus != "1") {
+        return BadAsk("container '" + NameOf(container) + "' asks for " + *gpus + " of " + name +
+                      ", and the pod's annotations for a part of one GPU; keep one of the two");
+      }
+      asking.push_back(NameOf(container));
+    }
+  }
+  return asking.empty() ? all : asking;
+}
+
 }  // namespace
 
 Status ReadOwnResources(const json& pod, PodAsks* asks) {
@@ -54,9 +73,10 @@ Status ReadOwnAnnotations(const json& pod, PodAsks* asks) {
   }
   GpuAsk ask;
   ask.entry = entry;
-  for (const json& container : pod.at("spec").value("containers", json::array())) {
-    ask.containers.push_back(NameOf(container));
-  }
+  auto containers = ContainersOfShortForm(pod);
+  if (!containers) return std::unexpected(containers.error());
+  ask.containers = std::move(*containers);
+  asks->resources = {kHamiGpus, kNvidiaShared};
   ask.share = wish->second;
   asks->system = "prorata";
   asks->asks.push_back(std::move(ask));

@@ -1,5 +1,6 @@
 #include "kubernetes/admission/review.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "kubernetes/admission/base64.h"
@@ -114,6 +115,14 @@ Result<json> MakeTemplates(const json& pod, const PodAsks& asks, const std::stri
   return std::move(made->pod);
 }
 
+bool HasClaim(const json& container, const std::vector<std::string>& entries) {
+  const json::json_pointer where("/resources/claims");
+  const json claims = container.value(where, json::array());
+  return std::ranges::any_of(claims, [&](const json& claim) {
+    return std::ranges::find(entries, NameOf(claim)) != entries.end();
+  });
+}
+
 Result<Verdict> JudgeNew(const json& request, Cluster& cluster, const ReviewOptions& options) {
   const json& pod = request.at("object");
   const std::string name_space = request.value("namespace", std::string());
@@ -134,6 +143,10 @@ Result<Verdict> JudgeNew(const json& request, Cluster& cluster, const ReviewOpti
     auto made = MakeTemplates(pod, *asks, name_space, dry_run, cluster);
     if (!made) return std::unexpected(made.error());
     verdict.pod = std::move(*made);
+  }
+  if (!options.allow_bypass) {
+    const auto has_share = [&](const json& container) { return HasClaim(container, *entries); };
+    if (auto ok = CheckOneGpu(verdict.pod, has_share); !ok) return std::unexpected(ok.error());
   }
   if (auto ok = JoinGroup(name_space, dry_run, cluster, &verdict.pod, &verdict.warnings); !ok) {
     return std::unexpected(ok.error());
@@ -173,7 +186,12 @@ Result<Verdict> JudgeNewForPlugin(const json& request, Cluster& cluster,
   const auto own = CheckPluginPod(verdict.pod, options);
   if (!own) return std::unexpected(own.error());
   if (*own && !options.allow_bypass) {
-    if (auto ok = CheckBypass(verdict.pod); !ok) return std::unexpected(ok.error());
+    const auto has_share = [&](const json& container) {
+      return ResourceOf(container, options.names.memory).has_value();
+    };
+    Status ok = CheckBypass(verdict.pod);
+    if (ok) ok = CheckOneGpu(verdict.pod, has_share);
+    if (!ok) return std::unexpected(ok.error());
   }
   return verdict;
 }

@@ -203,6 +203,19 @@ TEST_F(ReviewResourcesTest, ThePluginsOwnNamesAreChecked) {
   EXPECT_EQ(WhyRefused(Pod(own, {{"prorata.dev/weight", "50"}}), Pod(own)), "");
 }
 
+TEST_F(ReviewResourcesTest, AnnotationsStandInForNvidiasResource) {
+  const json annotations = {{"prorata.dev/memory", "8Gi"}, {"prorata.dev/compute", "25"}};
+  json pod = Pod({{"nvidia.com/gpu.shared", "1"}}, annotations);
+  pod["spec"]["containers"].push_back({{"name", "log"}});
+  const json judged = Judged(pod);
+  EXPECT_EQ(LimitsOf(judged),
+            json({{"prorata.dev/gpu-memory", "32"}, {"prorata.dev/gpu-compute", "25"}}));
+  EXPECT_FALSE(judged["spec"]["containers"][1].contains("resources"));
+  EXPECT_NE(WhyRefused(Pod({{"prorata.dev/gpu-memory", "8"}, {"nvidia.com/gpu", "1"}}))
+                .find("has a share and asks for nvidia.com/gpu"),
+            std::string::npos);
+}
+
 TEST_F(ReviewResourcesTest, WhichGpusAPodHasIsTheExtendersWord) {
   const json own = {{"prorata.dev/gpu-memory", "8"}};
   const json given = {{"prorata.dev/assigned-gpus", R"({"main": ["GPU-1"]})"}};

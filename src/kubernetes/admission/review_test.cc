@@ -309,6 +309,37 @@ TEST_F(ReviewTest, AContainerForDebuggingMayNotGetAroundTheShare) {
   EXPECT_EQ(WhyRefused(after, before), "");
 }
 
+TEST_F(ReviewTest, AContainerWithAShareHasNoOtherGpu) {
+  cluster.own = {"t"};
+  json pod = json::parse(R"({"metadata": {"name": "p"}, "spec": {"containers": [
+      {"name": "main", "resources": {"claims": [{"name": "gpu"}]}},
+      {"name": "side", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+    "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]}})");
+  EXPECT_EQ(WhyRefused(pod), "") << "a whole GPU for another container is another matter";
+  for (const char* name : {"nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"}) {
+    pod["spec"]["containers"][0]["resources"]["limits"] = {{name, "1"}};
+    EXPECT_NE(WhyRefused(pod).find("container 'main' has a share and asks for"), std::string::npos);
+  }
+  pod["spec"]["containers"][0]["resources"]["limits"] = {{"nvidia.com/gpu", "0"}};
+  EXPECT_EQ(WhyRefused(pod), "");
+}
+
+// A pod that shared a GPU by NVIDIA's time-slicing or MPS, with what it is to have of it.
+TEST_F(ReviewTest, AnnotationsStandInForNvidiasResource) {
+  for (const char* name : {"nvidia.com/gpu", "nvidia.com/gpu.shared"}) {
+    json pod = json::parse(R"({"metadata": {"name": "p", "annotations": {
+      "prorata.dev/memory": "8Gi", "prorata.dev/compute": "25"}},
+      "spec": {"containers": [{"name": "main"}, {"name": "log"}]}})");
+    pod["spec"]["containers"][0]["resources"]["limits"] = {{name, "1"}, {"cpu", "1"}};
+    const json containers = Patched(pod)["spec"]["containers"];
+    EXPECT_EQ(containers[0]["resources"],
+              json::parse(R"({"limits": {"cpu": "1"}, "claims": [{"name": "prorata"}]})"));
+    EXPECT_FALSE(containers[1].contains("resources"));
+    pod["spec"]["containers"][0]["resources"]["limits"][name] = "2";
+    EXPECT_NE(WhyRefused(pod).find("asks for 2 of"), std::string::npos);
+  }
+}
+
 json KubeShareWorker() {
   return json::parse(R"({"metadata": {"name": "worker", "labels": {
     "sharedgpu/gpu_request": "0.5", "sharedgpu/gpu_limit": "1.0", "sharedgpu/group_name": "train",
