@@ -41,7 +41,8 @@ LAYERS = {
     "client": ("platform", "session", "memory", "compute", "nvml", "entry"),
     "agent": ("runtime", "config", "share", "compute", "memory", "containers", "node", "server", "testing"),
     "cli": ("text", "top", "options", None),
-    "kubernetes": ("api", "notices", "dra", "pods", "resize", "admission", "plugin", "extender", "kubelet", "kubectl"),
+    "kubernetes": ("api", "notices", "dra", "pods", "resize", "admission", "plugin", "nri", "kai", "extender",
+                   "kubelet", "kubectl"),
 }
 COMPONENTS = tuple(LAYERS)
 # Less than what stands before them.

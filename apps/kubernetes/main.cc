@@ -16,6 +16,7 @@
 #include "apps/kubernetes/ending.h"
 #include "apps/kubernetes/extender.h"
 #include "apps/kubernetes/kubectl.h"
+#include "apps/kubernetes/nri.h"
 #include "apps/kubernetes/webhook.h"
 #include "kubernetes/api/kube_client.h"
 #include "kubernetes/api/kube_config.h"
@@ -122,6 +123,7 @@ int main(int argc, char** argv) {
   prorata::apps::AddWebhook(app, &run);
   prorata::apps::AddDevicePlugin(app, &run);
   prorata::apps::AddExtender(app, &run);
+  prorata::apps::AddNri(app, &run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -19,9 +19,6 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// The agent says when a share's time in line is over; it gets so much longer to say so.
-constexpr milliseconds kLateAnswer{3'000};
-
 int MsUntil(Agent::Deadline deadline) {
   const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
@@ -93,7 +90,7 @@ Result<api::ShareStatus> AgentClient::Create(const api::ShareSpec& spec, Deadlin
   request.share = spec;
   request.wait.emplace();
   request.wait->within_ms = static_cast<uint64_t>(std::max(1, MsUntil(deadline)));
-  const auto reply = Ask(socket_path_, request, deadline + kLateAnswer, "share");
+  const auto reply = Ask(socket_path_, request, deadline + late_answer_, "share");
   if (!reply) return std::unexpected(reply.error());
   return api::ShareFromJson((*reply)["share"]);
 }

@@ -38,7 +38,12 @@ class Agent {
 
 class AgentClient final : public Agent {
  public:
-  explicit AgentClient(std::string socket_path) : socket_path_(std::move(socket_path)) {}
+  // At a deadline of Create the agent says what the share waited for; it gets so much longer for
+  // that.
+  static constexpr std::chrono::milliseconds kLateAnswer{3'000};
+
+  explicit AgentClient(std::string socket_path, std::chrono::milliseconds late_answer = kLateAnswer)
+      : socket_path_(std::move(socket_path)), late_answer_(late_answer) {}
 
   Result<NodeState> List(Deadline deadline) override;
   Result<api::ShareStatus> Create(const api::ShareSpec& spec, Deadline deadline) override;
@@ -48,6 +53,7 @@ class AgentClient final : public Agent {
 
  private:
   const std::string socket_path_;
+  const std::chrono::milliseconds late_answer_;
 };
 
 }  // namespace prorata::kubernetes

@@ -1,0 +1,130 @@
+#include "kubernetes/kai/kai_shares.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+namespace prorata::kubernetes {
+namespace {
+
+constexpr char kShareDevice[] = "prorata.dev/share=";
+
+std::string Describe(const RuntimePod& pod, const RuntimeContainer& container) {
+  return pod.name_space + "/" + pod.name + "/" + container.name;
+}
+
+// A container that was made while this plugin was not there.
+bool IsUnlimited(const RuntimePod& pod, const RuntimeContainer& container) {
+  const auto part = KaiPartOf(pod, container);
+  return !part || part->has_value();
+}
+
+}  // namespace
+
+void KaiShares::Synchronized(const std::vector<RuntimePod>& pods,
+                             const std::vector<RuntimeContainer>& containers) {
+  std::map<std::string, std::string> running;
+  for (const RuntimePod& pod : pods) {
+    const auto in_it = [&](const RuntimeContainer& container) {
+      return container.pod_id == pod.id && !container.stopped;
+    };
+    // A runtime that does not say whether the sandbox runs still says it of containers.
+    if (pod.runs || std::ranges::any_of(containers, in_it)) running[pod.uid] = pod.id;
+    for (const RuntimeContainer& container : containers) {
+      if (!in_it(container) || !IsUnlimited(pod, container)) continue;
+      spdlog::warn(
+          "container {} has part of a GPU by KAI and is not held to it: it started while this "
+          "plugin "
+          "was not connected. Delete the pod, to have it made anew with its limits",
+          Describe(pod, container));
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    running_ = std::move(running);
+  }
+  stale_();
+}
+
+Result<std::vector<std::string>> KaiShares::CreateContainer(const RuntimePod& pod,
+                                                            const RuntimeContainer& container,
+                                                            Agent::Deadline deadline) {
+  const auto part = KaiPartOf(pod, container);
+  Status made = part ? Status{} : std::unexpected(part.error());
+  if (made && !part->has_value()) return std::vector<std::string>();
+  PodRuns(pod);
+  if (made) made = MakeShare(**part, pod, container.name, deadline);
+  if (!made) {
+    spdlog::error("container {} is not made: {}", Describe(pod, container), made.error().message);
+    return Fail(made.error().code, "prorata: " + made.error().message);
+  }
+  return std::vector<std::string>{kShareDevice + ShareNameOfKaiPod(pod.uid)};
+}
+
+Status KaiShares::MakeShare(const KaiPart& part, const RuntimePod& pod,
+                            const std::string& container, Agent::Deadline deadline) {
+  const std::string name = ShareNameOfKaiPod(pod.uid);
+  const auto held = locks_.Lock(name, deadline);
+  if (!held) return Fail("busy", "another call for share '" + name + "' has not ended yet");
+  const auto state = agent_.List(deadline);
+  if (!state) return std::unexpected(state.error());
+  const auto spec = KaiShare(part, pod, container, state->devices);
+  if (!spec) return std::unexpected(spec.error());
+  const auto share = agent_.Create(*spec, deadline);
+  if (!share) return std::unexpected(share.error());
+  spdlog::info("container {}/{}/{} has share {}", pod.name_space, pod.name, container, name);
+  return {};
+}
+
+void KaiShares::PodRuns(const RuntimePod& pod) {
+  const std::lock_guard lock(mutex_);
+  if (running_) (*running_)[pod.uid] = pod.id;
+}
+
+void KaiShares::PodEnded(const RuntimePod& pod) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!running_) return;
+    const auto found = running_->find(pod.uid);
+    // A pod whose sandbox died has another one by now.
+    if (found == running_->end() || found->second != pod.id) return;
+    running_->erase(found);
+  }
+  stale_();
+}
+
+void KaiShares::Disconnected() {
+  const std::lock_guard lock(mutex_);
+  running_.reset();
+}
+
+std::optional<bool> KaiShares::Runs(const std::string& pod_uid) {
+  const std::lock_guard lock(mutex_);
+  if (!running_) return std::nullopt;
+  return running_->contains(pod_uid);
+}
+
+Result<std::vector<std::string>> KaiShares::RemoveStale(Agent::Deadline deadline) {
+  const auto state = agent_.List(deadline);
+  if (!state) return std::unexpected(state.error());
+  std::vector<std::string> removed;
+  for (const api::ShareStatus& share : state->shares) {
+    const auto uid = KaiPodOfShare(share.name);
+    if (!uid || share.ended || share.kept_by.kind != api::KeptBy::Kind::kHold) continue;
+    const auto stale = RemoveIfStale(share.name, *uid, deadline);
+    if (!stale) return std::unexpected(stale.error());
+    if (*stale) removed.push_back(share.name);
+  }
+  return removed;
+}
+
+Result<bool> KaiShares::RemoveIfStale(const std::string& name, const std::string& pod_uid,
+                                      Agent::Deadline deadline) {
+  const auto held = locks_.Lock(name, deadline);
+  if (!held) return Fail("busy", "another call for share '" + name + "' has not ended yet");
+  if (Runs(pod_uid).value_or(true)) return false;
+  if (auto ok = agent_.Remove(name, deadline); !ok) return std::unexpected(ok.error());
+  return true;
+}
+
+}  // namespace prorata::kubernetes

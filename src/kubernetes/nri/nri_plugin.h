@@ -1,0 +1,42 @@
+#pragma once
+
+// Keeps a plugin connected to the container runtime's NRI socket, on a thread of its own: again
+// every second while nobody listens there, and after the runtime was restarted.
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "kubernetes/nri/plugin_session.h"
+
+namespace prorata::kubernetes {
+
+class NriPlugin {
+ public:
+  // `events`: called from the thread; outlives this.
+  NriPlugin(std::string socket_path, NriPluginName plugin, RuntimeEvents& events);
+  ~NriPlugin();
+  NriPlugin(const NriPlugin&) = delete;
+  NriPlugin& operator=(const NriPlugin&) = delete;
+
+ private:
+  void Run();
+  // One connection, to its end. Why it ended; success: it was stopped.
+  Status Serve();
+  Status Exchange(int fd);
+  // False: it was stopped, or the time is over.
+  bool Wait(int fd, int timeout_ms) const;
+  void Report(const Status& ended);
+
+  const std::string socket_path_;
+  const NriPluginName plugin_;
+  RuntimeEvents& events_;
+  std::string trouble_ = {};  // the last one that was logged
+
+  UniqueFd stop_;  // readable: end
+  std::thread thread_;
+};
+
+}  // namespace prorata::kubernetes
