@@ -24,6 +24,8 @@ using std::chrono::steady_clock;
 // plugins that change what KAI set, if there are any.
 constexpr char kPluginName[] = "prorata";
 constexpr char kPluginIndex[] = "90";
+constexpr char kLookingName[] = "prorata-look";
+constexpr char kLookingIndex[] = "91";
 // What no event reports, such as a share that could not be removed, is seen this late.
 constexpr seconds kLookEvery{5};
 constexpr milliseconds kLookPause{100};
@@ -38,15 +40,12 @@ struct NriOptions {
 
 class Upkeep {
  public:
-  void Look(KaiShares& shares) {
-    const auto removed = shares.RemoveStale(steady_clock::now() + kLookWithin);
-    if (removed) {
-      for (const std::string& name : *removed) {
-        spdlog::info("removed share {}, whose pod has ended", name);
-      }
-    }
-    const std::string now = removed ? "" : removed.error().message;
-    if (now != trouble_ && !removed) {
+  Upkeep(KaiShares& shares, std::string socket) : shares_(shares), socket_(std::move(socket)) {}
+
+  void Look() {
+    const Status looked = LookOnce();
+    const std::string now = looked ? "" : looked.error().message;
+    if (now != trouble_ && !looked) {
       spdlog::warn("shares of pods that have ended may be there still: {}; trying again every {} s",
                    now, kLookEvery.count());
     }
@@ -54,16 +53,36 @@ class Upkeep {
   }
 
  private:
+  Status LookOnce() {
+    const auto deadline = steady_clock::now() + kLookWithin;
+    const auto doubtful = shares_.Doubtful(deadline);
+    if (!doubtful) return std::unexpected(doubtful.error());
+    Status asked;
+    if (*doubtful) {
+      const auto state = AskRuntime(socket_, {kLookingName, kLookingIndex, true}, kLookWithin);
+      if (state) shares_.Confirm(state->pods, state->containers);
+      if (!state) asked = std::unexpected(state.error());
+    }
+    const auto removed = shares_.RemoveStale(deadline);
+    if (!removed) return std::unexpected(removed.error());
+    for (const std::string& name : *removed) {
+      spdlog::info("removed share {}, whose pod has ended", name);
+    }
+    return asked;
+  }
+
+  KaiShares& shares_;
+  const std::string socket_;
   std::string trouble_ = {};
 };
 
 int RunNri(const NriOptions& options) {
   const Ending ending;
   AgentClient agent(options.agent_dir + "/control", kLateAnswer);
-  Upkeep upkeep;
   std::function<void()> soon;
   KaiShares shares(agent, [&soon] { soon(); });
-  Repeated look(kLookEvery, kLookPause, [&] { upkeep.Look(shares); });
+  Upkeep upkeep(shares, options.socket);
+  Repeated look(kLookEvery, kLookPause, [&] { upkeep.Look(); });
   soon = [&look] { look.Soon(); };
   const NriPlugin plugin(options.socket, {kPluginName, kPluginIndex}, shares);
   spdlog::info("holding pods of KAI's to their parts of GPUs, by NRI at {}, for the agent in {}",

@@ -21,7 +21,7 @@ import tempfile
 import time
 
 import harness
-from node import BIN, Node, controllers
+from node import BIN, NO_NRI, Node, controllers
 
 # Which Kubernetes: tests that need more than an older one has are skipped.
 NEWEST = "1.36"
@@ -73,16 +73,17 @@ users: [{{name: {user}, user: {{token: {token}}}}}]
 
 
 class Cluster:
-    def __init__(self, scheduler_configuration=SCHEDULER, programs=(), options=None):
+    def __init__(self, scheduler_configuration=SCHEDULER, programs=(), options=None, nri=NO_NRI):
         """`scheduler_configuration`: YAML with /etc/kubernetes/scheduler.conf for its kubeconfig. `programs`: more of
-        them in the image, as image.write takes them. `options`: {component: more of its command line}."""
+        them in the image, as image.write takes them. `options`: {component: more of its command line}. `nri`: containerd's
+        settings of it on the first node; {folder} is the node's."""
         self.scheduler_configuration = scheduler_configuration
         self._options = options or {}
         self._programs = programs
         # Short: sockets lie below it.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="pk-"))
         self.folder.chmod(0o755)
-        self.node = Node(NODE, 1, self.folder, f"/{self.folder.name}")
+        self.node = Node(NODE, 1, self.folder, f"/{self.folder.name}", nri)
         self.nodes = [self.node]
         self.processes = {}
         self._commands = {}

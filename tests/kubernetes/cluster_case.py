@@ -42,6 +42,7 @@ class ClusterTestCase(unittest.TestCase):
 
     MACHINE_TOML = None
     SCHEDULER = cluster.SCHEDULER
+    NRI = cluster.NO_NRI  # containerd's settings of it
     OPTIONS = None  # {component: more of its command line}
     LOGS = ("driver",)
     LEFT = ()  # kinds of which a test may leave some, beside pods
@@ -54,7 +55,7 @@ class ClusterTestCase(unittest.TestCase):
         cls.machine = harness.Machine(cls.MACHINE_TOML)
         cls.addClassCleanup(cls.machine.close)
         # Its end comes first: pods need the agent to end.
-        cls.cluster = cluster.Cluster(cls.SCHEDULER, cls.programs(), cls.OPTIONS)
+        cls.cluster = cluster.Cluster(cls.SCHEDULER, cls.programs(), cls.OPTIONS, cls.NRI)
         cls.addClassCleanup(cls.cluster.close)
         cls.cluster.start()
         cls.start_agent()

@@ -35,8 +35,9 @@ cdi_spec_dirs = ["{folder}/cdi"]
 bin_dirs = ["/usr/lib/cni"]
 conf_dir = "{folder}/cni"
 [plugins.'io.containerd.nri.v1.nri']
-disable = true
+{nri}
 """
+NO_NRI = "disable = true"
 
 CNI = {
     "cniVersion": "1.0.0",
@@ -168,21 +169,22 @@ def controllers():
 
 
 class Node:
-    def __init__(self, name, number, folder, cgroup):
+    def __init__(self, name, number, folder, cgroup, nri=NO_NRI):
         """`number`: from 1, of its addresses. `folder`: exists; short, for sockets lie below it. `cgroup`: its own, below
-        those that exist."""
+        those that exist. `nri`: containerd's settings of it; {folder} is its folder."""
         self.name = name
         self.folder = folder
         self.cgroup = cgroup
         self.ip = f"10.97.0.{number}"
         self._pods = f"10.99.{number - 1}.0/24"
+        self._nri = nri
         self.namespace = None
 
     def open(self, beside=None):
         """Its files, cgroups and namespaces. `beside`: a node that is open, with which it shares a network."""
         for name in ("cni", "cdi"):
             (self.folder / name).mkdir()
-        (self.folder / "containerd.toml").write_text(CONTAINERD.format(folder=self.folder, pause=PAUSE))
+        (self.folder / "containerd.toml").write_text(CONTAINERD.format(folder=self.folder, pause=PAUSE, nri=self._nri.format(folder=self.folder)))
         cni = json.dumps(CNI).replace("{folder}", str(self.folder)).replace("{pods}", self._pods)
         (self.folder / "cni" / "pods.conflist").write_text(cni)
         configuration = kubelet_configuration(self.folder, self.cgroup, self.ip)

@@ -21,21 +21,29 @@ bool IsUnlimited(const RuntimePod& pod, const RuntimeContainer& container) {
 
 }  // namespace
 
+KaiShares::Pods KaiShares::RunningOf(const std::vector<RuntimePod>& pods,
+                                     const std::vector<RuntimeContainer>& containers) {
+  Pods running;
+  for (const RuntimePod& pod : pods) {
+    std::set<std::string> in_it;
+    for (const RuntimeContainer& container : containers) {
+      if (container.pod_id == pod.id && !container.stopped) in_it.insert(container.id);
+    }
+    // A runtime that does not say whether the sandbox runs still says it of containers.
+    if (pod.runs || !in_it.empty()) running[pod.uid] = {pod.id, true, std::move(in_it)};
+  }
+  return running;
+}
+
 void KaiShares::Synchronized(const std::vector<RuntimePod>& pods,
                              const std::vector<RuntimeContainer>& containers) {
-  std::map<std::string, std::string> running;
+  Pods running = RunningOf(pods, containers);
   for (const RuntimePod& pod : pods) {
-    const auto in_it = [&](const RuntimeContainer& container) {
-      return container.pod_id == pod.id && !container.stopped;
-    };
-    // A runtime that does not say whether the sandbox runs still says it of containers.
-    if (pod.runs || std::ranges::any_of(containers, in_it)) running[pod.uid] = pod.id;
     for (const RuntimeContainer& container : containers) {
-      if (!in_it(container) || !IsUnlimited(pod, container)) continue;
+      if (container.pod_id != pod.id || container.stopped || !IsUnlimited(pod, container)) continue;
       spdlog::warn(
           "container {} has part of a GPU by KAI and is not held to it: it started while this "
-          "plugin "
-          "was not connected. Delete the pod, to have it made anew with its limits",
+          "plugin was not connected. Delete the pod, to have it made anew with its limits",
           Describe(pod, container));
     }
   }
@@ -52,7 +60,7 @@ Result<std::vector<std::string>> KaiShares::CreateContainer(const RuntimePod& po
   const auto part = KaiPartOf(pod, container);
   Status made = part ? Status{} : std::unexpected(part.error());
   if (made && !part->has_value()) return std::vector<std::string>();
-  PodRuns(pod);
+  ContainerRuns(pod, container);
   if (made) made = MakeShare(**part, pod, container.name, deadline);
   if (!made) {
     spdlog::error("container {} is not made: {}", Describe(pod, container), made.error().message);
@@ -78,7 +86,26 @@ Status KaiShares::MakeShare(const KaiPart& part, const RuntimePod& pod,
 
 void KaiShares::PodRuns(const RuntimePod& pod) {
   const std::lock_guard lock(mutex_);
-  if (running_) (*running_)[pod.uid] = pod.id;
+  if (running_) (*running_)[pod.uid] = {pod.id};
+}
+
+void KaiShares::ContainerRuns(const RuntimePod& pod, const RuntimeContainer& container) {
+  const std::lock_guard lock(mutex_);
+  if (!running_) return;
+  Pod& its = (*running_)[pod.uid];
+  if (its.sandbox != pod.id) its = {pod.id, true};  // else it would have been reported
+  its.containers.insert(container.id);
+}
+
+void KaiShares::ContainerStopped(const RuntimePod& pod, const RuntimeContainer& container) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!running_) return;
+    const auto found = running_->find(pod.uid);
+    if (found == running_->end() || found->second.containers.erase(container.id) == 0) return;
+    if (!found->second.Doubtful()) return;
+  }
+  stale_();
 }
 
 void KaiShares::PodEnded(const RuntimePod& pod) {
@@ -87,7 +114,7 @@ void KaiShares::PodEnded(const RuntimePod& pod) {
     if (!running_) return;
     const auto found = running_->find(pod.uid);
     // A pod whose sandbox died has another one by now.
-    if (found == running_->end() || found->second != pod.id) return;
+    if (found == running_->end() || found->second.sandbox != pod.id) return;
     running_->erase(found);
   }
   stale_();
@@ -116,6 +143,28 @@ Result<std::vector<std::string>> KaiShares::RemoveStale(Agent::Deadline deadline
     if (*stale) removed.push_back(share.name);
   }
   return removed;
+}
+
+Result<bool> KaiShares::Doubtful(Agent::Deadline deadline) {
+  const auto state = agent_.List(deadline);
+  if (!state) return std::unexpected(state.error());
+  const std::lock_guard lock(mutex_);
+  return running_ && std::ranges::any_of(state->shares, [this](const api::ShareStatus& share) {
+           const auto found = running_->find(KaiPodOfShare(share.name).value_or(""));
+           return !share.ended && found != running_->end() && found->second.Doubtful();
+         });
+}
+
+void KaiShares::Confirm(const std::vector<RuntimePod>& pods,
+                        const std::vector<RuntimeContainer>& containers) {
+  const Pods running = RunningOf(pods, containers);
+  const std::lock_guard lock(mutex_);
+  if (!running_) return;
+  std::erase_if(*running_, [&](const auto& pod) {
+    const auto now = running.find(pod.first);
+    const bool runs = now != running.end() && now->second.sandbox == pod.second.sandbox;
+    return pod.second.Doubtful() && !runs;
+  });
 }
 
 Result<bool> KaiShares::RemoveIfStale(const std::string& name, const std::string& pod_uid,

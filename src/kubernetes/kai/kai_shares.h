@@ -12,6 +12,8 @@
 //   removed
 //      while the runtime is not connected. Both a new container and the removal hold the share's
 //      lock, and the removal looks again under it.
+//   4. Of a pod that ran before the runtime started itself the end is not reported (RuntimeEvents).
+//      Once no container of it runs, the runtime is asked, again and again (Doubtful, Confirm).
 //
 // Nothing is kept that the runtime does not say when it connects. CreateContainer and the other
 // events come from the runtime's thread, RemoveStale from another.
@@ -20,6 +22,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,12 +47,30 @@ class KaiShares final : public RuntimeEvents {
                                                    Agent::Deadline deadline) override;
   void PodRuns(const RuntimePod& pod) override;
   void PodEnded(const RuntimePod& pod) override;
+  void ContainerStopped(const RuntimePod& pod, const RuntimeContainer& container) override;
   void Disconnected() override;
 
   // Removes the shares of pods that have ended; returns their names.
   Result<std::vector<std::string>> RemoveStale(Agent::Deadline deadline);
 
+  // Whether there are shares of pods that may have ended unreported.
+  Result<bool> Doubtful(Agent::Deadline deadline);
+  // What the runtime said meanwhile about those: the others are as reported.
+  void Confirm(const std::vector<RuntimePod>& pods,
+               const std::vector<RuntimeContainer>& containers);
+
  private:
+  struct Pod {
+    std::string sandbox;
+    bool found = false;  // when the runtime connected, and not reported when it began
+    std::set<std::string> containers = {};  // that run, if it was found
+    bool Doubtful() const { return found && containers.empty(); }
+  };
+  using Pods = std::map<std::string, Pod>;  // those that run, by their UIDs
+
+  static Pods RunningOf(const std::vector<RuntimePod>& pods,
+                        const std::vector<RuntimeContainer>& containers);
+  void ContainerRuns(const RuntimePod& pod, const RuntimeContainer& container);
   Status MakeShare(const KaiPart& part, const RuntimePod& pod, const std::string& container,
                    Agent::Deadline deadline);
   Result<bool> RemoveIfStale(const std::string& name, const std::string& pod_uid,
@@ -61,8 +82,7 @@ class KaiShares final : public RuntimeEvents {
   const std::function<void()> stale_;
   KeyLocks locks_;  // by the name of a share
   std::mutex mutex_;
-  // The sandbox of each pod that runs, by the pod's UID; absent: the runtime is not connected.
-  std::optional<std::map<std::string, std::string>> running_;
+  std::optional<Pods> running_;  // absent: the runtime is not connected
 };
 
 }  // namespace prorata::kubernetes

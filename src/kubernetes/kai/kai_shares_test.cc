@@ -118,6 +118,39 @@ TEST_F(KaiSharesTest, WhatEndedWhileNobodyListenedIsRemovedOnceItIsKnown) {
   EXPECT_EQ(RemoveStale(), 1u);
 }
 
+// containerd reports no end of sandboxes that are older than itself.
+TEST_F(KaiSharesTest, PodsThatWereFoundAreAskedAboutOnceNoContainerOfThemRuns) {
+  shares_.Synchronized({}, {});
+  ASSERT_TRUE(shares_.CreateContainer(Pod(), Container(), Soon()));
+  EXPECT_FALSE(*shares_.Doubtful(Soon()));
+  shares_.ContainerStopped(Pod(), Container());
+  EXPECT_TRUE(*shares_.Doubtful(Soon())) << "it was not seen to begin";
+  shares_.PodRuns(Pod());
+  ASSERT_TRUE(shares_.CreateContainer(Pod(), Container(), Soon()));
+  shares_.ContainerStopped(Pod(), Container());
+  EXPECT_FALSE(*shares_.Doubtful(Soon())) << "the end of this one will be reported";
+  shares_.Disconnected();
+  EXPECT_FALSE(*shares_.Doubtful(Soon()));
+  shares_.Synchronized({Pod()}, {Container()});
+  EXPECT_FALSE(*shares_.Doubtful(Soon()));
+  stale_ = 0;
+  shares_.ContainerStopped(Pod(), Container());
+  EXPECT_EQ(stale_, 1);
+  EXPECT_TRUE(*shares_.Doubtful(Soon()));
+  shares_.Confirm({Pod()}, {});
+  EXPECT_EQ(RemoveStale(), 0u) << "its sandbox runs: the container may start again";
+  ASSERT_TRUE(shares_.CreateContainer(Pod(), Container(), Soon()));
+  EXPECT_FALSE(*shares_.Doubtful(Soon()));
+  shares_.Confirm({}, {});
+  EXPECT_EQ(RemoveStale(), 0u) << "what was said before the container began";
+  shares_.ContainerStopped(Pod(), Container());
+  RuntimePod ended = Pod();
+  ended.runs = false;
+  shares_.Confirm({ended}, {});
+  EXPECT_EQ(RemoveStale(), 1u);
+  EXPECT_FALSE(*shares_.Doubtful(Soon()));
+}
+
 TEST_F(KaiSharesTest, SharesOfOthersStay) {
   agent_.shares["kai-train"] = agent_.shares["claim-x"] = {};
   shares_.Synchronized({}, {});

@@ -49,7 +49,67 @@ Status SendAll(int fd, std::string_view bytes) {
   return {};
 }
 
+Result<std::string_view> Receive(int fd, std::string* buffer) {
+  ssize_t got;
+  do {
+    got = ::recv(fd, buffer->data(), buffer->size(), 0);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return FailErrno("nri_lost", "cannot receive from the container runtime", errno);
+  if (got == 0) return Fail("nri_lost", "the container runtime closed the NRI connection");
+  return std::string_view(*buffer).substr(0, static_cast<size_t>(got));
+}
+
+// Takes what was received, and answers.
+Status Answer(int fd, std::string* buffer, PluginSession* session) {
+  const auto bytes = Receive(fd, buffer);
+  if (!bytes) return std::unexpected(bytes.error());
+  const auto out = session->Take(*bytes);
+  if (!out) return std::unexpected(out.error());
+  return SendAll(fd, *out);
+}
+
+struct Snapshot final : RuntimeEvents {
+  RuntimeState state;
+
+  void Synchronized(const std::vector<RuntimePod>& pods,
+                    const std::vector<RuntimeContainer>& containers) override {
+    state = {pods, containers};
+  }
+  Result<std::vector<std::string>> CreateContainer(const RuntimePod&, const RuntimeContainer&,
+                                                   std::chrono::steady_clock::time_point) override {
+    return std::vector<std::string>();
+  }
+  void PodRuns(const RuntimePod&) override {}
+  void PodEnded(const RuntimePod&) override {}
+  void ContainerStopped(const RuntimePod&, const RuntimeContainer&) override {}
+  void Disconnected() override {}
+};
+
 }  // namespace
+
+Result<RuntimeState> AskRuntime(const std::string& socket_path, const NriPluginName& plugin,
+                                std::chrono::milliseconds within) {
+  using std::chrono::milliseconds;
+  using std::chrono::steady_clock;
+  const auto end = steady_clock::now() + within;
+  const auto fd = Connect(socket_path);
+  if (!fd) return std::unexpected(fd.error());
+  Snapshot snapshot;
+  PluginSession session(snapshot, plugin);
+  Status ok = SendAll(fd->get(), session.Begin());
+  std::string buffer(kReceiveBytes, '\0');
+  while (ok && !session.synchronized()) {
+    const auto left = std::chrono::ceil<milliseconds>(end - steady_clock::now()).count();
+    pollfd runtime = {fd->get(), POLLIN, 0};
+    if (left <= 0 || ::poll(&runtime, 1, static_cast<int>(left)) == 0) {
+      return Fail("nri_slow", "the container runtime at '" + socket_path + "' did not say within " +
+                                  std::to_string(within.count()) + " ms which pods run");
+    }
+    ok = Answer(fd->get(), &buffer, &session);
+  }
+  if (!ok) return std::unexpected(ok.error());
+  return std::move(snapshot.state);
+}
 
 NriPlugin::NriPlugin(std::string socket_path, NriPluginName plugin, RuntimeEvents& events)
     : socket_path_(std::move(socket_path)),
@@ -83,11 +143,11 @@ void NriPlugin::Report(const Status& ended) {
                trouble_);
 }
 
-bool NriPlugin::Wait(int fd, int timeout_ms) const {
+bool NriPlugin::Wait(int fd) const {
   std::array<pollfd, 2> waits = {{{fd, POLLIN, 0}, {stop_.get(), POLLIN, 0}}};
   int ready;
   do {
-    ready = ::poll(waits.data(), waits.size(), timeout_ms);
+    ready = ::poll(waits.data(), waits.size(), kForever);
   } while (ready < 0 && errno == EINTR);
   return ready > 0 && waits[1].revents == 0;
 }
@@ -103,17 +163,8 @@ Status NriPlugin::Exchange(int fd) {
   if (auto ok = SendAll(fd, session.Begin()); !ok) return ok;
   std::string buffer(kReceiveBytes, '\0');
   bool reported = false;
-  while (Wait(fd, kForever)) {
-    const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return FailErrno("nri_lost", "cannot receive from the container runtime", errno);
-    if (got == 0) {
-      return Fail("nri_lost",
-                  "the container runtime closed the NRI connection at '" + socket_path_ + "'");
-    }
-    const auto out = session.Take(std::string_view(buffer).substr(0, static_cast<size_t>(got)));
-    if (!out) return std::unexpected(out.error());
-    if (auto ok = SendAll(fd, *out); !ok) return ok;
+  while (Wait(fd)) {
+    if (auto ok = Answer(fd, &buffer, &session); !ok) return ok;
     if (!session.synchronized() || reported) continue;
     reported = true;
     trouble_.clear();

@@ -3,15 +3,25 @@
 // Keeps a plugin connected to the container runtime's NRI socket, on a thread of its own: again
 // every second while nobody listens there, and after the runtime was restarted.
 
-#include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "kubernetes/nri/plugin_session.h"
 
 namespace prorata::kubernetes {
+
+// What the runtime says there is, when it is asked by a connection of its own that asks for nothing
+// more. "nri_socket"; "nri_lost"; "nri_slow": it did not say so in time; PluginSession's errors.
+struct RuntimeState {
+  std::vector<RuntimePod> pods;
+  std::vector<RuntimeContainer> containers;
+};
+Result<RuntimeState> AskRuntime(const std::string& socket_path, const NriPluginName& plugin,
+                                std::chrono::milliseconds within);
 
 class NriPlugin {
  public:
@@ -26,8 +36,7 @@ class NriPlugin {
   // One connection, to its end. Why it ended; success: it was stopped.
   Status Serve();
   Status Exchange(int fd);
-  // False: it was stopped, or the time is over.
-  bool Wait(int fd, int timeout_ms) const;
+  bool Wait(int fd) const;  // false: it was stopped
   void Report(const Status& ended);
 
   const std::string socket_path_;

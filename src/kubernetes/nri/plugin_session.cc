@@ -20,6 +20,10 @@ constexpr uint32_t kRegisterStream = 1;  // odd: of who asks
 // gRPC's codes.
 constexpr int kUnknown = 2;
 constexpr int kUnimplemented = 12;
+// NRI names no devices of other plugins to a plugin, and refuses one that two of them add. While
+// the plugin is upgraded there are two of it: the annotation tells the second what the first has
+// added.
+constexpr char kAddedDevice[] = "prorata.dev/added-device";
 // Of the runtime's patience: what is left is for a machine that is busy.
 constexpr int kAnswerWithinPercent = 50;
 
@@ -47,6 +51,8 @@ RuntimeContainer ContainerOf(const nri::Container& from) {
   for (const nri::CDIDevice& device : from.cdi_devices()) {
     container.cdi_devices.push_back(device.name());
   }
+  const auto added = from.annotations().find(kAddedDevice);
+  if (added != from.annotations().end()) container.cdi_devices.push_back(added->second);
   for (const nri::Mount& mount : from.mounts()) {
     container.mount_targets.push_back(mount.destination());
   }
@@ -117,6 +123,7 @@ Result<std::string> PluginSession::Call(std::string_view method, const std::stri
   if (method == "Configure") return Configure(payload);
   if (method == "Synchronize") return Synchronize(payload);
   if (method == "CreateContainer") return CreateContainer(payload);
+  if (method == "StopContainer") return StopContainer(payload);
   if (method == "StateChange") return StateChange(payload);
   if (method == "Shutdown") return std::string();
   return Fail("unknown_method", "the plugin has no method " + std::string(method));
@@ -129,11 +136,18 @@ Result<std::string> PluginSession::Configure(const std::string& payload) {
   if (request.request_timeout() > 0) {
     answer_within_ = milliseconds(request.request_timeout() * kAnswerWithinPercent / 100);
   }
-  spdlog::info("the container runtime ({} {}) registered the plugin, and waits {} ms for an answer",
-               request.runtime_name(), request.runtime_version(), request.request_timeout());
+  if (!plugin_.only_looks) {
+    spdlog::info(
+        "the container runtime ({} {}) registered the plugin, and waits {} ms for an answer",
+        request.runtime_name(), request.runtime_version(), request.request_timeout());
+  }
   nri::ConfigureResponse response;
-  response.set_events(EventBit(nri::RUN_POD_SANDBOX) | EventBit(nri::STOP_POD_SANDBOX) |
-                      EventBit(nri::REMOVE_POD_SANDBOX) | EventBit(nri::CREATE_CONTAINER));
+  // No events at all would mean all of them; of this one nobody waits for the answer.
+  response.set_events(plugin_.only_looks
+                          ? EventBit(nri::POST_UPDATE_POD_SANDBOX)
+                          : EventBit(nri::RUN_POD_SANDBOX) | EventBit(nri::STOP_POD_SANDBOX) |
+                                EventBit(nri::REMOVE_POD_SANDBOX) |
+                                EventBit(nri::CREATE_CONTAINER) | EventBit(nri::STOP_CONTAINER));
   return response.SerializeAsString();
 }
 
@@ -163,8 +177,16 @@ Result<std::string> PluginSession::CreateContainer(const std::string& payload) {
   nri::CreateContainerResponse response;
   for (const std::string& device : *devices) {
     response.mutable_adjust()->add_cdi_devices()->set_name(device);
+    (*response.mutable_adjust()->mutable_annotations())[kAddedDevice] = device;
   }
   return response.SerializeAsString();
+}
+
+Result<std::string> PluginSession::StopContainer(const std::string& payload) {
+  nri::StopContainerRequest request;
+  if (!request.ParseFromString(payload)) return BadMessage("StopContainer");
+  events_.ContainerStopped(PodOf(request.pod()), ContainerOf(request.container()));
+  return std::string();
 }
 
 Result<std::string> PluginSession::StateChange(const std::string& payload) {

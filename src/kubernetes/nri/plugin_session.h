@@ -28,7 +28,8 @@ namespace prorata::kubernetes {
 
 struct NriPluginName {
   std::string name;
-  std::string index;  // two digits
+  std::string index;        // two digits
+  bool only_looks = false;  // it wants to know what there is, and nothing more
 };
 
 class PluginSession {
@@ -53,6 +54,7 @@ class PluginSession {
   Result<std::string> Configure(const std::string& payload);
   Result<std::string> Synchronize(const std::string& payload);
   Result<std::string> CreateContainer(const std::string& payload);
+  Result<std::string> StopContainer(const std::string& payload);
   Result<std::string> StateChange(const std::string& payload);
 
   RuntimeEvents& events_;

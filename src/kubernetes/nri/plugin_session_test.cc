@@ -40,6 +40,9 @@ struct Recorded final : RuntimeEvents {
   }
   void PodRuns(const RuntimePod& pod) override { events.push_back("runs " + pod.uid); }
   void PodEnded(const RuntimePod& pod) override { events.push_back("ended " + pod.uid); }
+  void ContainerStopped(const RuntimePod& pod, const RuntimeContainer& container) override {
+    events.push_back("stopped " + pod.uid + " " + container.id);
+  }
   void Disconnected() override { events.push_back("disconnected"); }
 };
 
@@ -110,7 +113,15 @@ TEST_F(PluginSessionTest, ItRegistersByNameAndIndex) {
 TEST_F(PluginSessionTest, ItAsksForTheEventsThatItNeeds) {
   nri::ConfigureResponse configured;
   ASSERT_TRUE(configured.ParseFromString(Ask("Configure", nri::ConfigureRequest()).payload()));
-  EXPECT_EQ(configured.events(), 0b1111);  // run, stop and remove a pod, create a container
+  // Run, stop and remove a pod; create and stop a container.
+  EXPECT_EQ(configured.events(), 0b10'0000'1111);
+  // Who only looks is asked about no container: the runtime would wait for it.
+  PluginSession looks(events_, {"prorata-look", "91", true});
+  const auto out = looks.Take(RequestBytes(1, "Configure", ""));
+  ttrpc::Response response;
+  ASSERT_TRUE(response.ParseFromString(FrameDecoder().Take(*out)->front().data));
+  ASSERT_TRUE(configured.ParseFromString(response.payload()));
+  EXPECT_EQ(configured.events(), 1 << 12);
 }
 
 TEST_F(PluginSessionTest, AContainerGetsDevices) {
@@ -127,6 +138,19 @@ TEST_F(PluginSessionTest, AContainerGetsDevices) {
   EXPECT_EQ(container.environment, std::vector<std::string>{"A=\xff"});
   EXPECT_EQ(container.mount_targets, std::vector<std::string>{"/run/prorata/share"});
   EXPECT_EQ(container.cdi_devices, std::vector<std::string>{"vendor.com/class=x"});
+}
+
+// There are two of it while it is upgraded, and the runtime names no devices of one to the other.
+TEST_F(PluginSessionTest, WhatAnEarlierPluginAddedIsSeen) {
+  events_.devices = std::vector<std::string>{"prorata.dev/share=a"};
+  nri::CreateContainerResponse first;
+  ASSERT_TRUE(first.ParseFromString(Ask("CreateContainer", Creation()).payload()));
+  nri::CreateContainerRequest again = Creation();
+  again.mutable_container()->mutable_annotations()->insert(first.adjust().annotations().begin(),
+                                                           first.adjust().annotations().end());
+  Ask("CreateContainer", again);
+  EXPECT_EQ(events_.containers.front().cdi_devices,
+            (std::vector<std::string>{"vendor.com/class=x", "prorata.dev/share=a"}));
 }
 
 TEST_F(PluginSessionTest, NothingForAContainerIsAnEmptyAnswer) {
@@ -187,6 +211,14 @@ TEST_F(PluginSessionTest, StatesOfPods) {
     EXPECT_EQ(Ask("StateChange", event).status().code(), 0);
   }
   EXPECT_EQ(events_.events, (std::vector<std::string>{"runs u", "ended u", "ended u"}));
+}
+
+TEST_F(PluginSessionTest, AContainerThatStops) {
+  nri::StopContainerRequest request;
+  request.mutable_pod()->set_uid("u");
+  request.mutable_container()->set_id("c");
+  EXPECT_EQ(Ask("StopContainer", request).status().code(), 0);
+  EXPECT_EQ(events_.events, std::vector<std::string>{"stopped u c"});
 }
 
 TEST_F(PluginSessionTest, WhatItDoesNotKnowIsUnimplemented) {

@@ -45,7 +45,11 @@ class RuntimeEvents {
       const RuntimePod& pod, const RuntimeContainer& container,
       std::chrono::steady_clock::time_point deadline) = 0;
   virtual void PodRuns(const RuntimePod& pod) = 0;
-  virtual void PodEnded(const RuntimePod& pod) = 0;  // all of its containers have
+  // All of its containers have. containerd 2.2 says so only of pods that it has run since it
+  // started itself (internal/nri keeps no state of others' sandboxes); of all their containers it
+  // does.
+  virtual void PodEnded(const RuntimePod& pod) = 0;
+  virtual void ContainerStopped(const RuntimePod& pod, const RuntimeContainer& container) = 0;
   // From here to the next Synchronized nothing is heard.
   virtual void Disconnected() = 0;
 };
