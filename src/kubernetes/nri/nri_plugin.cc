@@ -101,7 +101,9 @@ Result<RuntimeState> AskRuntime(const std::string& socket_path, const NriPluginN
   while (ok && !session.synchronized()) {
     const auto left = std::chrono::ceil<milliseconds>(end - steady_clock::now()).count();
     pollfd runtime = {fd->get(), POLLIN, 0};
-    if (left <= 0 || ::poll(&runtime, 1, static_cast<int>(left)) == 0) {
+    const int ready = left <= 0 ? 0 : ::poll(&runtime, 1, static_cast<int>(left));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0) {
       return Fail("nri_slow", "the container runtime at '" + socket_path + "' did not say within " +
                                   std::to_string(within.count()) + " ms which pods run");
     }
