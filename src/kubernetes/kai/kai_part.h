@@ -8,10 +8,9 @@
 //              (pkg/common/constants/constants.go, pkg/common/resources/gpu_sharing.go)
 //   container  one of the pod's, the first unless it is named, gets from a config map that KAI's
 //              binder writes (pkg/binder/common/gpu_access.go, pkg/binder/plugins/gpusharing):
-//              NVIDIA_VISIBLE_DEVICES   the GPUs' UUIDs, which its reservation pods read by NVML;
-//              or
-//                                       k8s.device-plugin.nvidia.com/gpu=UUID, where the binder was
-//                                       told that NVIDIA's device plugin uses CDI
+//              NVIDIA_VISIBLE_DEVICES   the GPUs' UUIDs, which its reservation pods read by NVML,
+//                                       each behind k8s.device-plugin.nvidia.com/gpu= where the
+//                                       binder was told that NVIDIA's device plugin uses CDI
 //              GPU_PORTION, RUNAI_NUM_OF_GPUS   "0.50": the part of each GPU that it accounts,
 //                                       rounded to hundredths (pkg/scheduler/cache, BindRequest)
 //

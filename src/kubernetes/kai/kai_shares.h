@@ -8,10 +8,9 @@
 //   1. A container that has a part by KAI is not made without its share: CreateContainer fails.
 //   2. A share is there until its pod's sandbox has ended, so a container that starts again has the
 //      same one.
-//   3. A share is removed only if its pod does not run, as the runtime said last; nothing is
-//   removed
-//      while the runtime is not connected. Both a new container and the removal hold the share's
-//      lock, and the removal looks again under it.
+//   3. A share is removed only if its pod does not run, as the runtime said last, and the runtime
+//      is connected. Both a new container and the removal hold the share's lock, and the removal
+//      looks again under it.
 //   4. Of a pod that ran before the runtime started itself the end is not reported (RuntimeEvents).
 //      Once no container of it runs, the runtime is asked, again and again (Doubtful, Confirm).
 //

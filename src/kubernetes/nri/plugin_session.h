@@ -7,7 +7,7 @@
 //   RegisterPlugin (runtime's service) ───►
 //                                      ◄───  Configure: which events?
 //                                      ◄───  Synchronize: what there is, in one or several messages
-//                                      ◄───  CreateContainer, StateChange, one at a time
+//                                      ◄───  CreateContainer, StopContainer, StateChange: singly
 //
 // The runtime waits for each answer for its request timeout (2 s unless it is configured), while
 // all other pods of the node wait, too. If there is none, it closes the connection and makes the
@@ -15,7 +15,6 @@
 // One thread.
 
 #include <chrono>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
