@@ -5,6 +5,7 @@ import pathlib
 import unittest
 
 import pytest
+from cluster import NODE
 from cluster_case import CONTEXT, NAMESPACE, SLEEP
 from harness import GIB
 from installed import FollowsGuide
@@ -39,6 +40,8 @@ class Installed(FollowsGuide, KaiTestCase):
         self.cluster.wait_running("a")
         self.assertEqual(self.allocated("a")["allocated_bytes"], 8 * GIB - CONTEXT)
         self.assertEqual(self.share_of("a")["devices"][0]["compute_request"], 0.5)
+        rows = [line.split() for line in self.follow("kubectl prorata ps").splitlines()]
+        self.assertEqual(rows[1][:4], ["default", "a", "main", NODE])
 
     def test_a_pod_waits_for_the_plugin(self):
         """As the policy of the guide has it."""

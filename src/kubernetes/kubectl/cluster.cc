@@ -9,8 +9,8 @@ namespace {
 
 using nlohmann::json;
 
-// The DaemonSets whose pods have the node's agent (deploy/kubernetes).
-constexpr const char* kNodePods = "app in (prorata-dra, prorata-device-plugin)";
+// The DaemonSets whose pods have the node's agent (deploy/kubernetes and its like).
+constexpr const char* kNodePods = "app in (prorata-dra, prorata-device-plugin, prorata-nri)";
 constexpr const char* kPluginApp = "prorata-device-plugin";
 // Where the device plugin's pods have it.
 constexpr const char* kCheckpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
