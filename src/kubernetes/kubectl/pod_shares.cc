@@ -11,6 +11,7 @@
 #include "cli/text/tables.h"
 #include "cli/top/top_view.h"
 #include "kubernetes/dra/claim.h"
+#include "kubernetes/kai/kai_part.h"
 #include "kubernetes/plugin/container_shares.h"
 #include "kubernetes/plugin/kubelet_checkpoint.h"
 #include "kubernetes/pods/pod_request.h"
@@ -51,8 +52,9 @@ std::map<std::string, PodPlace> PodsByUid(const json& pods) {
   std::map<std::string, PodPlace> places;
   for (const json& pod : pods) {
     const json& metadata = FieldOf(pod, "metadata");
-    places[FieldText(metadata, "uid")] = {FieldText(metadata, "namespace"),
-                                          FieldText(metadata, "name"), ""};
+    const std::string uid = FieldText(metadata, "uid");
+    if (uid.empty()) continue;
+    places[uid] = {FieldText(metadata, "namespace"), FieldText(metadata, "name"), ""};
   }
   return places;
 }
@@ -117,6 +119,13 @@ std::map<std::string, std::vector<PodPlace>> PlacesByShare(const json& pods, con
     }
   }
   return places;
+}
+
+// The container that a share is for, whether or not a program of it runs there.
+HoldingContainer HolderOf(const NodeShares& node, const std::string& share) {
+  if (const auto uid = KaiPodOfShare(share)) return {*uid, "-"};
+  const auto holder = node.holders.find(share);
+  return holder == node.holders.end() ? HoldingContainer() : holder->second;
 }
 
 // The resource that the device plugin was told to offer memory by.
@@ -186,12 +195,11 @@ std::vector<PodShare> PodShares(const json& pods, const json& claims,
         found.push_back({node.node, at.pod_namespace, at.pod, at.container, share});
         continue;
       }
-      const auto holder = node.holders.find(share.name);
-      const auto pod =
-          holder == node.holders.end() ? by_uid.end() : by_uid.find(holder->second.pod_uid);
+      const HoldingContainer holder = HolderOf(node, share.name);
+      const auto pod = by_uid.find(holder.pod_uid);
       if (pod != by_uid.end()) {
-        found.push_back({node.node, pod->second.pod_namespace, pod->second.pod,
-                         holder->second.container, share});
+        found.push_back(
+            {node.node, pod->second.pod_namespace, pod->second.pod, holder.container, share});
         continue;
       }
       const auto claim = by_share.find(share.name);

@@ -76,6 +76,17 @@ TEST(PodShares, AContainerThatHasAShareAndDoesNotUseIt) {
   EXPECT_TRUE(HoldersOf("cat: no such file", plugin).empty());
 }
 
+TEST(PodShares, AKaiPodsShareIsNamedByItsUid) {
+  const std::string uid = "5f0c1c1e-1111-4222-8333-444455556666";
+  json pod = PodOf("a", "id1");
+  pod["metadata"]["uid"] = uid;
+  const auto found =
+      PodShares(json::array({pod}), json::array(), {{"n1", {ShareNamed("kai-" + uid)}, {}}});
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].pod_namespace + "/" + found[0].pod, "team/a");
+  EXPECT_EQ(found[0].container, "-");
+}
+
 TEST(PodShares, AClaimsShareIsOfThePodsThatItIsReservedFor) {
   const auto found = PodShares(json::array({PodOf("a", "id1"), PodOf("b", "id2")}),
                                json::array({ClaimOf("uid-1", {"b", "a"}), ClaimOf("uid-2", {})}),
