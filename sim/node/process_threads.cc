@@ -81,7 +81,9 @@ bool Process::Host::Step() {
       PayAndGoOn(At::kLaunch);
       return false;
     case At::kLaunch:
-      if (process_.NowNs() >= process_.EndsNs()) {
+      // One whose life is over finishes what it began: else it would depend on how far ahead of the
+      // device it may launch how much that is.
+      if (process_.NowNs() >= process_.EndsNs() && (left_ == 0 || process_.spec_.life_ns == 0)) {
         at_ = At::kLast;
         return true;
       }

@@ -300,7 +300,10 @@ void World::WatchDebts() {
   for (const auto& process : processes_) {
     const int64_t ns = process->BusyNs();
     busy_ns[{process->share(), process->device()}] += ns;
-    busy_ns[{nullptr, process->device()}] += ns;
+  }
+  // A ceiling is one of the device's use: while it switches between contexts nobody else could run.
+  for (int device = 0; device < machine_->device_count(); ++device) {
+    busy_ns[{nullptr, device}] = DeviceUsedNs(device);
   }
   for (const auto& [of, ns] : busy_ns) {
     const Fraction limit =
