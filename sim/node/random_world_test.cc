@@ -13,7 +13,7 @@ namespace prorata::simulation {
 namespace {
 
 // PRORATA_TEST_SEED repeats a run; PRORATA_SIMULATION_RUNS: more of them, or fewer. Each that
-// breaks a promise is named. The target is none; seen is one in forty, so more than one in
+// breaks a promise is named. The target is none; seen is one in fifty, so more than one in
 // twenty is new.
 TEST(RandomWorlds, NearlyAllKeepWhatIsPromised) {
   const char* const text = std::getenv("PRORATA_SIMULATION_RUNS");
@@ -35,16 +35,19 @@ TEST(RandomWorlds, NearlyAllKeepWhatIsPromised) {
 
 // Each for a fault of its own: an agent that looked in circles, charges that were paid back, gangs
 // that were none, requests of which what was beyond them was forgiven, gaps beside work behind a
-// wait that were charged to a limit.
+// wait that were charged to a limit, slices that were claimed in a gap, drains that ended late,
+// limits that forgot what others owed, audits that took back what a rounded figure hides, a ceiling
+// of which the time of switches was not counted, processes that ended in the middle of a request.
 TEST(RandomWorlds, ThoseThatWereMendedStayMended) {
-  for (const uint64_t seed : {100164, 100430, 100869, 101115, 101348, 101395, 101821}) {
+  for (const uint64_t seed : {100164, 100430, 100869, 101115, 101348, 101395, 101821, 100944,
+                              101459, 100641, 102011, 102577, 101247}) {
     EXPECT_EQ(CheckRandomWorld(seed), "") << seed;
   }
 }
 
 TEST(RandomWorlds, AllKeepWhatIsPromised) {
-  Unmet("one random world in forty breaks a promise (docs/reports/promises.md); these do", [] {
-    for (const uint64_t seed : {100016, 100020, 100096}) {
+  Unmet("one random world in fifty breaks a promise (docs/reports/promises.md); these do", [] {
+    for (const uint64_t seed : {100016, 100020, 100316}) {
       EXPECT_EQ(CheckRandomWorld(seed), "") << seed;
     }
   });

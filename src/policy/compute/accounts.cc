@@ -80,13 +80,21 @@ bool TimeSharing::IsCounted(bool waited) const {
          (!waited && std::count_if(shares_.begin(), shares_.end(), holds) <= 1);
 }
 
+// What a share that is charged by the wall time says of the time before: nobody waited then, and it
+// had not published yet what it did.
+double TimeSharing::LateNs(const Share& share, double passed_ns) const {
+  const bool drains = share.phase == Phase::kDraining && !share.idle_hint;
+  if ((share.phase != Phase::kRunning && !drains) || Limited(share)) return 0;
+  return std::max(0.0, share.pending_occupied_ns - share.prepaid_ns - passed_ns);
+}
+
 std::vector<double> TimeSharing::Charges(double passed_ns, bool waited) const {
   std::vector<double> charges(shares_.size());
   double running = 0;
   for (const Share& share : shares_) running += Held(share, waited);
   const bool counted = IsCounted(waited);
   // Members publish now and then: what they say of an earlier time may be more than has passed now.
-  const double available_ns = counted ? passed_ns + unclaimed_ns_ : passed_ns;
+  const double available_ns = passed_ns + unclaimed_ns_;
   // A co-run set has the device for as long as one of it was not proven idle, and divides that as
   // their kernels ran.
   double busy = 0, occupied = 0;
@@ -94,7 +102,7 @@ std::vector<double> TimeSharing::Charges(double passed_ns, bool waited) const {
     busy += share.pending_busy_ns;
     occupied = std::max(occupied, share.pending_occupied_ns);
   }
-  double sum = 0;
+  double sum = 0, late_left_ns = unclaimed_ns_;
   for (size_t i = 0; i < shares_.size(); ++i) {
     const Share& share = shares_[i];
     if (co_running_ && busy > 0) {
@@ -102,6 +110,9 @@ std::vector<double> TimeSharing::Charges(double passed_ns, bool waited) const {
     } else if (!counted) {
       const double held = Held(share, waited);
       charges[i] = held > 0 ? passed_ns * held / running : 0;
+      const double late_ns = std::min(LateNs(share, passed_ns), late_left_ns);
+      charges[i] += late_ns;
+      late_left_ns -= late_ns;
     } else {
       const bool limited = Limited(share) && Held(share, waited) > 0;
       charges[i] = limited ? passed_ns : share.pending_occupied_ns;
@@ -182,13 +193,14 @@ void TimeSharing::FillBuckets(const std::vector<double>& charges, double passed_
     all += charges[i];
     const double limit = share.terms.limit.value();
     share.spare_charge_ns += charges[i];
-    // A slice deep: what flows in during the slices of others is not lost.
+    // A slice deep: what flows in during the slices of others is not lost. Nor is what others owe.
+    const double most = SliceNs() + std::max(0.0, share.lag_ns);
     share.limit_tokens_ns =
-        std::clamp(share.limit_tokens_ns + limit * passed_ns - charges[i], -kMaxDebtNs, SliceNs());
+        std::clamp(share.limit_tokens_ns + limit * passed_ns - charges[i], -kMaxDebtNs, most);
     // What it has beyond its request while something is left below the ceiling it does not owe.
     const double earned = share.request_tokens_ns + share.terms.request.value() * passed_ns;
     const double floor = ceiling_tokens_ns_ > 0 ? std::min(earned, -SliceNs() / 2) : -kMaxDebtNs;
-    share.request_tokens_ns = std::clamp(earned - charges[i], floor, SliceNs());
+    share.request_tokens_ns = std::clamp(earned - charges[i], floor, most);
   }
   const double ceiling = options_.elastic_ceiling.value();
   ceiling_tokens_ns_ =
@@ -213,7 +225,14 @@ void TimeSharing::Account(int64_t now_ns) {
     share.charged_ns += charges[i];
     // What was counted is not paid back: it may be of the time before the drain.
     const bool held = !counted || Limited(share);
-    if (share.phase == Phase::kDraining && held) share.drain_charged_ns += charges[i];
+    if (share.phase == Phase::kDraining && held)
+      share.drain_charged_ns += std::min(charges[i], passed_ns);
+    // Paid for, and not published yet: no more than since the last Account, if anything was.
+    const bool paid = !counted && charges[i] > 0;
+    const double unseen_ns = paid ? share.prepaid_ns + passed_ns : 0;
+    share.prepaid_ns = share.pending_occupied_ns > 0
+                           ? std::clamp(unseen_ns - share.pending_occupied_ns, 0.0, passed_ns)
+                           : unseen_ns;
     share.pending_busy_ns = share.pending_occupied_ns = 0;
     const bool at_it =
         share.phase == Phase::kRunning ? !share.idle_hint : share.phase != Phase::kIdle;

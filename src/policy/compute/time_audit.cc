@@ -15,6 +15,9 @@ namespace {
 constexpr double kMaxSpareNs = 200e6;
 // They are whole percentages of about a second: less than this is noise.
 constexpr double kNoiseNs = 10e6;
+// A figure that was rounded down hides half a percent: that is not taken back from anybody. It
+// would add up, for whoever runs for 4 ms of each second has a figure of 0.
+constexpr double kHiddenNs = 5e6;
 
 }  // namespace
 
@@ -27,6 +30,9 @@ std::vector<TimeSharing::Correction> TimeSharing::Audit(const std::vector<Ran>& 
     Share* share = Find(one.share);
     if (share == nullptr) continue;
     share->spare_charge_ns -= one.ran_ns;
+    if (share->spare_charge_ns > 0) {
+      share->spare_charge_ns = std::max(0.0, share->spare_charge_ns - kHiddenNs);
+    }
     if (share->spare_charge_ns < -kNoiseNs) {
       missing_ns -= share->spare_charge_ns;
       share->limit_tokens_ns =

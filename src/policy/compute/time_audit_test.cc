@@ -59,5 +59,25 @@ TEST_F(TimeAuditTest, WhatIsMissingToOneIsTakenBackFromTheOther) {
   EXPECT_NEAR(ChargedMs(2), second - 150, 5);
 }
 
+// Whoever runs for 4 ms of each second has a figure of 0, and would pay for others each second.
+TEST_F(TimeAuditTest, WhatARoundedFigureHidesIsNotTakenBack) {
+  Add(1, Terms(0.5));
+  Add(2, Terms(0.5));
+  for (int64_t second = 0; second < 20; ++second) {
+    const int64_t from_ns = second * kS;
+    Wants(2, from_ns);
+    Wants(1, from_ns);
+    Backlog(2, 4 * kMs, from_ns + 4 * kMs);
+    policy_.Idle(2, from_ns + 4 * kMs);
+    Decide(from_ns + 4 * kMs);
+    Drains(2, from_ns + 4 * kMs);
+    Decide(from_ns + kS - kMs);
+    // Of the other one more is missing than was charged to nobody.
+    policy_.Audit({{1, 1.02e9}, {2, 0}}, from_ns + kS - kMs);
+    policy_.Idle(1, from_ns + kS - kMs);
+  }
+  EXPECT_GE(ChargedMs(2), 20 * 4);
+}
+
 }  // namespace
 }  // namespace prorata::policy

@@ -19,8 +19,6 @@ constexpr int64_t kContendedLingerNs = 20'000'000;
 constexpr double kShortSlices = 1.25;
 // A share with a request that wakes is dispatched at once unless it owes more than this.
 constexpr double kNoDebtNs = 1'000'000;
-// A revoked share may take this many slices to drain, however long its kernels are.
-constexpr int64_t kMaxDrainSlices = 2;
 // A share in debt waits until a pause of the others has lasted this part of its longest drain.
 // Doubled, a share that is owed time loses twice as much by each of its pauses; halved, a share
 // with long kernels leaves the device idle for longer.
@@ -28,8 +26,6 @@ constexpr int64_t kPausePart = 16;
 // Who is granted the lease may have nothing but work behind waits until its thread has woken and
 // launched. Shorter, it loses the lease before; longer, others wait for nothing.
 constexpr int64_t kWakeUpNs = 500'000;
-// What a message takes on a busy machine: a drain is not late before that.
-constexpr int64_t kDrainGraceNs = 1'000'000;
 // A share waits for those of higher priority for so long at most; then it gets a slice.
 constexpr int64_t kStarvedNs = 2'000'000'000;
 // One that stalls and waits for a lease for so long gets a slice, whatever it owes: what it waits
@@ -37,6 +33,8 @@ constexpr int64_t kStarvedNs = 2'000'000'000;
 constexpr int64_t kStalledTooLongNs = 10'000'000'000;
 // No deadline is nearer than this; and a step for what is seen by looking again.
 constexpr int64_t kMinStepNs = 30'000;
+// Members do not say that what drains is found to stand behind a wait: it is looked for.
+constexpr int64_t kDrainStepNs = 1'000'000;
 
 }  // namespace
 
@@ -83,9 +81,11 @@ void TimeSharing::Wanted(Key key, int64_t now_ns) {
   Share* share = Find(key);
   if (share == nullptr) return;
   if (share->phase == Phase::kIdle) {
+    // One whose slice was over in a gap between two launches does not wake: it goes on.
+    const bool wakes = !(share->taken && IsActive(*share));
     share->phase = Phase::kRunnable;
     share->runnable_ns = share->active_ns = now_ns_;
-    share->claims = Claims(*share);
+    share->claims = wakes && Claims(*share);
   } else if (share->phase == Phase::kDraining || share->phase == Phase::kStalled) {
     if (!share->wants_again && share->phase == Phase::kDraining) share->runnable_ns = now_ns_;
     share->wants_again = true;
@@ -96,25 +96,6 @@ void TimeSharing::Idle(Key key, int64_t now_ns) {
   Account(now_ns);
   Share* share = Find(key);
   if (share != nullptr && share->phase == Phase::kRunning) share->idle_hint = true;
-}
-
-void TimeSharing::Drained(Key key, int64_t since_ns, int64_t now_ns) {
-  Account(now_ns);
-  Share* share = Find(key);
-  if (share == nullptr) return;
-  if (share->phase != Phase::kDraining && share->phase != Phase::kStalled) return;
-  const int64_t drain_ns = std::clamp(since_ns, share->revoked_ns, now_ns_) - share->revoked_ns;
-  share->longest_drain_ns =
-      drain_ns > share->longest_drain_ns ? drain_ns : (3 * share->longest_drain_ns + drain_ns) / 4;
-  if (share->idle_hint && share->phase == Phase::kDraining) {
-    // It was said to be idle and was not: that was not charged yet.
-    ChargeLate(*share, static_cast<double>(drain_ns));
-  } else {
-    Refund(*share, since_ns);
-  }
-  SeeGaps(*share, drain_ns);
-  if (share->gang == GangSlice::kNone || share->phase == Phase::kStalled) return EndDrain(*share);
-  share->gang_drained = true;
 }
 
 // --- What is seen -------------------------------------------------------------------------------
@@ -205,20 +186,6 @@ TimeSharing::Share* TimeSharing::Running() {
   return running == shares_.end() ? nullptr : &*running;
 }
 
-// What draining shares still have to run before the next one is dispatched.
-int64_t TimeSharing::RemainingNs() const {
-  int64_t remaining_ns = 0;
-  for (const Share& share : shares_) {
-    if (share.phase != Phase::kDraining) continue;
-    if (share.gang != GangSlice::kNone) return kNever;  // until it has drained on all its devices
-    if (share.idle_hint || share.work.blocked) continue;
-    const int64_t until_ns =
-        share.work.end_ns == kNever ? share.work.backlog_ns : share.work.end_ns - now_ns_;
-    remaining_ns += std::clamp<int64_t>(until_ns, 0, kMaxDrainSlices * options_.slice_ns);
-  }
-  return remaining_ns;
-}
-
 // --- Dispatch -----------------------------------------------------------------------------------
 
 TimeSharing::Share* TimeSharing::Best(bool gangs_too) {
@@ -277,49 +244,6 @@ void TimeSharing::Grant(Share& share) {
   share.claimed = share.claims;
   share.claims = share.wants_again = share.idle_hint = share.gang_drained = false;
   share.deadline_ns = kNever;
-}
-
-void TimeSharing::Revoke(Share& share) {
-  const int64_t held_ns = now_ns_ - share.granted_ns;
-  share.had_slice = !free_ && !co_running_ && held_ns > options_.slice_ns / 2;
-  share.phase = Phase::kDraining;
-  share.revoked_ns = now_ns_;
-  share.boosted = share.past_limit = share.claimed = share.gang_drained = false;
-  share.drain_charged_ns = 0;
-  // The bound that was published, and the longest that was measured here; never its own word.
-  const int64_t bound_ns = share.issued_contended ? kBacklogNs : kNever / 2;
-  share.deadline_ns = now_ns_ + std::min(kMaxDrainSlices * options_.slice_ns,
-                                         bound_ns + share.longest_drain_ns + kDrainGraceNs);
-}
-
-void TimeSharing::EndDrain(Share& share) {
-  const bool again = share.wants_again;
-  share.phase = again ? Phase::kRunnable : Phase::kIdle;
-  share.wants_again = share.claims = share.gang_drained = false;
-  share.idle_hint = true;
-  share.deadline_ns = kNever;
-  if (again) share.active_ns = now_ns_;
-}
-
-void TimeSharing::StallLateDrains() {
-  for (Share& share : shares_) {
-    if (share.phase != Phase::kDraining) continue;
-    const bool late = now_ns_ >= share.deadline_ns;
-    if (share.gang_drained) {
-      if (late) EndDrain(share);  // the rest of its gang has not, on its devices
-      continue;
-    }
-    if (!late && !(share.work.blocked && share.gang == GangSlice::kNone)) continue;
-    if (share.idle_hint) {
-      ChargeLate(share, static_cast<double>(now_ns_ - share.revoked_ns));
-      share.idle_hint = false;
-    }
-    share.phase = Phase::kStalled;
-    share.had_slice = false;
-    share.occupied_part = 1;
-    if (!share.wants_again) share.runnable_ns = now_ns_;
-    share.deadline_ns = kNever;
-  }
 }
 
 // Nothing is promised to anybody: all hold their leases.
@@ -469,7 +393,7 @@ int64_t TimeSharing::NextDeadline() {
     if (idle && IsActive(share) && !free_) by(share.active_ns + kLingerNs);
   }
   if (best != nullptr && !free_ && RemainingNs() != kNever && RemainingNs() > 0) {
-    by(now_ns_ + std::max(kMinStepNs, RemainingNs() - kHandoverNs));
+    by(now_ns_ + std::clamp(RemainingNs() - kHandoverNs, kMinStepNs, kDrainStepNs));
   }
   if (co_running_) by(co_run_checked_ns_ + kCoRunCheckNs);
   return next_ns == kNever ? kNever : std::max(next_ns, now_ns_ + 1);

@@ -28,6 +28,7 @@
 //     runnable share has a larger lag.
 //   - A share that stalls (does not drain by its deadline) goes on paying; others run beside it,
 //     until it is dispatched again by its lag.
+//   - When the next one is dispatched while another drains: draining.cc.
 //   - A limit is a token bucket; so is the elastic ceiling of the device (accounts.cc).
 //   - Now and then charges are compared with what the device itself says (time_audit.cc).
 //   - Shares that leave gaps hold leases together (co_running.cc); gangs mask eligibility and force
@@ -89,6 +90,7 @@ class TimeSharing final : public LeasePolicy {
     bool idle_hint = true;      // RUNNING, DRAINING: its members said that they are idle
     bool wants_again = false;   // DRAINING, STALLED: a launch waits for the next lease
     bool claims = false;        // RUNNABLE: woke without debt, and has a request
+    bool taken = false;         // its last lease was taken from it while it was at work
     bool claimed = false;       // RUNNING: was dispatched for that
     bool boosted = false;       // RUNNING: was dispatched because it had waited for too long
     bool past_limit = false;    // RUNNING: for a slice, whatever is left of its limit
@@ -98,6 +100,7 @@ class TimeSharing final : public LeasePolicy {
     Work work;
     double pending_busy_ns = 0;  // published since the last Account
     double pending_occupied_ns = 0;
+    double prepaid_ns = 0;  // charged by the wall time, and not published by its members yet
     double lag_ns = 0;
     double limit_tokens_ns = 0;
     double request_tokens_ns = 0;  // where there is an elastic ceiling
@@ -107,7 +110,9 @@ class TimeSharing final : public LeasePolicy {
     int64_t granted_ns = 0;
     int64_t revoked_ns = 0;
     int64_t deadline_ns = kNever;  // DRAINING: STALLED from then on
+    int64_t expected_ns = 0;       // DRAINING: by then it should have drained, when it was revoked
     int64_t longest_drain_ns = 0;  // as measured here, of late
+    int64_t overdue_ns = 0;        // that: by so much later than expected
     int64_t runnable_ns = 0;       // RUNNABLE or runnable again since then
     int64_t active_ns = kLongAgoNs;
     // Co-running (co_running.cc).
@@ -142,11 +147,7 @@ class TimeSharing final : public LeasePolicy {
   Share* Running();
   bool DoesNothing(const Share& running) const;
   bool MustYield(const Share& running, const Share& next) const;
-  int64_t RemainingNs() const;
   void Grant(Share& share);
-  void Revoke(Share& share);
-  void EndDrain(Share& share);
-  void StallLateDrains();
   void CoRun();
   void GrantToWhoIsAlone();
   void Schedule();
@@ -155,10 +156,18 @@ class TimeSharing final : public LeasePolicy {
   int64_t NextDeadline();
   int64_t NextYield(const Share& running, const Share& next) const;
 
+  // draining.cc
+  int64_t ExpectedEndNs(const Share& share) const;
+  int64_t RemainingNs() const;
+  void Revoke(Share& share);
+  void EndDrain(Share& share);
+  void StallLateDrains();
+
   // accounts.cc
   void Account(int64_t now_ns);
   bool AnyoneWaits() const;
   bool IsCounted(bool waited) const;
+  double LateNs(const Share& share, double passed_ns) const;
   std::vector<double> Charges(double passed_ns, bool waited) const;
   std::vector<Class> Classes();
   void MoveLags(const std::vector<double>& charges, double passed_ns);

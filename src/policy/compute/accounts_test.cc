@@ -1,0 +1,73 @@
+// What is charged of the time before somebody waited, and what a limit keeps for who is owed time.
+
+#include "policy/compute/testing_time_sharing.h"
+
+namespace prorata::policy {
+namespace {
+
+class AccountsTest : public TimeSharingTest {
+ protected:
+  void Occupied(LeasePolicy::Key key, int64_t occupied_ns) {
+    LeasePolicy::Work work;
+    work.occupied_total_ns = static_cast<uint64_t>(occupied_ns);
+    work.backlog_ns = kMs;
+    policy_.Observe(key, work);
+  }
+};
+
+// Members publish now and then: a kernel that ran while nobody waited is known when somebody does.
+TEST_F(AccountsTest, WhatIsSaidLateOfTheTimeBeforeSomebodyWaitedIsCharged) {
+  Add(1, Terms(0.5));
+  Add(2, Terms(0.5));
+  Wants(1, 0);
+  Occupied(1, 0);
+  Decide(5 * kMs);
+  EXPECT_NEAR(ChargedMs(1), 0, 0.01);
+  // From 5 to 6 ms the other waits; what 1 did before is published only then.
+  policy_.Wanted(2, 5 * kMs);
+  Decide(5 * kMs);
+  ASSERT_NE(In(2), Phase::kRunning);
+  Decide(5 * kMs + kMs / 2);
+  Occupied(1, 6 * kMs);
+  Decide(6 * kMs);
+  EXPECT_NEAR(ChargedMs(1), 6, 0.01) << "and what is paid for already is not paid for twice";
+}
+
+// The other woke and claimed the device: a kernel that had begun before that is done only then.
+TEST_F(AccountsTest, SoItIsWhenTheLeaseWasRevokedForWhoWaits) {
+  Add(1, Terms(0));
+  Add(2, Terms(0.5));
+  Wants(1, 0);
+  Backlog(1, 7 * kMs, 7 * kMs);
+  Decide(5 * kMs);
+  Wants(2, 5 * kMs);
+  ASSERT_EQ(In(1), Phase::kDraining);
+  Occupied(1, 7 * kMs);
+  Drains(1, 7 * kMs);
+  EXPECT_NEAR(ChargedMs(1), 7, 0.01);
+}
+
+// Its limit is its request: without that it could never make good for the time in which another's
+// long kernel had the device.
+TEST_F(AccountsTest, ALimitKeepsWhatOthersOwe) {
+  Add(1, Terms(0.5, 0.5));
+  Add(2, Terms(0.5));
+  Wants(2, 0);
+  Backlog(2, 40 * kMs, 40 * kMs);
+  policy_.Wanted(1, 0);
+  Decide(0);
+  Decide(kSliceNs);
+  ASSERT_EQ(In(2), Phase::kDraining);
+  Drains(2, kSliceNs + 26 * kMs);
+  policy_.Wanted(2, kSliceNs + 26 * kMs);
+  ASSERT_EQ(In(1), Phase::kRunning);
+  // It is owed half of 39 ms; at half of the device's time a slice would last for 26 ms.
+  Backlog(1, kMs, kS);
+  Decide(kSliceNs + 26 * kMs + 30 * kMs);
+  EXPECT_EQ(In(1), Phase::kRunning);
+  Decide(kSliceNs + 26 * kMs + 42 * kMs);
+  EXPECT_NE(In(1), Phase::kRunning);
+}
+
+}  // namespace
+}  // namespace prorata::policy
