@@ -117,13 +117,16 @@ void WorkOfContextPausing(CUcontext context) { Mark(context, kOpenWork, kPausedW
 
 void WorkOfContextGoesOn(CUcontext context) { Mark(context, kPausedWork, kOpenWork); }
 
+// Gives up after so many naps instead of a time: where the process as a whole was stopped or had no
+// processor, the time is over before a thread of it could go on.
 void AwaitUsersOfWork(CUcontext context) {
-  const int64_t deadline_ns = NowNs() + 100'000'000;
+  int naps = 1'000;
   ForWorks([&](ContextWork* work) {
     while (work->context.load() == context && work->closing.load() != kOpenWork &&
-           work->users.load() != 0 && NowNs() < deadline_ns) {
+           work->users.load() != 0 && naps > 0) {
       const std::atomic<uint32_t> never{0};
       FutexWait(&never, 0, 100'000);
+      --naps;
     }
   });
 }
