@@ -30,7 +30,6 @@ class KaiPods(KaiTestCase):
         self.assertEqual(status, 0, err)
         return out
 
-    @pytest.mark.main_flow
     def test_two_pods_are_held_to_their_parts(self):
         self.kai.place("a", self.gpu, {"gpu-fraction": "0.5"})
         self.kai.place("b", self.gpu, {"gpu-fraction": "0.25"}, container("main", SLEEP))
