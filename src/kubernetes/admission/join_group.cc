@@ -1,6 +1,5 @@
 #include "kubernetes/admission/join_group.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "kubernetes/admission/pod_fields.h"

@@ -41,7 +41,7 @@ Result<std::vector<std::string>> ContainersOfShortForm(const json& pod) {
         return BadAsk("container '" + NameOf(container) + "' asks for " + *gpus + " of " + name +
                       ", and the pod's annotations for a part of one GPU; keep one of the two");
       }
-      asking.push_back(NameOf(container));
+      if (asking.empty() || asking.back() != all.back()) asking.push_back(all.back());
     }
   }
   return asking.empty() ? all : asking;

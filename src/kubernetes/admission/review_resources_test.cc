@@ -211,6 +211,9 @@ TEST_F(ReviewResourcesTest, AnnotationsStandInForNvidiasResource) {
   EXPECT_EQ(LimitsOf(judged),
             json({{"prorata.dev/gpu-memory", "32"}, {"prorata.dev/gpu-compute", "25"}}));
   EXPECT_FALSE(judged["spec"]["containers"][1].contains("resources"));
+  // Both names in one container: it is one container.
+  pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "1";
+  EXPECT_EQ(LimitsOf(Judged(pod)), LimitsOf(judged));
   EXPECT_NE(WhyRefused(Pod({{"prorata.dev/gpu-memory", "8"}, {"nvidia.com/gpu", "1"}}))
                 .find("has a share and asks for nvidia.com/gpu"),
             std::string::npos);
