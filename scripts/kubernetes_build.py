@@ -44,14 +44,7 @@ def version_flags(version: str) -> str:
     )
 
 
-LINKS = (
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kube-proxy",
-    "kubelet",
-    "kubectl",
-)
+LINKS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
 CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
 
 
@@ -67,12 +60,8 @@ def go_program() -> str:
             file=sys.stderr,
         )
         sys.exit(NO_GO)
-    said = subprocess.run(
-        [go, "env", "GOVERSION"], capture_output=True, text=True, check=True
-    ).stdout
-    version = tuple(
-        int(part) for part in said.strip().removeprefix("go").split(".")[:2]
-    )
+    said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=True).stdout
+    version = tuple(int(part) for part in said.strip().removeprefix("go").split(".")[:2])
     if version < LEAST_GO:
         fail(
             f"Kubernetes {KUBERNETES['kubernetes']} needs Go 1.26 and {go} is {said.strip()}:"
@@ -84,27 +73,16 @@ def go_program() -> str:
 def stamp(modules: tuple[str, ...]) -> str:
     """Of what decides the outcome: the modules and this file."""
     digest = hashlib.sha256(pathlib.Path(__file__).read_bytes())
-    for path in sorted(
-        path for module in modules for path in (MODULES / module).iterdir()
-    ):
+    for path in sorted(path for module in modules for path in (MODULES / module).iterdir()):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def go_build(
-    go: str, module: str, flags: list[str], what: list[str], output: pathlib.Path
-):
-    environment = {
-        **os.environ,
-        "CGO_ENABLED": "0",
-        "GOFLAGS": "-buildvcs=false -mod=readonly",
-        "GOTOOLCHAIN": "local",
-    }
+def go_build(go: str, module: str, flags: list[str], what: list[str], output: pathlib.Path):
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -mod=readonly", "GOTOOLCHAIN": "local"}
     command = [go, "build", "-trimpath", *flags, "-o", str(output), *what]
     if subprocess.run(command, cwd=MODULES / module, env=environment).returncode:
-        fail(
-            f"`go build` in {MODULES / module} failed, see above; where modules could not be fetched, GOPROXY decides"
-        )
+        fail(f"`go build` in {MODULES / module} failed, see above; where modules could not be fetched, GOPROXY decides")
 
 
 def build(go: str, folder: pathlib.Path):
@@ -117,10 +95,7 @@ def build(go: str, folder: pathlib.Path):
             "-tags=no_btrfs,no_zfs,no_devmapper",
             f"-ldflags=-s -w -X github.com/containerd/containerd/v2/version.Version={CONTAINERD}",
         ],
-        [
-            f"github.com/containerd/containerd/v2/cmd/{program}"
-            for program in CONTAINERD_PROGRAMS
-        ],
+        [f"github.com/containerd/containerd/v2/cmd/{program}" for program in CONTAINERD_PROGRAMS],
         binaries,
     )
     print(f"kubernetes_build: Helm {HELM}", flush=True)
