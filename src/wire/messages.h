@@ -45,7 +45,9 @@ enum class MessageType : uint16_t {
 
 struct Join {
   uint32_t layout_version;  // kLimitsVersion
-  uint32_t reserved;
+  // The process's number as it sees itself, which only its own share is shown; 0 (clients before it
+  // was told): the agent looks.
+  uint32_t inner_pid;
   uint64_t epoch_seen;     // epoch of the limits file as mapped
   uint64_t previous_slot;  // slot held before a restart of the agent, or kNoSlot
 };

@@ -11,8 +11,9 @@
 
 namespace prorata::agent {
 
-Member* Members::Admit(Share& share, const ProcessId& process, PeerWatch watch) {
-  Member* member = share.Admit(process);
+Member* Members::Admit(Share& share, const ProcessId& process, uint32_t inner_pid,
+                       PeerWatch watch) {
+  Member* member = share.Admit(process, inner_pid);
   if (member == nullptr) return nullptr;
   member->command = std::move(watch.command);
   Follow(share, *member, std::move(watch.pidfd));

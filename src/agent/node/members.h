@@ -28,7 +28,7 @@ class Members {
 
   // A member's process is new here: it gets a slot, which the share's limits file shows to the next
   // agent, and is watched. Null: no slot.
-  Member* Admit(Share& share, const ProcessId& process, PeerWatch watch);
+  Member* Admit(Share& share, const ProcessId& process, uint32_t inner_pid, PeerWatch watch);
   // One that an agent before us admitted.
   void Watch(Share& share, Member& member);
   // A process lives on one share. False: it is a member of another, with which it is connected.

@@ -183,7 +183,8 @@ void MemberServer::OnJoin(Session& session, const wire::Join& join, std::vector<
   }
   if (member == nullptr) {
     if (share.ended()) return Refuse(session, RefusedReason::kShareEnded);
-    member = node_.members().Admit(share, session.peer.process, std::move(session.watch));
+    member = node_.members().Admit(share, session.peer.process, join.inner_pid,
+                                   std::move(session.watch));
     if (member == nullptr) return Refuse(session, RefusedReason::kTooManyMembers);
   }
   share.SetUsage(*member, std::move(*usage));

@@ -88,7 +88,7 @@ void Share::SetOnFull(api::OnFull on_full) {
   limits_->header.on_full_wait_ms = on_full.wait_ms;
 }
 
-Member* Share::Admit(const ProcessId& process) {
+Member* Share::Admit(const ProcessId& process, uint32_t inner_pid) {
   for (uint32_t slot = 0; slot < kMaxMembers; ++slot) {
     if (members_[slot] != nullptr) continue;
     for (uint32_t device = 0; device < device_count(); ++device) {
@@ -102,7 +102,7 @@ Member* Share::Admit(const ProcessId& process) {
     members_[slot]->process = process;
     limits_->members[slot].departed = 0;
     ++member_count_;
-    PublishProcess(*members_[slot]);
+    PublishProcess(*members_[slot], inner_pid);
     return members_[slot].get();
   }
   return nullptr;

@@ -140,7 +140,8 @@ class Share {
   void SetGang(api::Gang gang) { config_.gang = gang; }
 
   // --- members (null: there is none) ---
-  Member* Admit(const ProcessId& process);  // null: all slots are taken
+  // Null: all slots are taken. `inner_pid`: MemberRow's; 0: it is looked up, which takes a while.
+  Member* Admit(const ProcessId& process, uint32_t inner_pid = 0);
   // Who was in the slot under an agent before us, as its limits file says; empty: nobody.
   struct Former {
     ProcessId process;
@@ -248,7 +249,7 @@ class Share {
   void Recall(uint32_t slot, uint32_t device);
   void PublishGranted(uint32_t device);
   void DropSlack(Member& member, uint32_t device);
-  void PublishProcess(const Member& member);
+  void PublishProcess(const Member& member, uint32_t inner_pid = 0);
   void PublishUsage(const Member& member);
   void PublishGone(uint32_t slot);
   std::atomic<uint64_t>& OverheadWord(const Member& member, uint32_t device) const {

@@ -24,12 +24,13 @@ uint64_t Follow(uint64_t device_time_ns, uint64_t elapsed_ns, uint64_t* shown_ns
 
 }  // namespace
 
-void Share::PublishProcess(const Member& member) {
+void Share::PublishProcess(const Member& member, uint32_t inner_pid) {
   shm::MemberRow& row = limits_->members[member.slot];
   for (std::atomic<uint32_t>& busy : row.busy_ppm) busy = 0;
   row.usage_serial = 0;
   row.start_ticks = member.process.start_ticks;
-  row.inner_pid = static_cast<uint32_t>(InnerPidOf(member.process.pid));
+  if (inner_pid == 0) inner_pid = static_cast<uint32_t>(InnerPidOf(member.process.pid));
+  row.inner_pid = inner_pid;
   row.host_pid = static_cast<uint32_t>(member.process.pid);  // last: now the slot is taken
   std::atomic<uint32_t>& end = limits_->header.members_end;
   end = std::max(end.load(), member.slot + 1);

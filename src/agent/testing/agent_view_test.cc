@@ -24,6 +24,7 @@ using testing::kRefused;
 using testing::kWelcome;
 using testing::ReceiveFrame;
 using testing::SendFrame;
+using testing::StandIn;
 using testing::TestMember;
 using wire::MessageType;
 using wire::UsageShown;
@@ -106,6 +107,15 @@ TEST_F(ViewTest, BadQuestionsAreRefused) {
   EXPECT_EQ(answer({shm::kLimitsVersion, 0}, STDERR_FILENO), kRefused);
   EXPECT_EQ(answer({shm::kLimitsVersion, ~0u}, -1), kShown) << "the end, and nothing else";
   EXPECT_TRUE(member_->Charge(1));
+}
+
+TEST_F(ViewTest, AMemberSaysWhichNumberItHasForItself) {
+  StandIn other;
+  TestMember told(share_, &other);
+  told.inner_pid = 7;
+  ASSERT_EQ(told.Join(), kWelcome);
+  EXPECT_EQ(row(1).inner_pid, 7u);
+  EXPECT_GT(row(1).host_pid, 7u);
 }
 
 TEST_F(ViewTest, TheDeadCountByWhatTheyUsedUntilItIsGone) {

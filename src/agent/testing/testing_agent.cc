@@ -326,7 +326,7 @@ uint16_t TestMember::Join(uint64_t previous_slot) {
   const std::string path = folder_ + "/socket";
   socket_ = as_ != nullptr ? as_->ConnectTo(path) : ConnectTo(path);
   if (!socket_) return 0;
-  const wire::Join join{shm::kLimitsVersion, 0, limits_->header.epoch, previous_slot};
+  const wire::Join join{shm::kLimitsVersion, inner_pid, limits_->header.epoch, previous_slot};
   if (!SendFrame(socket_.get(), static_cast<uint16_t>(MessageType::kJoin), &join, sizeof join,
                  usage_fd_.get())) {
     return 0;

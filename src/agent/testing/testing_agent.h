@@ -138,6 +138,8 @@ class TestMember {
       : folder_(std::move(folder)), as_(as) {}
   ~TestMember();
 
+  uint32_t inner_pid = 0;  // as it tells when it joins
+
   // The type of the answer: kWelcome or kRefused; 0: none.
   uint16_t Join(uint64_t previous_slot = wire::kNoSlot);
   // Joins again as often as needed, after the agent was killed. False: not within kPatienceMs.

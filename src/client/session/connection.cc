@@ -28,6 +28,7 @@ std::atomic<int> g_ahead{-1};  // where a join was sent to, and its answer will 
 bool SendJoin(int fd) {
   wire::Join join = {};
   join.layout_version = shm::kLimitsVersion;
+  join.inner_pid = static_cast<uint32_t>(getpid());
   join.epoch_seen = g_share.limits.load()->header.epoch.load();
   join.previous_slot = g_share.slot.load();
   wire::Frame<wire::Join> frame(MessageType::kJoin, join);
