@@ -15,7 +15,7 @@ pytestmark = pytest.mark.alone
 
 PROGRAM = pathlib.Path(__file__).resolve().with_name("start_together.py")
 MEMBERS = 64
-# The last of 64 waits for all of them, with or without a share: a round tells little.
+# In each of them the last must keep the bar: the median of rounds is now below it, now above, on one machine.
 ROUNDS = 15
 BAR_US = 5000
 
@@ -50,30 +50,32 @@ class StartTogether(harness.MachineTestCase):
             self.assertEqual(member.wait(harness.DEADLINE_S), 0)
         return took
 
-    def check(self, command, environment, rounds):
+    def check(self, command, environment):
         program = [sys.executable, PROGRAM]
         bare, shared = [], []
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             bare.append(self.round(program, self.machine.bare_environment()))
             shared.append(self.round(command(program), environment))
         median, last = (statistics.median(of(s) - of(b) for s, b in zip(shared, bare))
                         for of in (statistics.median, max))  # fmt: skip
+        worst = max(max(s) - max(b) for s, b in zip(shared, bare))
         text = (f"cuInit of {MEMBERS} at once: {median:.0f} us more in the median, {last:.0f} us more for the last "
-                f"(medians of {rounds} rounds)")
+                f"(medians of {ROUNDS} rounds; in the worst of them {worst:.0f} us)")
         print(text)
-        self.assertLessEqual(last, BAR_US, text)
+        self.assertLessEqual(worst, BAR_US, text)
 
     # No quiet.Watch: two processors on which 64 programs begin at once are not quiet, whoever else is there.
+    @unmet("the last of 64 takes 2.2 to 5.2 ms more in the median of 15 rounds, and more than 5 in some of them")
     def test_in_a_container_each_of_64_is_late_by_five_milliseconds_at_most(self):
         if reason := mounted_share.why_not():
             self.skipTest(reason)
-        self.check(mounted_share.command_in(self, "all"), {"LD_LIBRARY_PATH": str(harness.LIB_DIR)}, ROUNDS)
+        self.check(mounted_share.command_in(self, "all"), {"LD_LIBRARY_PATH": str(harness.LIB_DIR)})
 
     # Preloaded into programs of all kinds, the library loads the driver in cuInit, where the program's loader did it
-    # before. More rounds, for it is so little above that few of them might pass.
-    @unmet("the last of 64 takes 6.0 to 7.4 ms more on two quiet processors")
+    # before.
+    @unmet("the last of 64 takes 6.0 to 11 ms more on two processors")
     def test_preloaded_each_of_64_is_late_by_five_milliseconds_at_most(self):
-        self.check(lambda program: self.machine.command(["--name", "all"], program), {}, 2 * ROUNDS)
+        self.check(lambda program: self.machine.command(["--name", "all"], program), {})
 
 
 if __name__ == "__main__":
