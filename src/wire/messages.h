@@ -45,8 +45,8 @@ enum class MessageType : uint16_t {
 
 struct Join {
   uint32_t layout_version;  // kLimitsVersion
-  // The process's number as it sees itself, which only its own share is shown; 0 (clients before it
-  // was told): the agent looks.
+  // The process's number in its own pid namespace, believed: only its own share is shown it. 0: not
+  // told (older clients), so the agent looks it up.
   uint32_t inner_pid;
   uint64_t epoch_seen;     // epoch of the limits file as mapped
   uint64_t previous_slot;  // slot held before a restart of the agent, or kNoSlot

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.alone
 
 PROGRAM = pathlib.Path(__file__).resolve().with_name("start_together.py")
 MEMBERS = 64
-# In each of them the last must keep the bar: the median of rounds is now below it, now above, on one machine.
+# Each must keep the bar: that the median does is chance, 2.2 to 5.2 ms in runs on one machine.
 ROUNDS = 15
 BAR_US = 5000
 

@@ -27,7 +27,7 @@ class Members {
         events_(events) {}
 
   // A member's process is new here: it gets a slot, which the share's limits file shows to the next
-  // agent, and is watched. Null: no slot.
+  // agent, and is watched. Null: no slot. `inner_pid`: Share::Admit's.
   Member* Admit(Share& share, const ProcessId& process, uint32_t inner_pid, PeerWatch watch);
   // One that an agent before us admitted.
   void Watch(Share& share, Member& member);

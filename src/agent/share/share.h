@@ -140,7 +140,8 @@ class Share {
   void SetGang(api::Gang gang) { config_.gang = gang; }
 
   // --- members (null: there is none) ---
-  // Null: all slots are taken. `inner_pid`: MemberRow's; 0: it is looked up, which takes a while.
+  // Null: all slots are taken. `inner_pid`: the process's number as it sees itself; 0: not told, so
+  // it is looked up.
   Member* Admit(const ProcessId& process, uint32_t inner_pid = 0);
   // Who was in the slot under an agent before us, as its limits file says; empty: nobody.
   struct Former {
