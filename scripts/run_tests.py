@@ -160,7 +160,7 @@ def run_ctest(build, label, jobs, log):
 
 
 def run_pytest(build, label, part, jobs):
-    """`together` as many as there are jobs; of those that measure real time `pairs` three at a time, `alone` one."""
+    """`together` as many as `jobs`; of those that measure real time `pairs` three at a time, `alone` one."""
     junit = build / f"tests-{label}-{part}.xml"
     junit.unlink(missing_ok=True)
     which = part if part != "together" else "not pairs and not alone"
@@ -181,10 +181,13 @@ def run_pytest(build, label, part, jobs):
 
 def run_both(build, label, jobs):
     """Tests of ctest's wait for a second here and there, and so do pytest's: side by side they take two thirds
-    of the time. ctest's output comes in one piece, so that a reader can follow either."""
+    of the time. ctest's output comes in one piece, so that a reader can follow either. Whichever takes longer has
+    a job more."""
+    sanitized = label in ("asan-ubsan", "tsan")
+    ctest_jobs, pytest_jobs = (str(jobs + more) for more in (sanitized, not sanitized))
     with tempfile.TemporaryFile("w+", errors="replace") as log, concurrent.futures.ThreadPoolExecutor() as pool:
-        ctest = pool.submit(run_ctest, build, label, jobs, log)
-        together = run_pytest(build, label, "together", jobs)
+        ctest = pool.submit(run_ctest, build, label, ctest_jobs, log)
+        together = run_pytest(build, label, "together", pytest_jobs)
         found = ctest.result()
         log.seek(0)
         shutil.copyfileobj(log, sys.stdout)
@@ -213,11 +216,11 @@ def main():
         marks = ["-m", MARKS[args.label]] if MARKS[args.label] else []
         return subprocess.run([PYTHON, "-m", "pytest", *marks, *args.pytest_options], cwd=ROOT,
                               env=pytest_environment(build), check=False).returncode
-    jobs = os.environ.get("PRORATA_TEST_JOBS", str(os.cpu_count() or 1))
+    jobs = int(os.environ.get("PRORATA_TEST_JOBS", os.cpu_count() or 1))
     flows_only = args.label == "main-flows"
     found = Results() if flows_only else run_both(build, args.label, jobs)
     for part in ("alone",) if flows_only else ("pairs", "alone"):
-        found.add(run_pytest(build, args.label, part, jobs))
+        found.add(run_pytest(build, args.label, part, str(jobs)))
     for name, reason in found.skipped:
         print(f"SKIPPED {name}: {reason}")
     for name, line in found.unmet:

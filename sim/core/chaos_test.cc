@@ -29,7 +29,7 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
   return text != nullptr && *text != 0 ? std::atoll(text) : otherwise;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef PRORATA_SANITIZED
 constexpr int64_t kKills = 1000;
 #else
 constexpr int64_t kKills = 10'000;

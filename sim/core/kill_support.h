@@ -87,7 +87,7 @@ inline constexpr int kRanThrough = 42;  // exit status of a process that was not
 // takes varies with what the clock has to say between: counted over all kinds, one that comes once
 // could be missed. With a sanitizer every seventh only. Gives the number of steps.
 inline int ForEachStep(const std::function<int(KillAt)>& attempt) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef PRORATA_SANITIZED
   constexpr int kStride = 7;  // a fork costs ten times as much
 #else
   constexpr int kStride = 1;

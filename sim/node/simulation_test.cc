@@ -13,7 +13,7 @@
 namespace prorata::simulation {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef PRORATA_SANITIZED
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;

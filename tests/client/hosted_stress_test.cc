@@ -23,15 +23,6 @@ using std::chrono::steady_clock;
 constexpr int kThreads = 64;
 constexpr size_t kBytes = 4 << 20;
 
-// The address sanitizer of GCC 12 does not hold its allocator's locks over a fork, as glibc and the
-// thread sanitizer do: where another thread was in it, a child that allocates waits for ever, and
-// the null driver allocates.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kChildMayAllocate = false;
-#else
-constexpr bool kChildMayAllocate = true;
-#endif
-
 unsigned Setting(const char* name, unsigned otherwise) {
   const char* text = std::getenv(name);
   return text != nullptr ? static_cast<unsigned>(std::strtoul(text, nullptr, 10)) : otherwise;
@@ -175,7 +166,7 @@ class Worker {
     const pid_t child = fork();
     if (child == 0) {
       bool good = true;
-      if (uses && kChildMayAllocate) {
+      if (uses) {
         CUdeviceptr address = 0;
         CUstream stream = nullptr;
         good = cuInit(0) == CUDA_SUCCESS && cuMemAlloc_v2(&address, kBytes) == CUDA_SUCCESS &&

@@ -1,6 +1,5 @@
-"""A share with a request has its part of its own speed, whatever its neighbour runs; and programs
-without requests lose nothing. Speeds are measured: alone without prorata, then beside the others.
-"""
+"""A share with a request has its part of its own speed, whatever its neighbour runs. Speeds are measured: alone
+without prorata, then beside the others."""
 import pathlib
 import sys
 import unittest
@@ -9,20 +8,11 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import promises  # pylint: disable=wrong-import-position
-from promises import LONG, Program, at_least, at_most, busy  # pylint: disable=wrong-import-position
+from promises import LONG, SPEED, Program, busy, request  # pylint: disable=wrong-import-position
 
 pytestmark = pytest.mark.pairs
 
-DILATION = 4
-# DESIGN §8: a share with a request r runs at 0.97 r of its speed alone; where many processes measure
-# it the tolerance is three times as large. The three programs that were reported as starved or
-# starving are held to the figures that were asked for.
-SPEED = 1 - 3 * 0.03
 SECONDS = 3  # a slice more or less at its ends is a hundredth of a share of 0.3
-
-
-def request(fraction):
-    return ("--compute", str(fraction))
 
 
 def victim(fraction):
@@ -30,30 +20,7 @@ def victim(fraction):
     return busy("victim", request(fraction), kernel_us=1000, per_sync=32)
 
 
-class Neighbours(promises.PromiseCase):
-
-    def speeds(self, outcome, dilation, **bars):
-        """{text: kept}: `bars` are parts of the speed alone, by the name of a program."""
-        promised = {}
-        for program in self.programs:
-            if program.name in bars:
-                part = outcome.speed(program.name) / self.alone(program, dilation, seconds=1)
-                promised |= at_least(f"{program.name}: of its speed alone", part,
-                                     bars[program.name])
-        return promised
-
-    def check(self, programs, seconds, dilation=DILATION, warmup_s=0.3, device_time=None, **bars):
-        """`device_time`: {name: at most this part of the device}."""
-        self.programs = programs
-
-        def attempt():
-            outcome = promises.measure(programs, seconds, dilation, warmup_s)
-            promised = self.speeds(outcome, dilation, **bars)
-            for name, bar in (device_time or {}).items():
-                promised |= at_most(f"{name}: device time", outcome.device_time(name), bar)
-            return outcome, promised
-        self.judge(attempt)
-
+class Neighbours(promises.SpeedCase):
     def test_control_two_busy_programs(self):
         self.check([busy("small", request(0.3), kernel_us=500, per_sync=32),
                     busy("large", request(0.7), kernel_us=750, per_sync=32)], SECONDS,
@@ -89,13 +56,6 @@ class Neighbours(promises.PromiseCase):
                    24 if LONG else 8, dilation=2, warmup_s=0,
                    victim=0.97 * 0.9, device_time={"host": 0.12})
 
-    def test_tiny_kernels_beside_large_ones(self):
-        # What the tiny one does alone is as fast as its processor, which alone and beside the other
-        # differs by some hundredths here: it is held to 0.97 in the simulation.
-        self.check([busy("tiny", request(0.3), kernel_us=5, per_sync=1),
-                    busy("large", request(0.7), kernel_us=750)], SECONDS, dilation=8,
-                   tiny=SPEED * 0.3, large=0.97 * 0.7)
-
     def test_data_dependent_kernels_beside_a_busy_share(self):
         self.check([busy("data", request(0.3), streams=4, per_sync=16, kernel_us=20,
                          kernel_max_us=5000),
@@ -110,28 +70,6 @@ class Neighbours(promises.PromiseCase):
         self.check([busy("sleeper", request(0.5), kernel_us=500, per_sync=8, gap_us=8000),
                     victim(0.5)], SECONDS,
                    sleeper=SPEED * 0.5, victim=SPEED * 0.5)
-
-
-class WithoutRequests(promises.PromiseCase):
-    """Nobody is promised anything: together they run as they do without prorata."""
-    # DESIGN §8: any mix without requests at 99 % of what it does without prorata; three times the
-    # tolerance in many processes.
-    BAR = 1 - 3 * 0.01
-
-    def test_tiny_kernels_beside_large_ones(self):
-        programs = [busy("tiny", (), kernel_us=5, per_sync=1),
-                    busy("large", (), kernel_us=750)]
-
-        def attempt():
-            bare = promises.measure([program.bare() for program in programs], SECONDS / 2, 8)
-            shared = promises.measure(programs, SECONDS / 2, 8)
-
-            def together(outcome):
-                return sum(got.device_time[0] for got in outcome.got.values())
-            return shared, at_least(
-                "device time of both together, of that without prorata",
-                together(shared) / together(bare), self.BAR)
-        self.judge(attempt)
 
 
 if __name__ == "__main__":

@@ -197,7 +197,8 @@ void MemberServer::OnJoin(Session& session, const wire::Join& join, std::vector<
   session.join_timer.cancel();
   session.connection->SendMessage(
       MessageType::kWelcome, wire::Welcome{member->slot, 0, share.limits()->header.epoch.load()});
-  node_.leases().RescheduleAll(share);
+  // One that is new has submitted nothing yet, and says when it wants to.
+  if (join.previous_slot != wire::kNoSlot) node_.leases().RescheduleAll(share);
   node_.sharing().Joined(share, *member);
 }
 

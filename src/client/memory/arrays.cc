@@ -1,16 +1,10 @@
 #include "client/memory/arrays.h"
 
+#include "client/memory/saturated.h"
 #include "client/platform/os.h"
 
 namespace prorata::client {
 namespace {
-
-constexpr uint64_t kMost = uint64_t{1} << 63;
-
-uint64_t Times(uint64_t a, uint64_t b) {
-  uint64_t product;
-  return __builtin_mul_overflow(a, b, &product) || product > kMost ? kMost : product;
-}
 
 bool IsBlockCompressed(CUarray_format format) {
   return format >= CU_AD_FORMAT_BC1_UNORM && format <= CU_AD_FORMAT_BC7_UNORM_SRGB;

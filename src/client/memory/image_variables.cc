@@ -3,19 +3,14 @@
 #include <elf.h>
 
 #include "client/memory/allocations.h"
+#include "client/memory/saturated.h"
 
 namespace prorata::client {
 namespace {
 
 constexpr uint16_t kMachineCuda = 190;
-constexpr uint64_t kMost = uint64_t{1} << 62;
 
-uint64_t Times(uint64_t a, uint64_t b) {
-  uint64_t product;
-  return __builtin_mul_overflow(a, b, &product) || product > kMost ? kMost : product;
-}
-
-struct Sum {
+struct Declared {
   uint64_t large = 0, small = 0;
 
   void Add(uint64_t bytes) {
@@ -120,7 +115,7 @@ uint64_t TypeBytes(const Tokens& type) {
 }
 
 // After `.global`, up to the semicolon: `.align 4 .v2 .b8 name[2][3] = {...}, other`.
-void AddDeclaration(Tokens& tokens, Sum* sum) {
+void AddDeclaration(Tokens& tokens, Declared* sum) {
   uint64_t type = 16, vector = 1, elements = 1, initial = 1;
   uint64_t depth = 0;  // of parentheses and braces
   bool typed = false, open = false, counted = false, unsized = false, initialises = false;
@@ -165,7 +160,7 @@ void AddDeclaration(Tokens& tokens, Sum* sum) {
 // middle of one
 // (`ld.global.u32`), and a parameter's pointer says it after `.ptr`.
 uint64_t OfPtx(const char* text) {
-  Sum sum;
+  Declared sum;
   bool pointer = false;
   for (Tokens tokens(text); tokens.Next();) {
     if ((tokens.Are(".global") || tokens.Are(".const")) && !pointer) AddDeclaration(tokens, &sum);
@@ -191,7 +186,7 @@ uint64_t OfCubin(const uint8_t* image) {
   };
   const Elf64_Shdr names = section(header.e_shstrndx);
   if (names.sh_type != SHT_STRTAB) return 0;
-  Sum sum;
+  Declared sum;
   for (uint32_t i = 0; i < header.e_shnum; ++i) {
     const Elf64_Shdr found = section(i);
     if (found.sh_name >= names.sh_size) continue;

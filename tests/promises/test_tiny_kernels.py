@@ -1,0 +1,52 @@
+"""Kernels of 5 us with a synchronisation each, beside large ones."""
+
+import pathlib
+import sys
+import unittest
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import promises  # pylint: disable=wrong-import-position
+from promises import SPEED, at_least, busy, request  # pylint: disable=wrong-import-position
+
+DILATION = 8
+
+
+def programs(of_tiny=(), of_large=()):
+    return [busy("tiny", of_tiny, kernel_us=5, per_sync=1), busy("large", of_large, kernel_us=750)]
+
+
+# Such a program is as fast as its processor, so nothing else runs while its speed is measured.
+@pytest.mark.alone
+class WithRequests(promises.SpeedCase):
+    def test_each_has_its_part_of_its_speed(self):
+        # Alone and beside the other its processor differs by some hundredths: it is held to 0.97 in the simulation.
+        self.check(programs(request(0.3), request(0.7)), 2, DILATION, tiny=SPEED * 0.3, large=0.97 * 0.7)
+
+
+@pytest.mark.pairs
+class WithoutRequests(promises.PromiseCase):
+    """Nobody is promised anything: together they run as they do without prorata."""
+
+    # DESIGN §8: any mix without requests at 99 % of what it does without prorata; three times the
+    # tolerance in many processes.
+    BAR = 1 - 3 * 0.01
+
+    def test_together_they_lose_nothing(self):
+        def attempt():
+            bare = promises.measure([program.bare() for program in programs()], 1, DILATION)
+            shared = promises.measure(programs(), 1, DILATION)
+
+            def together(outcome):
+                return sum(got.device_time[0] for got in outcome.got.values())
+
+            return shared, at_least(
+                "device time of both together, of that without prorata", together(shared) / together(bare), self.BAR
+            )
+
+        self.judge(attempt)
+
+
+if __name__ == "__main__":
+    unittest.main()
