@@ -140,7 +140,7 @@ Member* Share::Restore(uint32_t slot, const ProcessId& process) {
     member.devices[device].audit.Set(OverheadWord(member, device));
     ApplyLimit(device);
   }
-  PublishProcess(member);
+  PublishProcess(member, 0);
   return &member;
 }
 

@@ -250,7 +250,7 @@ class Share {
   void Recall(uint32_t slot, uint32_t device);
   void PublishGranted(uint32_t device);
   void DropSlack(Member& member, uint32_t device);
-  void PublishProcess(const Member& member, uint32_t inner_pid = 0);
+  void PublishProcess(const Member& member, uint32_t inner_pid);
   void PublishUsage(const Member& member);
   void PublishGone(uint32_t slot);
   std::atomic<uint64_t>& OverheadWord(const Member& member, uint32_t device) const {
