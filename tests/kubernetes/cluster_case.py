@@ -125,7 +125,8 @@ class ClusterTestCase(unittest.TestCase):
         self.addCleanup(self.remove_all)
 
     def tearDown(self):
-        for name in self.LOGS:
+        # Where a pod does not start although all is well here, Kubernetes' own may say why.
+        for name in (*self.LOGS, "scheduler", "controller-manager"):
             print(f"--- {name} log\n" + self.cluster.log(name)[-6000:])
         print("--- agent log\n" + self.machine.agent_log()[-4000:])
 
