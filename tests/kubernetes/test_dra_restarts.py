@@ -102,7 +102,9 @@ class Restarts(DraTestCase):
                 self.assertEqual(self.cluster.phase("c"), "Pending")
                 self.assert_accounts_agree()
         self.cluster.delete("pod", "a")
-        self.cluster.wait_running("c")
+        # A scheduler that has just lost its API server may list the claims anew instead of following them. That one
+        # of them is gone does not make it try `c` again (dynamicresources.go, EventsToRegister); five minutes do.
+        self.cluster.wait_running("c", deadline_s=400)
         self.assert_accounts_agree()
 
     def test_a_share_of_no_claim_is_removed_when_the_driver_starts(self):
