@@ -275,9 +275,9 @@ class Cluster:
     def phase(self, name):
         return self.pod(name)["status"]["phase"]
 
-    def wait_running(self, *names, deadline_s=harness.DEADLINE_S):
+    def wait_running(self, *names):
         for name in names:
-            self.wait_until(lambda name=name: self.phase(name) == "Running", f"pod {name} Running", deadline_s)
+            self.wait_until(lambda name=name: self.phase(name) == "Running", f"pod {name} Running")
 
     def events_of(self, name):
         """"REASON: MESSAGE" of each event of a pod."""

@@ -1,6 +1,7 @@
 """Pods with claims while what serves them dies and comes back: nobody of them notices, and nothing is
 granted twice, left over or lost."""
 
+import itertools
 import os
 import random
 import signal
@@ -102,10 +103,22 @@ class Restarts(DraTestCase):
                 self.assertEqual(self.cluster.phase("c"), "Pending")
                 self.assert_accounts_agree()
         self.cluster.delete("pod", "a")
-        # A scheduler that has just lost its API server may list the claims anew instead of following them. That one
-        # of them is gone does not make it try `c` again (dynamicresources.go, EventsToRegister); five minutes do.
-        self.cluster.wait_running("c", deadline_s=400)
+        self.cluster.wait_until(self.runs_when_looked_at("c"), "pod c Running")
         self.assert_accounts_agree()
+
+    def runs_when_looked_at(self, name):
+        """A scheduler that has just lost its API server may list the claims anew instead of following them. That one
+        of them is gone does not make it try a pod again (dynamicresources.go, EventsToRegister): five minutes do, or
+        a changed DeviceClass."""
+        looks = itertools.count()
+
+        def look():
+            number = next(looks)
+            if number % 50 == 0:
+                self.cluster.kubectl("annotate", "deviceclass", "--all", "--overwrite", f"example.com/look={number}")
+            return self.cluster.phase(name) == "Running"
+
+        return look
 
     def test_a_share_of_no_claim_is_removed_when_the_driver_starts(self):
         stale, mine = f"claim-{uuid.uuid4()}", "claim-of-mine"
