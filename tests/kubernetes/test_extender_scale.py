@@ -24,7 +24,7 @@ from cluster import DRIVER, KUBECONFIG
 pytestmark = pytest.mark.alone
 NODES = 5_000
 GPUS = 8
-PODS = int(os.environ.get("PRORATA_TEST_PODS", "1000"))
+PODS = int(os.environ.get("PRORATA_TEST_PODS", "2000"))
 PODS_PER_S = 100
 MOST_P99_MS = 20
 MOST_MIB = 500
