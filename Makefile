@@ -135,7 +135,7 @@ format:
 
 check:
 	@scripts/setup.sh lint
-	@scripts/setup.sh ruff $(BUILD)
+	@scripts/setup.sh checkers $(BUILD)
 	@scripts/lint.py --all $(if $(ALL),--each) --build $(BUILD)
 
 layers:

@@ -2,7 +2,7 @@
 """The checks that need no program to run: format, clang-tidy, layers, generated code, tidiness.
 
 --format  clang-format 19 over the C++ sources (--fix rewrites them)
---tidy    clang-tidy 19 over the sources that the build compiles
+--tidy    clang-tidy over the sources that the build compiles
 --layers  a component and its folders include only those above; policy objects use no clock, file, socket or thread
 --code    generated/ is what codegen/ makes of spec/, and docs/reference/control.md what the API's tables say
 --scripts ruff over Python, shellcheck over shell scripts
@@ -83,6 +83,7 @@ NAMED_IN_DOCS = (
     ("reference/events.md", "src/**/event.cc", r'\{EventKind::\w+, "(\w+)"\}'),
     ("design/trust.md", "src/**/usage_file.h", r"std::atomic<\w+> (\w+);"),
     ("design/trust.md", "src/wire/messages.h", r"k(\w+) = \d+, +// (?:member|anybody) -> agent"))
+CHECKERS = pathlib.Path("venv-checkers", "bin")  # in the build folder
 TIDY_SOURCES_MAX = 16  # read as one
 # The left column of the glossary: words that were replaced by the field's (docs/design/glossary.md), as
 # names in the code, as messages and in documents. Ordinary English stays where it means what it says.
@@ -128,7 +129,7 @@ def check_scripts(build):
     problems = []
     # Of ruff's rules those that find errors; style is pylint's.
     for command in (["shellcheck", "--format", "gcc", *shell],
-                    [ROOT / build / "venv-ruff" / "bin" / "ruff", "check", "--isolated", "--quiet",
+                    [ROOT / build / CHECKERS / "ruff", "check", "--isolated", "--quiet",
                      "--select", "E7,E9,F", "--ignore", "F403,F405", "--output-format", "concise", *python]):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -158,7 +159,7 @@ def compiled_sources(path):
     return set(re.findall(r'^#include "(.+)"$', pathlib.Path(path).read_text(encoding="utf-8"), re.M))
 
 
-def tidy(sources, directory, command):
+def tidy(tool, sources, directory, command):
     """Findings in sources of one command, read as one: most of the time goes to the headers that they
     share. Where the compiler itself complains, which may be of two sources' names that are alike, as two
     halves, to the single source."""
@@ -168,12 +169,12 @@ def tidy(sources, directory, command):
         pathlib.Path(folder, "compile_commands.json").write_text(json.dumps(
             [{"directory": directory, "file": str(one), "command": f"{command} -c {one}"}]))
         done = subprocess.run(
-            ["clang-tidy-19", "--quiet", f"--config-file={ROOT}/.clang-tidy", "--checks=-bugprone-suspicious-include",
+            [tool, "--quiet", f"--config-file={ROOT}/.clang-tidy", "--checks=-bugprone-suspicious-include",
              f"--header-filter=^{ROOT}/({'|'.join(SOURCE_DIRS)})/", "-p", folder, one],
             cwd=ROOT, capture_output=True, text=True, check=False)
     if "[clang-diagnostic-" in done.stdout and len(sources) > 1:
         half = len(sources) // 2
-        return tidy(sources[:half], directory, command) | tidy(sources[half:], directory, command)
+        return tidy(tool, sources[:half], directory, command) | tidy(tool, sources[half:], directory, command)
     found = {line for line in done.stdout.splitlines() if re.search(r": (error|warning): ", line)}
     if done.returncode and not found:
         found.add(f"clang-tidy of {', '.join(sources)} ended with {done.returncode}: {done.stderr[-500:]}")
@@ -189,9 +190,10 @@ def check_tidy(build, each):
     for source, (directory, command) in sorted(tidy_commands(build).items()):
         alike[(directory, command, pathlib.Path(source).parent)].append(source)
     most = 1 if each else TIDY_SOURCES_MAX
-    parts = [(sources[i:i + most], directory, command)
+    tool = ROOT / build / CHECKERS / "clang-tidy"
+    parts = [(tool, sources[i:i + most], directory, command)
              for (directory, command, _), sources in alike.items() for i in range(0, len(sources), most)]
-    parts.sort(key=lambda part: -len(part[0]))
+    parts.sort(key=lambda part: -len(part[1]))
     problems = set()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for lines in pool.map(lambda part: tidy(*part), parts):

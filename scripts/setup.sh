@@ -3,8 +3,8 @@
 # nothing and needs no network.
 #
 #   scripts/setup.sh build               compiler, CMake and libraries (apt; sudo where not root)
-#   scripts/setup.sh lint                clang 19 with clang-format, clang-tidy and sanitizers; shellcheck
-#   scripts/setup.sh ruff BUILD          the checker of Python from PyPI into BUILD/venv-ruff
+#   scripts/setup.sh lint                clang 19 with clang-format and sanitizers; shellcheck
+#   scripts/setup.sh checkers BUILD      clang-tidy and ruff from PyPI into BUILD/venv-checkers
 #   scripts/setup.sh pytest BUILD        what runs Python tests, from PyPI (4 MB) into BUILD/venv-pytest
 #   scripts/setup.sh plots               matplotlib, for the pictures of docs/ (bench/charts.py)
 #   scripts/setup.sh cuda-venv BUILD     nvcc and cudart from PyPI into BUILD/venv-cuda13 and -cuda12
@@ -29,7 +29,7 @@ kubernetes_test_packages=(
   etcd-server runc containernetworking-plugins iptables conntrack socat ethtool iproute2 openssl podman debootstrap
 )
 container_packages=(podman containerd runc uidmap podman-compose)
-lint_packages=(clang-19 llvm-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev shellcheck)
+lint_packages=(clang-19 llvm-19 clang-format-19 libclang-rt-19-dev shellcheck)
 
 # Exact versions, so that a test that passed here passes elsewhere. About 265 MB together.
 cuda13_wheels=(
@@ -158,7 +158,7 @@ case "${1:-}" in
         echo 'setup: etcd or runc cannot be had; tests on a cluster will be skipped' >&2
     fi
     ;;
-  ruff) install_venv "$2/venv-ruff" ruff==0.14.5 ;;
+  checkers) install_venv "$2/venv-checkers" clang-tidy==23.1.4 ruff==0.14.5 ;;
   plots) install_packages python3-matplotlib ;;
   pytest) install_venv "$2/venv-pytest" "${pytest_wheels[@]}" ;;
   cuda-venv)

@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import sys
+import threading
 import time
 
 BUILD = pathlib.Path(os.environ.get("PRORATA_BUILD_DIR", "build"))
@@ -32,6 +33,7 @@ class Driver:
         self.stamps = []  # addresses of each stamped kernel's begin and end
         self._keep = []  # what ctypes must not collect while the driver knows its address
         self._kernel = None
+        self._released = threading.Event()
 
     def call(self, name, *arguments):
         """The name of what it answers, without CUDA_ERROR_."""
@@ -197,6 +199,17 @@ class Driver:
         self._keep.append(callback)
         self.call("cuStreamAddCallback", self.stream, callback, None, 0)
         return answer
+
+    def hold(self):
+        """What is put into the stream from here on waits for release()."""
+        self._released.clear()
+        function = HOST_FUNCTION(lambda _: self._released.wait())
+        self._keep.append(function)
+        return self.call("cuLaunchHostFunc", self.stream, function, None)
+
+    def release(self):
+        self._released.set()
+        return "SUCCESS"
 
     def told(self):
         """What host functions and callbacks have been called with; waits for the first."""
