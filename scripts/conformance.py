@@ -8,6 +8,7 @@ import argparse
 import collections
 import contextlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -72,16 +74,17 @@ def all_mutations():
 
 # --- Running --------------------------------------------------------------------------------------
 
-def _watched(command, environment, limit_s):
-    """Runs a command; kills it when it has said nothing for so long: (output, how it ended)."""
+def _watched(command, environment, limit_s, end):
+    """Runs a command; kills it when it has said nothing for so long, or at `end`: (output, how it ended)."""
     process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
                                start_new_session=True)
     chunks, ending = [], ""
     with process.stdout as pipe:
         while True:
-            if not select.select([pipe], [], [], limit_s)[0]:
-                ending = "hung"
+            left_s = end - time.monotonic()
+            if not select.select([pipe], [], [], max(0, min(limit_s, left_s)))[0]:
+                ending = "hung" if limit_s < left_s else "did not run"
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # its children hold the pipe open, too
             chunk = os.read(pipe.fileno(), 65536)
@@ -110,21 +113,22 @@ def _verdicts(output, ending):
     return {test: (verdict, lines[test]) for test, verdict in found.items()}
 
 
-def run(build, names, environment=None, limit_s=SILENCE_S, options=()):
-    """Runs the tests named, all in one process, and what a hang or a crash left over in another:
-    {test: ("OK" | "FAILED" | "SKIPPED" | "hung" | "crashed" | "did not run", its lines)}."""
+def run(build, names, environment=None, limit_s=SILENCE_S, options=(), seconds=math.inf):
+    """Runs the tests named, all in one process, and what a hang or a crash left over in another, as long as
+    `seconds` are not over: {test: ("OK" | "FAILED" | "SKIPPED" | "hung" | "crashed" | "did not run", its lines)}."""
     environment = {**os.environ, **(environment or {})}
     found, left = {}, list(names)
-    while left:
+    end = time.monotonic() + seconds
+    while left and time.monotonic() < end:
         output, ending = _watched([program(build), "--gtest_filter=" + ":".join(left), *options],
-                                  environment, limit_s)
+                                  environment, limit_s, end)
         more = _verdicts(output, ending)
         if not more:
             tail = output.splitlines()[-5:]
             return found | {test: ("did not run", tail) for test in left}
         found |= more
         left = [test for test in left if test not in found]
-    return found
+    return found | {test: ("did not run", ["the time was over"]) for test in left}
 
 
 def run_broken(build, names, broken, limit_s=SILENCE_S, options=()):
@@ -138,17 +142,19 @@ def run_broken(build, names, broken, limit_s=SILENCE_S, options=()):
         return run(build, names, environment, limit_s, options)
 
 
-def differences(build, environment, limit_s=SILENCE_S):
+def differences(build, environment, limit_s=SILENCE_S, seconds=math.inf):
     """What scripts/gpu_check.py keeps: which rules hold on the driver under test, and which not."""
     stated = {rule["test"]: rule for rule in rules(build)}
-    found = run(build, tests(build), environment, limit_s)
-    result = {"held": [], "skipped": {}, "differences": [], "errors": []}
+    found = run(build, tests(build), environment, limit_s, seconds=seconds)
+    result = {"held": [], "skipped": {}, "did_not_run": [], "differences": [], "errors": []}
     for test, (verdict, lines) in found.items():
         if verdict == "OK":
             result["held"].append(test)
         elif verdict == "SKIPPED":
             result["skipped"][test] = next((line for line in lines if "only for" in line or
                                             "Skipped" not in line), "no reason given")
+        elif verdict == "did not run":
+            result["did_not_run"].append(test)
         else:
             rule = stated.get(test, {"rule": "", "source": ""})
             result["differences"].append({**rule, "test": test, "verdict": verdict,

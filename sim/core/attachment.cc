@@ -61,6 +61,7 @@ void Fill(State* state, const MachineConfig& config, const Layout& layout) {
   state->layout = kStateLayout;
   state->device_count = static_cast<uint32_t>(config.devices.size());
   state->size_bytes = layout.size;
+  state->realtime_offset_us = (RealtimeNs() - RealClock().NowNs()) / kNsPerUs;
   for (size_t i = 0; i < config.devices.size(); ++i) {
     state->owner_offset[i] = layout.owner_offset[i];
     state->used_offset[i] = layout.used_offset[i];

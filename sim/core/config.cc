@@ -161,6 +161,7 @@ Result<MachineConfig> ParseMachineConfig(std::string_view text, std::string_view
   Reader reader(root, file);
   reader.Integer("driver_version", &config.driver_version, 11000, 99990);
   reader.Number("dilation", &config.dilation, 1, 10000);
+  reader.Scaled("init_ms", &config.init_ns, 1e6, 0, 60'000);
   if (const toml::node* node = reader.Take("broken_rules")) {
     const std::string error = ReadBrokenRules(*node, &config.broken);
     if (!error.empty()) reader.RecordError("broken_rules", error);
@@ -228,7 +229,7 @@ std::string CanonicalText(const MachineConfig& config) {
   std::ostringstream out;
   out.precision(17);
   out << "driver_version = " << config.driver_version << "\ndilation = " << config.dilation
-      << "\nbroken_rules = " << config.broken << "\n";
+      << "\ninit_ns = " << config.init_ns << "\nbroken_rules = " << config.broken << "\n";
   for (const DeviceConfig& device : config.devices) {
     out << "[[devices]]\nname = " << device.name << "\nuuid = " << device.uuid
         << "\npci_bus_id = " << device.pci_bus_id << "\nmemory = " << device.memory_bytes

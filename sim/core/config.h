@@ -27,18 +27,18 @@ struct DeviceConfig {
   uint32_t sm_count = 132;            // H100/H200 data sheet (SXM)
   int compute_major = 9;              // H100/H200 (Hopper), CUDA programming guide
   int compute_minor = 0;
-  uint64_t context_bytes = 512 * kMiB;    // DESIGN §4: about half a GiB on an H200
+  uint64_t context_bytes = 512 * kMiB;    // H100: 518, and 520 from the first kernel on
   uint64_t module_bytes = 0;              // not measured: what the code of a module takes
   bool multicast = false;                 // H100/H200 (SXM) with NVSwitch: true
-  uint64_t slab_bytes = 2 * kMiB;         // granularity that cuMemGetAllocationGranularity reports
-  uint64_t pool_chunk_bytes = 32 * kMiB;  // assumed: what a memory pool grows by
+  uint64_t slab_bytes = 2 * kMiB;         // H100: the same, for every allocation
+  uint64_t pool_chunk_bytes = 32 * kMiB;  // H100: the same
 
-  int64_t time_slice_ns = 2 * kNsPerMs;          // assumed: default slice of the driver's runlists
-  int64_t switch_cost_ns = 100 * kNsPerUs;       // assumed: saving and loading a context
-  int64_t launch_latency_ns = 3 * kNsPerUs;      // assumed: submission to start on an idle device
-  uint64_t h2d_bytes_per_s = 50'000'000'000;     // assumed: PCIe 5.0 x16, pinned memory
-  uint64_t d2h_bytes_per_s = 50'000'000'000;     // assumed: the same
-  uint64_t d2d_bytes_per_s = 2'000'000'000'000;  // assumed: read + write at half of 4.8 TB/s (H200)
+  int64_t time_slice_ns = 2 * kNsPerMs;          // H100: 2.0 ms
+  int64_t switch_cost_ns = 100 * kNsPerUs;       // H100: 140 us when drained, 240 in a kernel
+  int64_t launch_latency_ns = 3 * kNsPerUs;      // H100: 2.3 us from kernel to kernel
+  uint64_t h2d_bytes_per_s = 50'000'000'000;     // H100: 54, pinned memory
+  uint64_t d2h_bytes_per_s = 50'000'000'000;     // H100: 55
+  uint64_t d2d_bytes_per_s = 2'000'000'000'000;  // H100: 1.2 TB/s copied, as much read as written
 };
 
 // How two devices reach each other.
@@ -75,6 +75,8 @@ struct MachineConfig {
   int driver_version = 13000;  // CUDA 13.0, the headers that spec/ was imported from
   // One simulated nanosecond takes so many real ones.
   double dilation = 1.0;
+  int64_t init_ns =
+      0;  // not measured: what the first cuInit of a process takes, nothing else waiting
   std::vector<DeviceConfig> devices = {DeviceConfig{}};
   std::vector<LinkConfig> links;  // pairs that are not in it go over the host
   BrokenRules broken;             // tests only

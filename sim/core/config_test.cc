@@ -14,6 +14,7 @@ TEST(ConfigTest, ReadsEverySetting) {
   const auto config = ParseMachineConfig(R"(
     driver_version = 12040
     dilation = 4
+    init_ms = 1.5
     [[devices]]
     name = "One"
     uuid = "GPU-1"
@@ -39,6 +40,7 @@ TEST(ConfigTest, ReadsEverySetting) {
   const DeviceConfig& one = config->devices[0];
   EXPECT_EQ(config->driver_version, 12040);
   EXPECT_EQ(config->dilation, 4.0);
+  EXPECT_EQ(config->init_ns, 1'500'000);
   EXPECT_EQ(one.name, "One");
   EXPECT_EQ(one.memory_bytes, 4 * kGiB);
   EXPECT_EQ(one.compute_major, 8);

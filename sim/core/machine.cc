@@ -456,6 +456,19 @@ bool Operation::Look(int index, DeviceUsage* out) const {
     if (entry.pid < 0) return false;
     usage.processes.push_back(entry);
   }
+  const uint32_t kept = std::min(device.process_samples, kProcessSamples);
+  for (uint32_t back = kept; back >= 1; --back) {
+    const ProcessSampleRecord& sample =
+        device.process_sample[(device.process_samples - back) % kProcessSamples];
+    const Slot& slot = state.processes[sample.process].slot;
+    const bool there =
+        sample.process != 0 && slot.life == Life::kLive && slot.generation == sample.generation;
+    const int pid = there ? PidOf(sample.process) : 0;
+    if (pid < 0) return false;
+    const int64_t monotonic_ns = machine_->dilated_clock_.RealNs(sample.time_ns);
+    usage.samples.push_back(
+        {sample.time_ns, state.realtime_offset_us + monotonic_ns / kNsPerUs, pid, sample.percent});
+  }
   return true;
 }
 

@@ -188,6 +188,15 @@ struct ProcessUsage {
   int64_t begun_ns = 0;     // when it came to the machine
 };
 
+// NVML's samples of who has a device: see Model::SampleProcesses.
+inline constexpr int64_t kProcessSampleNs = 200'000'000;  // from one to the next
+struct ProcessSample {
+  int64_t time_ns = 0;
+  int64_t time_us = 0;  // the same moment by CLOCK_REALTIME
+  int pid = 0;          // as in ProcessUsage; 0 also where it is gone, or nothing ran
+  uint32_t percent = 0;
+};
+
 struct DeviceUsage {
   uint64_t total_bytes = 0;
   uint64_t used_bytes = 0;
@@ -198,6 +207,7 @@ struct DeviceUsage {
   int64_t switching_ns = 0;             // time lost to context switches
   uint32_t utilization_ppm = 0;         // busy share of the last second
   std::vector<ProcessUsage> processes;  // those with a context or memory on this device
+  std::vector<ProcessSample> samples;   // of the last seconds, oldest first
 };
 
 }  // namespace prorata::simgpu

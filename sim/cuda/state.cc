@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "sim/cuda/context/green.h"
 #include "sim/cuda/context/visible_devices.h"
@@ -77,6 +79,8 @@ CUresult AttachMachine(Driver& driver) {
     std::fprintf(stderr, "prorata simulated GPU: %s\n", config.error().message.c_str());
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
+  std::this_thread::sleep_for(std::chrono::nanoseconds(
+      static_cast<int64_t>(static_cast<double>(config->init_ns) * config->dilation)));
   auto machine = Machine::Attach(*config, FindStateFolder());
   if (!machine) {
     std::fprintf(stderr, "prorata simulated GPU: %s\n", machine.error().message.c_str());

@@ -280,23 +280,22 @@ void Agent::TraceStates(const DeviceLeases& leases) {
   }
 }
 
-// As NVML shows it: for each process a whole percentage of the time since the last reading.
+// As NVML shows it: whose context the device had at some moments.
 void Agent::AuditTime(int64_t now_ns) {
-  std::vector<std::map<uint64_t, int64_t>> ran_ns(deadline_ns_.size());
-  const double percent_ns = static_cast<double>(now_ns - audited_at_ns_) / 100;
-  for (const auto& process : world_.processes()) {
-    const int64_t busy_ns = process->BusyNs();
-    int64_t& audited_ns = audited_ns_[process->id()];
-    const int64_t since_ns = busy_ns - std::exchange(audited_ns, busy_ns);
-    const double percent =
-        percent_ns > 0 ? std::round(static_cast<double>(since_ns) / percent_ns) : 0;
-    ran_ns[static_cast<size_t>(process->device())][process->share()->key] +=
-        static_cast<int64_t>(percent * percent_ns);
+  std::map<int, uint64_t> shares;
+  for (const auto& process : world_.processes()) shares[process->pid()] = process->share()->key;
+  for (size_t i = 0; i < deadline_ns_.size(); ++i) {
+    std::vector<policy::LeasePolicy::Ran> ran;
+    const auto usage = world_.machine().Usage(static_cast<int>(i));
+    for (const simgpu::ProcessSample& sample : usage->samples) {
+      const auto share = shares.find(sample.pid);
+      if (sample.time_ns <= audited_at_ns_ || share == shares.end()) continue;
+      const double ran_ns = sample.percent * simgpu::kProcessSampleNs / 100.0;
+      ran.push_back({share->second, ran_ns, sample.time_ns});
+    }
+    life_->scheduler.Audit(i, ran);
   }
   audited_at_ns_ = now_ns;
-  for (size_t i = 0; i < ran_ns.size(); ++i) {
-    life_->scheduler.Audit(i, ran_ns[i]);
-  }
 }
 
 // --- Decisions ----------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class Agent final : public Thread, private agent::LeaseScheduler::Host {
   void GangChanged(uint64_t, bool) override {}
 
   static constexpr int64_t kTickNs = 100'000'000;
-  static constexpr int64_t kAuditNs = 1'000'000'000;
+  static constexpr int64_t kAuditNs = 250'000'000;
 
   World& world_;
   Random random_;
@@ -104,7 +104,6 @@ class Agent final : public Thread, private agent::LeaseScheduler::Host {
   int64_t next_tick_ns_ = 0;
   int64_t next_audit_ns_ = 0;
   int64_t audited_at_ns_ = 0;
-  std::map<uint32_t, int64_t> audited_ns_;  // by process: its device time at the last audit
   int64_t next_beat_ns_ = 0;
   int64_t last_beat_ns_ = 0;
   int64_t troubled_until_ns_ = 0;

@@ -39,7 +39,7 @@ Process::~Process() {
 void Process::Start() {
   alive_ = true;
   began_ns_ = NowNs();
-  process_ = world_.machine().RegisterProcess(static_cast<int>(1000 + id_)).value();
+  process_ = world_.machine().RegisterProcess(pid()).value();
   world_.Trace("start", id_);
   hosts_[0]->Start();
 }

@@ -33,6 +33,7 @@ class Process {
   ~Process();
 
   uint32_t id() const { return id_; }
+  int pid() const { return static_cast<int>(1000 + id_); }
   int device() const { return rank_.device; }
   uint32_t group() const { return rank_.group; }
   const ProgramSpec& spec() const { return spec_; }

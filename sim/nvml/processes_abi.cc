@@ -1,4 +1,4 @@
-#include <algorithm>
+#include <map>
 
 #include "sim/nvml/device_call.h"
 
@@ -8,7 +8,6 @@ namespace {
 
 using prorata::simgpu::DeviceUsage;
 using prorata::simgpu::Machine;
-using prorata::simgpu::NvmlSession;
 using prorata::simgpu::Usage;
 using prorata::simgpu::With;
 
@@ -44,7 +43,9 @@ nvmlReturn_t NoProcesses(nvmlDevice_t device, unsigned int* count) {
   });
 }
 
-// The same protocol for utilization samples younger than `last_seen`; `give(i, sample)` writes one.
+// The same protocol for what ran since `last_seen`; `give(i, answer)` writes one. As NVIDIA's
+// driver answers (bench/results): of each process that one of its samples names, the latest of
+// them, and the mean over all samples of the time.
 template <typename Give>
 nvmlReturn_t SamplesSince(Machine& machine, int index, unsigned long long last_seen,
                           bool only_count, unsigned int* count, Give give) {
@@ -55,13 +56,27 @@ nvmlReturn_t SamplesSince(Machine& machine, int index, unsigned long long last_s
     *count = static_cast<unsigned int>(usage.processes.size());
     return NVML_ERROR_INSUFFICIENT_SIZE;
   }
-  auto found = NvmlSession::Get().Utilization(index, usage);
-  std::erase_if(found, [&](const auto& sample) { return sample.timeStamp <= last_seen; });
+  std::map<unsigned, nvmlProcessUtilizationSample_t> found;
+  unsigned samples = 0;
+  for (const auto& sample : usage.samples) {
+    const auto time_us = static_cast<unsigned long long>(sample.time_us);
+    if (time_us <= last_seen) continue;
+    ++samples;
+    if (sample.pid == 0) continue;
+    nvmlProcessUtilizationSample_t& of = found[static_cast<unsigned>(sample.pid)];
+    of.pid = static_cast<unsigned>(sample.pid);
+    of.timeStamp = time_us;
+    of.smUtil += sample.percent;
+  }
   const unsigned int room = *count;
   *count = static_cast<unsigned int>(found.size());
   if (found.empty()) return NVML_ERROR_NOT_FOUND;
   if (found.size() > room) return NVML_ERROR_INSUFFICIENT_SIZE;
-  for (size_t i = 0; i < found.size(); ++i) give(i, found[i]);
+  size_t i = 0;
+  for (auto& [pid, of] : found) {
+    of.smUtil /= samples;
+    give(i++, of);
+  }
   return NVML_SUCCESS;
 }
 

@@ -58,7 +58,6 @@ nvmlReturn_t NvmlSession::Attach() {
   }
   // The previous one is left to whoever still uses it in another thread.
   machine_ = machine->release();
-  for (Reading& reading : readings_) reading = {};
   return NVML_SUCCESS;
 }
 
@@ -105,34 +104,6 @@ int NvmlSession::IndexOf(nvmlDevice_t device) {
 
 nvmlDevice_t NvmlSession::HandleOf(int index) {
   return reinterpret_cast<nvmlDevice_t>(&g_device_handles[index]);
-}
-
-std::vector<nvmlProcessUtilizationSample_t> NvmlSession::Utilization(int device,
-                                                                     const DeviceUsage& usage) {
-  constexpr int64_t kShortestNs = 100 * kNsPerMs;
-  const std::lock_guard lock(mutex_);
-  Reading& last = readings_[device];
-  if (last.time_ns >= 0 && usage.now_ns - last.time_ns < kShortestNs) return last.samples;
-  Reading reading;
-  reading.time_ns = usage.now_ns;
-  for (const ProcessUsage& process : usage.processes) {
-    const std::pair key(process.slot, process.pid);
-    reading.busy_ns[key] = process.busy_ns;
-    const auto before = last.busy_ns.find(key);
-    // Of a process not seen before only the time since it was last looked can be its own. At the
-    // first look that is all since it began: a reader that asks once has nothing else.
-    const int64_t busy_ns = process.busy_ns - (before != last.busy_ns.end() ? before->second : 0);
-    const int64_t since_ns = last.time_ns >= 0 ? last.time_ns : process.begun_ns;
-    const int64_t span_ns = std::max<int64_t>(usage.now_ns - since_ns, 1);
-    nvmlProcessUtilizationSample_t sample{};
-    sample.pid = static_cast<unsigned>(process.pid);
-    sample.timeStamp = static_cast<unsigned long long>(usage.now_ns / kNsPerUs);
-    sample.smUtil =
-        static_cast<unsigned>(std::clamp<int64_t>((busy_ns * 100 + span_ns / 2) / span_ns, 0, 100));
-    reading.samples.push_back(sample);
-  }
-  last = std::move(reading);
-  return last.samples;
 }
 
 }  // namespace prorata::simgpu

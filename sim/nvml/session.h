@@ -1,10 +1,8 @@
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "generated/nvml_abi.h"
 #include "sim/core/machine.h"
@@ -30,24 +28,13 @@ class NvmlSession {
   int IndexOf(nvmlDevice_t device);
   nvmlDevice_t HandleOf(int index);
 
-  // Busy share of each process on a device since this was last asked, but over at least a tenth
-  // of a second: an earlier question gets the previous answer.
-  std::vector<nvmlProcessUtilizationSample_t> Utilization(int device, const DeviceUsage& usage);
-
  private:
-  struct Reading {
-    int64_t time_ns = -1;
-    std::map<std::pair<int, int>, int64_t> busy_ns;  // by slot and pid
-    std::vector<nvmlProcessUtilizationSample_t> samples;
-  };
-
   nvmlReturn_t Attach();
 
   std::mutex mutex_;
   int users_ = 0;
   Machine* machine_ = nullptr;
   std::string where_;  // what `machine_` was found by
-  Reading readings_[kMaxDevices];
 };
 
 }  // namespace prorata::simgpu

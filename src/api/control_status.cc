@@ -100,8 +100,7 @@ constexpr Field kShareDevice[] = {
     Required<&On::device_time_ns>("device_time_ns",
         "GPU time that it was charged since this agent has had it", kNs),
     Required<&On::busy_time_ns>("busy_time_ns",
-        "how long its kernels ran: by NVML, and where that has no figures by its processes' "
-        "estimate", kNs),
+        "how long its kernels ran, by its processes' estimate, less what NVML shows of others", kNs),
     Required<&On::compute_request>("compute_request", "GPU time that is guaranteed", kRatio),
     Required<&On::compute_limit>("compute_limit", "the most GPU time that it may use", kRatio),
     Required<&On::weight>("weight", "its weight for free GPU time", kParts),
@@ -221,7 +220,7 @@ constexpr Field kDevice[] = {
     Required<&D::busy>("busy",
         "of about the last second, the part that its shares were charged together", kRatio),
     Optional<&D::others>("others",
-        "likewise, in which programs on no share ran, by NVML. Absent: NVML has no figures, or "
+        "of the last five, in which programs on no share ran, by NVML. Absent: it has no figures, or "
         "there is no share", kRatio),
     Required<&D::overcommit>("overcommit",
         "what limits of shares without a request may add up to, as a multiple of what shares may "

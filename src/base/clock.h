@@ -18,6 +18,9 @@ class RealClock final : public Clock {
   int64_t NowNs() const override;
 };
 
+// CLOCK_REALTIME, since 1970: what NVML's stamps are of.
+int64_t RealtimeNs();
+
 // Moves only when told. Not thread-safe: the one-process simulation is one thread.
 class VirtualClock final : public Clock {
  public:
@@ -39,6 +42,7 @@ class DilatedClock final : public Clock {
   double dilation() const { return dilation_; }
   // How long a span of this clock takes in real time: what a timer must be set to.
   int64_t RealNs(int64_t span_ns) const;
+  int64_t FromRealNs(int64_t real_span_ns) const;  // the other way round
 
  private:
   double dilation_;

@@ -184,6 +184,7 @@ class Model {
   void JoinRing(Index context);
   void LeaveRing(Index context);
   void TakeSample(int device);
+  void SampleProcesses(int device, int64_t to_ns);
   int64_t NextDeviceEventNs(int device) const;
   void StartCopy(int device, int engine);
 

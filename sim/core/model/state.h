@@ -24,7 +24,7 @@ namespace prorata::simgpu {
 using Index = uint32_t;
 
 inline constexpr uint64_t kStateMagic = 0x75706773'7472706dULL;
-inline constexpr uint32_t kStateLayout = 7;  // raise with every change of the structs below
+inline constexpr uint32_t kStateLayout = 8;  // raise with every change of the structs below
 inline constexpr uint32_t kMaxProcesses = 256;
 inline constexpr uint32_t kMaxContexts = 1024;
 inline constexpr uint32_t kMaxStreams = 16384;
@@ -265,6 +265,17 @@ struct UsageSample {
 
 inline constexpr uint32_t kUsageSamples = 32;
 
+// Whose context the device had at a moment, and how much of the time before it kernels ran there,
+// whose ever they were.
+struct ProcessSampleRecord {
+  int64_t time_ns = 0;
+  Index process = 0;  // 0: none ran since the sample before
+  uint32_t generation = 0;
+  uint32_t percent = 0;
+};
+
+inline constexpr uint32_t kProcessSamples = 16;
+
 struct DeviceRecord {
   EnginePhase phase = EnginePhase::kIdle;
   Index current = 0;       // the context on the engine, and the head of the ring
@@ -286,6 +297,9 @@ struct DeviceRecord {
   CopyEngine copy[3];    // from the host, to the host, to peers over NVLink
   uint32_t samples = 0;  // ever taken
   UsageSample sample[kUsageSamples];
+  uint32_t process_samples = 0;  // ever taken
+  ProcessSampleRecord process_sample[kProcessSamples];
+  int64_t sampled_busy_ns = 0;  // `busy_ns` at the last of them
 };
 
 // Free entries of a table: those given back, then those never used.
@@ -300,6 +314,7 @@ struct State {
   uint32_t layout = 0;
   uint32_t device_count = 0;
   uint64_t size_bytes = 0;
+  int64_t realtime_offset_us = 0;  // CLOCK_REALTIME less CLOCK_MONOTONIC: NVML's stamps are of that
   char config_text[kConfigTextBytes] = {};
   uint32_t owner_offset[kMaxDevices] = {};
   uint32_t used_offset[kMaxDevices] = {};

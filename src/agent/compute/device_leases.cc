@@ -71,7 +71,6 @@ void DeviceLeases::BoundBacklogs() {
 }
 
 DeviceLeases::Outcome DeviceLeases::ResetAfterOutage(int64_t now_ns) {
-  audits_ = false;
   promised_ns_ = kNever;
   trace_.Outage(now_ns);
   std::vector<Change> closed;
@@ -88,13 +87,8 @@ DeviceLeases::Outcome DeviceLeases::ResetAfterOutage(int64_t now_ns) {
   return outcome;
 }
 
-DeviceLeases::Outcome DeviceLeases::Audit(const std::map<Key, int64_t>& ran_ns, int64_t now_ns) {
-  // The first figures are of a time for which nothing was charged here.
-  if (!std::exchange(audits_, true)) return Reschedule(now_ns);
-  std::vector<LeasePolicy::Ran> ran;
-  for (const auto& [key, ns] : ran_ns) {
-    if (shares_.contains(key)) ran.push_back({key, static_cast<double>(ns)});
-  }
+DeviceLeases::Outcome DeviceLeases::Audit(const std::vector<LeasePolicy::Ran>& ran,
+                                          int64_t now_ns) {
   for (const LeasePolicy::Correction& correction : policy_->Audit(ran, now_ns)) {
     const auto by_ns = static_cast<int64_t>(correction.charged_ns);
     trace_.Audited(shares_.at(correction.share).traced, by_ns, now_ns);

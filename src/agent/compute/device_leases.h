@@ -54,9 +54,9 @@ class DeviceLeases {
   // Something may have changed: polls everything, and decides.
   Outcome Reschedule(int64_t now_ns);
 
-  // By NVML the kernels of each share ran for so many nanoseconds since the last call; shares of
-  // which it shows nothing are left out. What was charged less is charged now.
-  Outcome Audit(const std::map<Key, int64_t>& ran_ns, int64_t now_ns);
+  // When NVML saw shares on the device since the last call: what they ran past their leases is
+  // charged now.
+  Outcome Audit(const std::vector<policy::LeasePolicy::Ran>& ran, int64_t now_ns);
 
   // Each tenth of a second: remembers the figures for Lately.
   void Sample(int64_t now_ns);
@@ -128,7 +128,6 @@ class DeviceLeases {
 
   std::unique_ptr<policy::LeasePolicy> policy_;
   std::map<Key, OnDevice> shares_;
-  bool audits_ = false;  // there was an audit since it began, or began anew
   int64_t noted_ns_ = 0;
   std::deque<Moment> moments_;
   DeviceTrace trace_;

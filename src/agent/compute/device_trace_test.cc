@@ -227,19 +227,30 @@ TEST_F(TracedLeases, OneRunsAndTheOtherIsHeldBackByItsLimit) {
 }
 
 TEST_F(TracedLeases, AuditsLateLoopsOutagesAndTheEnd) {
+  policy::ComputeTerms limited;
+  limited.limit = {100'000};
   Add(1, {});
-  Add(2, {});
-  RunUntil(300 * kMs);
-  leases_.Audit({{1, 0}, {2, 0}}, now_ns_);
-  leases_.Audit({{1, 0}, {2, 250 * kMs}}, now_ns_);
+  Add(2, limited);
+  RunUntil(1'000 * kMs);
+  // Met on the device again and again, long after its slice.
+  for (int look = 0; look < 30; ++look) {
+    for (const bool running : {false, true}) {
+      for (int i = 0; i < 1000 && (leases_.State(2).phase == Phase::kRunning) == running; ++i) {
+        RunUntil(now_ns_ + kMs);
+      }
+    }
+    RunUntil(now_ns_ + 20 * kMs);
+    leases_.Audit({{2, 200e6, now_ns_ - 7 * kMs}}, now_ns_);
+    RunUntil(now_ns_ + 180 * kMs);
+  }
   const auto audits = Written(TraceKind::kAudit);
   ASSERT_FALSE(audits.empty());
   EXPECT_EQ(audits.back().lane, 2u);
   EXPECT_GT(audits.back().value_ns, 10 * kMs);
 
-  const policy::ComputeTerms half = {{500'000}};
-  leases_.SetTerms(1, half, now_ns_);
-  RunUntil(400 * kMs);
+  leases_.SetTerms(2, {}, now_ns_);
+  leases_.SetTerms(1, {{500'000}}, now_ns_);
+  RunUntil(now_ns_ + 100 * kMs);
   EXPECT_TRUE(Written(TraceKind::kLate).empty());
   now_ns_ += 50 * kMs;  // a slice ended in this time
   leases_.Reschedule(now_ns_);

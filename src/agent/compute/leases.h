@@ -48,10 +48,9 @@ class Leases final : private LeaseScheduler::Host {
 
   // LeaseScheduler::Tick, each tenth of a second.
   void Tick() { scheduler_.Tick(); }
-  // By NVML the kernels of each share (by id) ran for so many nanoseconds on the device since the
-  // last call.
-  void Audit(size_t number, const std::map<uint64_t, int64_t>& ran_ns) {
-    scheduler_.Audit(number, ran_ns);
+  // When NVML saw shares (by id) on the device since the last call.
+  void Audit(size_t number, const std::vector<policy::LeasePolicy::Ran>& ran) {
+    scheduler_.Audit(number, ran);
   }
   void Describe(Share& share, uint32_t index, api::ShareDevice& out);
   double Busy(size_t device) const;  // the shares together, as DeviceLeases

@@ -55,7 +55,8 @@ void ProcessTimes::BeginAt(uint64_t newest_us, int64_t now_ns) {
   barren_ = 0;
 }
 
-std::map<pid_t, int64_t> ProcessTimes::RanUntil(uint64_t newest_us, const Samples& samples) const {
+std::map<pid_t, ProcessTimes::Figures::Ran> ProcessTimes::RanUntil(uint64_t newest_us,
+                                                                   const Samples& samples) const {
   // A process may have several parts of a device, each with its sample of the same moment.
   std::map<pid_t, std::map<uint64_t, uint32_t>> percents;
   for (const driver::NvmlTimeSample& sample : samples) {
@@ -63,22 +64,22 @@ std::map<pid_t, int64_t> ProcessTimes::RanUntil(uint64_t newest_us, const Sample
     uint32_t& percent = percents[sample.pid][sample.time_us];
     percent = std::min(kWholePercent, percent + std::min(kWholePercent, sample.percent));
   }
-  std::map<pid_t, int64_t> ran_ns;
+  const auto span_ns = static_cast<int64_t>(newest_us - counted_us_) * kNsPerUs;
+  std::map<pid_t, Figures::Ran> ran;
   int64_t all_ns = 0;
   for (const auto& [pid, by_time] : percents) {
     int64_t sum = 0;
     for (const auto& [time_us, percent] : by_time) sum += percent;
-    // It need not have lived until the newest sample of all.
-    const uint64_t last_us = std::max(counted_us_, by_time.rbegin()->first);
-    const auto span_ns = static_cast<int64_t>(last_us - counted_us_) * kNsPerUs;
     const auto samples_of_it = static_cast<int64_t>(by_time.size());
-    all_ns += ran_ns[pid] = span_ns * sum / (samples_of_it * kWholePercent);
+    const int64_t ran_ns = span_ns * sum / (samples_of_it * kWholePercent);
+    ran[pid] = {ran_ns, by_time.rbegin()->first};
+    all_ns += ran_ns;
   }
-  const auto span_ns = static_cast<int64_t>(newest_us - counted_us_) * kNsPerUs;
-  if (all_ns <= span_ns) return ran_ns;
+  if (all_ns <= span_ns) return ran;
   const double scale = static_cast<double>(span_ns) / static_cast<double>(all_ns);
-  for (auto& [pid, ns] : ran_ns) ns = static_cast<int64_t>(static_cast<double>(ns) * scale);
-  return ran_ns;
+  for (auto& [pid, of] : ran)
+    of.ran_ns = static_cast<int64_t>(static_cast<double>(of.ran_ns) * scale);
+  return ran;
 }
 
 }  // namespace prorata::agent

@@ -2,11 +2,11 @@
 
 // The device time of each process, from what NVML says of it.
 //
-// NVML gives samples: a process had so many percent of the device's multiprocessors until this
-// moment, by a clock of NVML's own. The device time of a process between two answers is the mean of
-// its new samples times the span that they cover, which begins where the answer before ended. Whole
-// percents even out over several answers, but a process that never reaches half a percent shows
-// none.
+// NVML's driver looks at the device five times a second, and gives all the time since its last look
+// to the process whose context is there (H100, driver 580.159.04: bench/results). An answer names,
+// of the looks since the last one, the processes, the latest look that saw each, and their part of
+// the time in whole percents. So the figures are right in the mean of many looks; those of a second
+// are five looks.
 //
 // What NVML says is not relied upon: a sample may be above 100 %, all of them together may be more
 // than the time there was, and its clock may stand still, jump or go back. Where the span cannot be
@@ -29,7 +29,11 @@ class ProcessTimes {
   using Samples = std::vector<driver::NvmlTimeSample>;
   struct Figures {
     int64_t span_ns = 0;  // right after the span of the figures before, or after a gap
-    std::map<pid_t, int64_t> ran_ns;
+    struct Ran {
+      int64_t ran_ns = 0;
+      uint64_t at_us = 0;  // the latest look that saw it, by NVML's clock
+    };
+    std::map<pid_t, Ran> ran;
   };
 
   // Figures further apart than this say nothing of the time between.
@@ -49,7 +53,7 @@ class ProcessTimes {
  private:
   std::optional<Figures> NothingNew(bool idle, int64_t now_ns);
   void BeginAt(uint64_t newest_us, int64_t now_ns);
-  std::map<pid_t, int64_t> RanUntil(uint64_t newest_us, const Samples& samples) const;
+  std::map<pid_t, Figures::Ran> RanUntil(uint64_t newest_us, const Samples& samples) const;
 
   // By NVML's clock: the newest sample ever seen (0: there was none), and until when all is
   // counted, which is later where the device was idle since.

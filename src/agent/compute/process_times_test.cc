@@ -26,6 +26,11 @@ class ProcessTimesTest : public ::testing::Test {
     return times_.Take(samples, idle, now_ns_);
   }
   using Ran = std::map<pid_t, int64_t>;
+  static Ran RanOf(const ProcessTimes::Figures& figures) {
+    Ran ran;
+    for (const auto& [pid, of] : figures.ran) ran[pid] = of.ran_ns;
+    return ran;
+  }
 
   ProcessTimes times_;
   int64_t now_ns_ = 0;
@@ -36,7 +41,7 @@ TEST_F(ProcessTimesTest, ASampleIsThatPartOfTheSpanSinceTheOneBefore) {
   const auto figures = Take({{kOne, At(1250), 60}, {kTwo, At(1250), 40}}, 250);
   ASSERT_TRUE(figures);
   EXPECT_EQ(figures->span_ns, 250 * kMs);
-  EXPECT_EQ(figures->ran_ns, (Ran{{kOne, 150 * kMs}, {kTwo, 100 * kMs}}));
+  EXPECT_EQ(RanOf(*figures), (Ran{{kOne, 150 * kMs}, {kTwo, 100 * kMs}}));
   EXPECT_EQ(times_.since_us(), At(1250));
 }
 
@@ -45,24 +50,27 @@ TEST_F(ProcessTimesTest, SeveralSamplesOfAProcessAreTheirMean) {
       Take({{kOne, At(1200), 20}, {kTwo, At(1100), 10}, {kOne, At(1100), 40}, {kTwo, At(1200), 30}},
            200);
   ASSERT_TRUE(figures);
-  EXPECT_EQ(figures->ran_ns, (Ran{{kOne, 60 * kMs}, {kTwo, 40 * kMs}}));
+  EXPECT_EQ(RanOf(*figures), (Ran{{kOne, 60 * kMs}, {kTwo, 40 * kMs}}));
 }
 
 TEST_F(ProcessTimesTest, SamplesOfBeforeAreNotCountedAgain) {
   const auto figures =
       Take({{kOne, At(900), 100}, {kOne, At(1000), 100}, {kOne, At(1200), 10}}, 200);
   ASSERT_TRUE(figures);
-  EXPECT_EQ(figures->ran_ns, (Ran{{kOne, 20 * kMs}}));
+  EXPECT_EQ(RanOf(*figures), (Ran{{kOne, 20 * kMs}}));
 }
 
-TEST_F(ProcessTimesTest, AProcessWithoutASampleRanNothingAndOneThatEndedRanUntilItsLast) {
+TEST_F(ProcessTimesTest, AProcessWithoutASampleRanNothingAndTheRestIsToldOfTheWholeTime) {
   auto figures = Take({{kTwo, At(1200), 50}}, 200);
   ASSERT_TRUE(figures);
-  EXPECT_EQ(figures->ran_ns, (Ran{{kTwo, 100 * kMs}}));
-  figures = Take({{kOne, At(1300), 80}, {kTwo, At(1400), 50}}, 200);
+  EXPECT_EQ(RanOf(*figures), (Ran{{kTwo, 100 * kMs}}));
+  // Two looks at the H100, 200 ms apart, each with another process.
+  figures = Take({{kOne, At(1400), 50}, {kTwo, At(1600), 50}}, 400);
   ASSERT_TRUE(figures);
-  EXPECT_EQ(figures->span_ns, 200 * kMs);
-  EXPECT_EQ(figures->ran_ns, (Ran{{kOne, 80 * kMs}, {kTwo, 100 * kMs}}));
+  EXPECT_EQ(figures->span_ns, 400 * kMs);
+  EXPECT_EQ(RanOf(*figures), (Ran{{kOne, 200 * kMs}, {kTwo, 200 * kMs}}));
+  EXPECT_EQ(figures->ran.at(kOne).at_us, At(1400));
+  EXPECT_EQ(figures->ran.at(kTwo).at_us, At(1600));
 }
 
 TEST_F(ProcessTimesTest, WholePercentsEvenOut) {
@@ -70,7 +78,7 @@ TEST_F(ProcessTimesTest, WholePercentsEvenOut) {
   int64_t ran_ns = 0;
   const uint32_t rounded[] = {33, 34, 33, 33, 34, 33};
   for (int i = 0; i < 6; ++i) {
-    ran_ns += Take({{kOne, At(1250 + 250 * i), rounded[i]}}, 250)->ran_ns.at(kOne);
+    ran_ns += Take({{kOne, At(1250 + 250 * i), rounded[i]}}, 250)->ran.at(kOne).ran_ns;
   }
   EXPECT_NEAR(static_cast<double>(ran_ns), 1500e6 / 3, 1e6);
 }
@@ -78,16 +86,16 @@ TEST_F(ProcessTimesTest, WholePercentsEvenOut) {
 TEST_F(ProcessTimesTest, PartsOfADeviceAreAddedUp) {
   const auto figures = Take({{kOne, At(1200), 30}, {kOne, At(1200), 20}}, 200);
   ASSERT_TRUE(figures);
-  EXPECT_EQ(figures->ran_ns, (Ran{{kOne, 100 * kMs}}));
+  EXPECT_EQ(RanOf(*figures), (Ran{{kOne, 100 * kMs}}));
 }
 
 TEST_F(ProcessTimesTest, NoProcessAndNotAllTogetherRanMoreThanTheTimeThereWas) {
   auto figures = Take({{kOne, At(1200), 4'000'000'000}}, 200);
   ASSERT_TRUE(figures);
-  EXPECT_EQ(figures->ran_ns, (Ran{{kOne, 200 * kMs}}));
+  EXPECT_EQ(RanOf(*figures), (Ran{{kOne, 200 * kMs}}));
   figures = Take({{kOne, At(1400), 100}, {kTwo, At(1400), 60}}, 200);
   ASSERT_TRUE(figures);
-  EXPECT_EQ(figures->ran_ns, (Ran{{kOne, 125 * kMs}, {kTwo, 75 * kMs}}));
+  EXPECT_EQ(RanOf(*figures), (Ran{{kOne, 125 * kMs}, {kTwo, 75 * kMs}}));
 }
 
 TEST_F(ProcessTimesTest, AClockThatStandsStillSaysNothingAndALaterAnswerCoversIt) {
@@ -96,14 +104,14 @@ TEST_F(ProcessTimesTest, AClockThatStandsStillSaysNothingAndALaterAnswerCoversIt
   const auto figures = Take({{kOne, At(1750), 50}}, 250);
   ASSERT_TRUE(figures);
   EXPECT_EQ(figures->span_ns, 750 * kMs);
-  EXPECT_EQ(figures->ran_ns, (Ran{{kOne, 375 * kMs}}));
+  EXPECT_EQ(RanOf(*figures), (Ran{{kOne, 375 * kMs}}));
 }
 
 TEST_F(ProcessTimesTest, AClockThatGoesBackIsFollowed) {
   EXPECT_FALSE(Take({{kOne, At(-50'000), 90}}, 250));
   const auto figures = Take({{kOne, At(-49'750), 20}}, 250);
   ASSERT_TRUE(figures);
-  EXPECT_EQ(figures->ran_ns, (Ran{{kOne, 50 * kMs}}));
+  EXPECT_EQ(RanOf(*figures), (Ran{{kOne, 50 * kMs}}));
 }
 
 TEST_F(ProcessTimesTest, NvmlIsAskedForEverythingNowAndThenInCaseItsClockWentBack) {
@@ -132,12 +140,12 @@ TEST_F(ProcessTimesTest, NoSamplesOfAnIdleDeviceAreAFigure) {
     const auto figures = Take({}, 1000, true);
     ASSERT_TRUE(figures);
     EXPECT_EQ(figures->span_ns, 1000 * kMs);
-    EXPECT_TRUE(figures->ran_ns.empty());
+    EXPECT_TRUE(figures->ran.empty());
   }
   // Only what came after it is of the next samples' span.
   const auto figures = Take({{kOne, At(11'400), 50}}, 400);
   ASSERT_TRUE(figures);
-  EXPECT_EQ(figures->ran_ns, (Ran{{kOne, 200 * kMs}}));
+  EXPECT_EQ(RanOf(*figures), (Ran{{kOne, 200 * kMs}}));
 }
 
 TEST(ProcessTimesOfNothingTest, WhatNeverGaveASampleHasNoFigures) {

@@ -1,12 +1,13 @@
 #pragma once
 
-// What ran on one device, by NVML (process_times.h): each share's kernels, and those of programs
-// that are in no share.
+// What ran on one device: each share's kernels, by what its members measured, and those of programs
+// that are in no share, by NVML (process_times.h).
 //
-// Figures are of about the last second and cover whole answers of NVML, so they are up to one
-// answer old. Where there have been none for a while, nothing is said of others, and of a share
-// what its members measured themselves, which takes the time of other programs in the middle of
-// theirs for their own. Pure: no clock, no NVML.
+// Members take the time of other programs in the middle of theirs for their own: all together have
+// no more than the others leave of the device, divided as they measured it. Figures are of about
+// the last second, those of others of the last five, and cover whole answers of NVML, so they are
+// up to one answer old. Where there have been none for a while, nothing is said. Pure: no clock, no
+// NVML.
 
 #include <sys/types.h>
 
@@ -14,6 +15,8 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "agent/compute/process_times.h"
 
@@ -40,19 +43,24 @@ class RanTimes {
   // Since the share is known; never goes back. `own_ns` as in Shares, now.
   uint64_t BusyNs(Key share, uint64_t own_ns, int64_t now_ns) const;
 
-  // What each share's kernels ran since the last such call, about once a second; else empty.
-  std::optional<std::map<Key, int64_t>> TakeAudit();
+  // When NVML saw a process of a share on the device, and for how much of its time that stands.
+  struct Look {
+    Key share = 0;
+    int64_t ran_ns = 0;
+    uint64_t at_us = 0;  // by NVML's clock
+  };
+  // Of the last Take; each is given once.
+  std::vector<Look> TakeLooks() { return std::exchange(looks_, {}); }
 
  private:
   struct Answer {
     int64_t span_ns = 0;
     int64_t others_ns = 0;
-    std::map<Key, int64_t> ran_ns;  // of every share that there was
+    std::map<Key, int64_t> own_ns;  // of every share that there was: what its members measured
   };
   struct Total {
     uint64_t counted_ns = 0;
-    uint64_t own_ns = 0;       // as of the last figures: is in counted_ns, in their place
-    bool has_figures = false;  // the next figures follow
+    uint64_t own_ns = 0;  // as of the last figures: is in counted_ns, in their place
   };
   bool Fresh(int64_t now_ns) const;
   // By what members measured since the last figures, which an NVML that does not answer may mean as
@@ -60,14 +68,15 @@ class RanTimes {
   bool SeemsIdle(const Shares& shares, int64_t now_ns) const;
   Answer Divide(const ProcessTimes::Figures& figures, const Shares& shares);
   void Count(const Answer& answer, const Shares& shares);
+  // What the device can have had of what members measured, from 0 to 1.
+  double Part() const;
 
   ProcessTimes processes_;
   int64_t answered_ns_ = 0;      // when there were figures last
   std::map<pid_t, Key> owners_;  // of the processes that NVML named last, and of all members
   std::deque<Answer> answers_;   // of about a second
   std::map<Key, Total> totals_;
-  int64_t unaudited_span_ns_ = 0;
-  std::map<Key, int64_t> unaudited_ns_;
+  std::vector<Look> looks_;
 };
 
 }  // namespace prorata::agent

@@ -9,7 +9,10 @@ namespace {
 // Two shares, a of two processes and b of one, and a program outside.
 class RanTimesTest : public ::testing::Test {
  protected:
-  void SetUp() override { Pass(0, {{kA1, 1}}); }
+  void SetUp() override {
+    Pass(0, {{kA1, 1}});  // NVML's clock begins
+    Pass(250, {{kA1, 1}});
+  }
 
   // What NVML says of the last `ms`, in percent.
   void Pass(int64_t ms, const std::map<pid_t, uint32_t>& percents) {
@@ -35,58 +38,82 @@ class RanTimesTest : public ::testing::Test {
 };
 
 TEST_F(RanTimesTest, MembersAreTheirShareAndTheRestIsOthers) {
-  EXPECT_EQ(Busy(kA), -1);
-  EXPECT_EQ(Others(), -1);
-  for (int i = 0; i < 4; ++i) Pass(250, {{kA1, 10}, {kA2, 20}, {kB1, 15}, {kOutside, 40}});
+  for (int i = 0; i < 20; ++i) {
+    Measured(kA, 75);
+    Measured(kB, 25);
+    Pass(250, {{kA1, 10}, {kA2, 20}, {kB1, 15}, {kOutside, 40}});
+  }
   EXPECT_DOUBLE_EQ(Busy(kA), 0.30);
-  EXPECT_DOUBLE_EQ(Busy(kB), 0.15);
+  EXPECT_DOUBLE_EQ(Busy(kB), 0.10);
   EXPECT_DOUBLE_EQ(Others(), 0.40);
   EXPECT_EQ(Busy(77), -1);
 }
 
-TEST_F(RanTimesTest, FiguresAreOfTheLastSecond) {
-  for (int i = 0; i < 40; ++i) Pass(250, {{kA1, 80}});
-  for (int i = 0; i < 2; ++i) Pass(250, {{kA1, 20}});
-  EXPECT_DOUBLE_EQ(Busy(kA), 0.50);
-  for (int i = 0; i < 2; ++i) Pass(250, {{kA1, 20}});
-  EXPECT_DOUBLE_EQ(Busy(kA), 0.20);
+// Each takes what the others run in the middle of its kernels for its own.
+TEST_F(RanTimesTest, TogetherTheyHaveWhatOthersLeave) {
+  for (int i = 0; i < 20; ++i) {
+    Measured(kA, 250);
+    Measured(kB, 250);
+    // NVML's looks meet the one outside in two of five.
+    Pass(250, i % 5 < 2 ? std::map<pid_t, uint32_t>{{kOutside, 100}}
+                        : std::map<pid_t, uint32_t>{{kA1, 100}});
+  }
+  EXPECT_DOUBLE_EQ(Others(), 0.40);
+  EXPECT_DOUBLE_EQ(Busy(kA), 0.30);
+  EXPECT_DOUBLE_EQ(Busy(kB), 0.30);
 }
 
-TEST_F(RanTimesTest, AMemberThatEndedCountsUntilNvmlForgetsIt) {
+TEST_F(RanTimesTest, FiguresAreOfTheLastSecondAndOfOthersOfFive) {
+  for (int i = 0; i < 40; ++i) Measured(kA, 200), Pass(250, {{kOutside, 10}});
+  for (int i = 0; i < 2; ++i) Measured(kA, 50), Pass(250, {{kOutside, 10}});
+  EXPECT_DOUBLE_EQ(Busy(kA), 0.50);
+  for (int i = 0; i < 10; ++i) Measured(kA, 50), Pass(250, {{kOutside, 20}});
+  EXPECT_DOUBLE_EQ(Others(), 0.15);
+  for (int i = 0; i < 10; ++i) Measured(kA, 50), Pass(250, {{kOutside, 20}});
+  EXPECT_DOUBLE_EQ(Busy(kA), 0.20);
+  EXPECT_DOUBLE_EQ(Others(), 0.20);
+}
+
+TEST_F(RanTimesTest, AMemberThatEndedIsNobodyElseUntilNvmlForgetsIt) {
   Pass(250, {{kB1, 40}});
   shares_.members.erase(kB1);
   Pass(250, {{kB1, 40}});
   Pass(250, {{kB1, 40}});
-  EXPECT_DOUBLE_EQ(Busy(kB), 0.40);
   EXPECT_DOUBLE_EQ(Others(), 0);
   Pass(250, {{kA1, 1}});
   // Another program has its process id now.
-  for (int i = 0; i < 4; ++i) Pass(250, {{kB1, 40}});
-  EXPECT_DOUBLE_EQ(Busy(kB), 0);
+  for (int i = 0; i < 20; ++i) Pass(250, {{kB1, 40}});
   EXPECT_DOUBLE_EQ(Others(), 0.40);
 }
 
 TEST_F(RanTimesTest, AShareThatIsGoneIsForgotten) {
   Pass(250, {{kB1, 40}});
   shares_.own_ns.erase(kB);
-  for (int i = 0; i < 4; ++i) Pass(250, {{kB1, 40}});
+  for (int i = 0; i < 20; ++i) Pass(250, {{kB1, 40}});
   EXPECT_EQ(Busy(kB), -1);
   EXPECT_DOUBLE_EQ(Others(), 0.40);
-  const auto audit = ran_.TakeAudit();
-  ASSERT_TRUE(audit);
-  EXPECT_FALSE(audit->contains(kB));
+  for (const RanTimes::Look& look : ran_.TakeLooks()) EXPECT_NE(look.share, kB);
 }
 
-TEST_F(RanTimesTest, BusyTimeIsNvmlsWhereItHasFiguresAndNeverGoesBack) {
+TEST_F(RanTimesTest, BusyTimeIsMeasuredAndNeverGoesBack) {
   Measured(kA, 100);
+  Pass(250, {{kA1, 100}});
   EXPECT_EQ(BusyMs(kA), 100u);
-  Pass(250, {{kA1, 20}});  // the first of a share: what its members measured until then
-  EXPECT_EQ(BusyMs(kA), 100u);
-  Measured(kA, 240);
-  Pass(250, {{kA1, 20}});
-  EXPECT_EQ(BusyMs(kA), 150u);
+  // Half of what it measures is another's.
+  const auto halves = [this] {
+    for (int i = 0; i < 20; ++i) {
+      Measured(kA, 250);
+      Pass(250, i % 2 == 0 ? std::map<pid_t, uint32_t>{{kOutside, 100}}
+                           : std::map<pid_t, uint32_t>{{kA1, 100}});
+    }
+  };
+  halves();
+  const uint64_t half = BusyMs(kA);
+  halves();
+  EXPECT_NEAR(static_cast<double>(BusyMs(kA) - half), 2500, 10);
   // NVML says nothing for three seconds, in which the members measured two.
-  uint64_t before = BusyMs(kA);
+  const uint64_t begin = BusyMs(kA);
+  uint64_t before = begin;
   for (int i = 0; i < 12; ++i) {
     Measured(kA, 2000 / 12 + 1);
     Pass(250, {});
@@ -94,19 +121,18 @@ TEST_F(RanTimesTest, BusyTimeIsNvmlsWhereItHasFiguresAndNeverGoesBack) {
     before = BusyMs(kA);
   }
   EXPECT_EQ(Busy(kA), -1);
-  EXPECT_NEAR(static_cast<double>(before), 150 + 2000, 20);
+  EXPECT_NEAR(static_cast<double>(before - begin), 2000, 20);
   for (int i = 0; i < 4; ++i) {
-    Measured(kA, 250);
+    Measured(kA, 50);
     Pass(250, {{kA1, 20}});
     EXPECT_GE(BusyMs(kA), before);
     before = BusyMs(kA);
   }
-  // One answer to begin at, one that replaces what was measured until then, and two that count.
-  EXPECT_NEAR(static_cast<double>(before), 150 + 2000 + 500 + 2 * 50, 20);
+  EXPECT_NEAR(static_cast<double>(before - begin), 2000 + 200, 20);
 }
 
 TEST_F(RanTimesTest, NoSamplesAreAnIdleDeviceIfItsMembersSayTheSame) {
-  for (int i = 0; i < 4; ++i) Pass(250, {{kA1, 50}, {kOutside, 50}});
+  for (int i = 0; i < 4; ++i) Measured(kA, 125), Pass(250, {{kA1, 50}, {kOutside, 50}});
   for (int i = 0; i < 20; ++i) Pass(250, {});
   EXPECT_EQ(Busy(kA), 0);
   EXPECT_EQ(Others(), 0);
@@ -118,19 +144,17 @@ TEST_F(RanTimesTest, NoSamplesAreAnIdleDeviceIfItsMembersSayTheSame) {
   EXPECT_EQ(Others(), -1);
 }
 
-TEST_F(RanTimesTest, TheAuditHasEachSpanOnce) {
+TEST_F(RanTimesTest, EachLookAtAShareIsGivenOnce) {
   int64_t a_ns = 0;
-  int audits = 0;
   for (int i = 0; i < 40; ++i) {
     Pass(250, {{kA1, 60}, {kOutside, 40}});
-    if (const auto ran_ns = ran_.TakeAudit()) {
-      ++audits;
-      a_ns += ran_ns->at(kA);
-      EXPECT_EQ(ran_ns->at(kB), 0);
-      EXPECT_EQ(ran_ns->size(), 2u);
-    }
+    const auto looks = ran_.TakeLooks();
+    ASSERT_EQ(looks.size(), 1u);
+    EXPECT_EQ(looks[0].share, kA);
+    EXPECT_EQ(looks[0].at_us, static_cast<uint64_t>(now_ns_ / 1'000));
+    a_ns += looks[0].ran_ns;
+    EXPECT_TRUE(ran_.TakeLooks().empty());
   }
-  EXPECT_EQ(audits, 10);
   EXPECT_EQ(a_ns, 6000 * kMs);
 }
 

@@ -32,7 +32,7 @@ void TimeAudit::Read(size_t device) {
   if (on.under_way || clock_.NowNs() < on.not_before_ns || shares_.On(device).empty()) return;
   if (devices_.UnansweredNs() > 0) return;
   on.under_way = true;
-  devices_.ReadTimeSamples(device, on.ran.since_us(),
+  devices_.ReadTimeSamples(device, OfNvml(on.ran.since_us()),
                            [this, device](const Devices::Reading<Devices::TimeSamples>& reading) {
                              on_[device].under_way = false;
                              Take(device, reading);
@@ -45,8 +45,31 @@ void TimeAudit::Take(size_t device, const Devices::Reading<Devices::TimeSamples>
     on.not_before_ns = clock_.NowNs() + kAskAgainNs;
     return;
   }
-  on.ran.Take(*reading.value, SharesOn(device), clock_.NowNs());
-  if (const auto ran_ns = on.ran.TakeAudit()) leases_.Audit(device, *ran_ns);
+  const int64_t now_ns = clock_.NowNs();
+  const int64_t realtime_ns = RealtimeNs();
+  Devices::TimeSamples samples = *reading.value;
+  for (driver::NvmlTimeSample& sample : samples) sample.time_us = FromNvml(sample.time_us);
+  on.ran.Take(samples, SharesOn(device), now_ns);
+  std::vector<policy::LeasePolicy::Ran> looks;
+  for (const RanTimes::Look& look : on.ran.TakeLooks()) {
+    const int64_t age_ns =
+        clock_.FromRealNs(realtime_ns) - static_cast<int64_t>(look.at_us) * kNsPerUs;
+    if (age_ns < 0) continue;  // its clock is another, or was set back
+    looks.push_back({look.share, static_cast<double>(look.ran_ns), now_ns - age_ns});
+  }
+  leases_.Audit(device, looks);
+}
+
+// NVML's clock is CLOCK_REALTIME (H100, driver 580.159.04: bench/results). Where ours is slowed
+// down, its moments are as many of our microseconds since 1970.
+uint64_t TimeAudit::FromNvml(uint64_t time_us) const {
+  return static_cast<uint64_t>(clock_.FromRealNs(static_cast<int64_t>(time_us)));
+}
+
+// And back; a little later, lest the same sample comes again.
+uint64_t TimeAudit::OfNvml(uint64_t time_us) const {
+  if (clock_.dilation() == 1 || time_us == 0) return time_us;
+  return static_cast<uint64_t>(clock_.RealNs(static_cast<int64_t>(time_us)) + 1'000);
 }
 
 RanTimes::Shares TimeAudit::SharesOn(size_t device) const {

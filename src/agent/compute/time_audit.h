@@ -44,6 +44,8 @@ class TimeAudit {
   void Read(size_t device);
   void Take(size_t device, const Devices::Reading<Devices::TimeSamples>& reading);
   RanTimes::Shares SharesOn(size_t device) const;
+  uint64_t FromNvml(uint64_t time_us) const;
+  uint64_t OfNvml(uint64_t time_us) const;
 
   const DilatedClock& clock_;
   const Shares& shares_;

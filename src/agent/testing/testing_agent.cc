@@ -118,7 +118,7 @@ Result<std::vector<driver::NvmlTimeSample>> PageNvml::TimeSamples(size_t device,
   if (!page_->time_figures) return Fail("nvml", "no figures of time per process");
   std::vector<driver::NvmlTimeSample> samples;
   if (device != 0) return samples;
-  const auto now_us = static_cast<uint64_t>(RealClock().NowNs() / kNsPerUs);
+  const auto now_us = static_cast<uint64_t>(RealtimeNs() / kNsPerUs);
   for (DevicePage::Entry& entry : page_->entries) {
     if (entry.percent != 0) samples.push_back({entry.pid, now_us, entry.percent});
   }

@@ -57,7 +57,7 @@ uint32_t PoolNumberOf(CUmemoryPool pool, uint32_t device);
 // SettlePool is called whether the driver succeeded or not.
 bool ReservePool(uint32_t number, uint64_t bytes, uint64_t* pending_bytes,
                  IfRefused refused = IfRefused::kCount);
-// Whether the pool holds so many bytes that are freed, be it behind work that is not done.
+// Whether the pool may hold so many bytes that are freed, be it behind work that is not done.
 bool HasFreed(uint32_t number, uint64_t bytes);
 // The same for so many bytes, as they are.
 bool ReservePoolBytes(uint32_t number, uint64_t bytes, uint64_t* pending_bytes,

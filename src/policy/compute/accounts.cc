@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "policy/compute/time_sharing.h"
 
@@ -192,7 +193,6 @@ void TimeSharing::FillBuckets(const std::vector<double>& charges, double passed_
     Share& share = shares_[i];
     all += charges[i];
     const double limit = share.terms.limit.value();
-    share.spare_charge_ns += charges[i];
     // A slice deep: what flows in during the slices of others is not lost. Nor is what others owe.
     const double most = SliceNs() + std::max(0.0, share.lag_ns);
     share.limit_tokens_ns =
@@ -212,12 +212,13 @@ void TimeSharing::Account(int64_t now_ns) {
   started_ = true;
   if (now_ns <= now_ns_) return;
   const auto passed_ns = static_cast<double>(now_ns - now_ns_);
-  now_ns_ = now_ns;
+  NoteHeld(std::exchange(now_ns_, now_ns));
   const bool waited = AnyoneWaits();
   const bool counted = IsCounted(waited);
   const std::vector<double> charges = Charges(passed_ns, waited);
   for (const double charge : charges) unclaimed_ns_ -= charge;
   unclaimed_ns_ = std::clamp(unclaimed_ns_ + passed_ns, 0.0, kMaxUnclaimedNs);
+  NoteUncharged(passed_ns, charges);
   MoveLags(charges, passed_ns);
   FillBuckets(charges, passed_ns);
   for (size_t i = 0; i < shares_.size(); ++i) {
@@ -244,10 +245,10 @@ void TimeSharing::Account(int64_t now_ns) {
 void TimeSharing::ChargeLate(Share& share, double late_ns) {
   const double charge = std::min(late_ns, unclaimed_ns_);  // the rest others have paid for
   unclaimed_ns_ -= charge;
+  uncharged_ns_ = std::max(0.0, uncharged_ns_ - charge);
   share.charged_ns += charge;
   share.lag_ns -= late_ns;
   share.limit_tokens_ns -= late_ns;
-  share.spare_charge_ns += charge;
 }
 
 // It had drained by `since_ns`, which is known only now.
@@ -262,7 +263,6 @@ void TimeSharing::Refund(Share& share, int64_t since_ns) {
   share.request_tokens_ns += charge;
   ceiling_tokens_ns_ += charge;
   share.limit_tokens_ns += charge;
-  share.spare_charge_ns -= charge;
 }
 
 bool TimeSharing::Limited(const Share& share) const {

@@ -74,11 +74,12 @@ class LeasePolicy {
   virtual void Idle(Key share, int64_t now_ns) = 0;
   // Everything submitted under the closed lease was done by `since_ns`.
   virtual void Drained(Key share, int64_t since_ns, int64_t now_ns) = 0;
-  // The device itself says for how long each share's kernels ran since the last audit: what was
-  // charged less than that is charged now. Shares of which nothing is known are left out.
+  // The device itself says that it had a share's context at `at_ns`, which stands for `ran_ns` of
+  // its time. Where the share held no lease then and had drained, that is charged to it now.
   struct Ran {
     Key share = 0;
     double ran_ns = 0;
+    int64_t at_ns = 0;
   };
   struct Correction {
     Key share = 0;

@@ -56,6 +56,7 @@ void TimeSharing::Add(Key key, const ComputeTerms& terms, const Work& work, int6
   share.key = key;
   share.terms = terms;
   share.work = work;
+  share.added_ns = now_ns;
   share.limit_tokens_ns = ReopenTokens();
   share.request_tokens_ns = ReopenTokens();
   if (shares_.empty()) ceiling_tokens_ns_ = ReopenTokens();

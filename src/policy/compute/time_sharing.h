@@ -37,6 +37,7 @@
 // Pure. How to use it: lease_policy.h.
 
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <vector>
 
@@ -82,6 +83,12 @@ class TimeSharing final : public LeasePolicy {
   static constexpr double kMaxDebtNs = 10e9;
   static constexpr int64_t kLongAgoNs = std::numeric_limits<int64_t>::min() / 4;
 
+  struct Span {
+    int64_t from_ns = 0;
+    int64_t to_ns = 0;
+    bool idle = false;  // its members said so
+  };
+  enum class Standing : uint8_t { kWithoutLease, kIdle, kHeld };
   struct Share {
     Key key = 0;
     ComputeTerms terms;
@@ -106,7 +113,13 @@ class TimeSharing final : public LeasePolicy {
     double request_tokens_ns = 0;  // where there is an elastic ceiling
     double charged_ns = 0;
     double drain_charged_ns = 0;  // of that, since its lease was revoked
-    double spare_charge_ns = 0;   // charged more than its kernels ran (time_audit.cc)
+    int64_t added_ns = 0;
+    std::deque<Span> held;  // of late: it had a lease, or had not drained (time_audit.cc)
+    // Of the audit (time_audit.cc): looks that met it without a lease; those that met it while it
+    // was said to be idle, and what it had been charged before them.
+    std::vector<Ran> met_without;
+    double met_idle_ns = 0;
+    double met_idle_charged_ns = 0;
     int64_t granted_ns = 0;
     int64_t revoked_ns = 0;
     int64_t deadline_ns = kNever;  // DRAINING: STALLED from then on
@@ -171,6 +184,14 @@ class TimeSharing final : public LeasePolicy {
   std::vector<double> Charges(double passed_ns, bool waited) const;
   std::vector<Class> Classes();
   void MoveLags(const std::vector<double>& charges, double passed_ns);
+  // time_audit.cc
+  void NoteHeld(int64_t from_ns);
+  void NoteUncharged(double passed_ns, const std::vector<double>& charges);
+  double TakeUncharged(double wanted_ns);
+  static Standing StandingAt(const Share& share, int64_t at_ns);
+  void ChargeWithoutLease(Share& share, const Ran& ran, std::vector<Correction>& corrections);
+  void ChargeIdleLiar(Share& share, std::vector<Correction>& corrections);
+
   void FillBuckets(const std::vector<double>& charges, double passed_ns);
   void ChargeLate(Share& share, double late_ns);
   void Refund(Share& share, int64_t since_ns);
@@ -198,7 +219,9 @@ class TimeSharing final : public LeasePolicy {
   bool started_ = false;
   bool free_ = true;
   int64_t now_ns_ = 0;
-  double unclaimed_ns_ = 0;  // of the last time, charged to nobody yet
+  int64_t looks_judged_ns_ = 0;
+  double uncharged_ns_ = 0;  // of the time that looks are collected for, charged to nobody
+  double unclaimed_ns_ = 0;  // of the last moment, charged to nobody yet
   double ceiling_tokens_ns_ = 0;
   bool co_running_ = false;
   int64_t co_run_checked_ns_ = 0;
