@@ -181,7 +181,7 @@ def document(build):
         "that documents it.",
         "They run on the simulated GPU with `make test`, and on a GPU with `make gpu-check`, which "
         "writes",
-        "every rule that does not hold there to `bench/results`. No GPU has judged them yet.",
+        "every rule that does not hold there to `bench/results` ([what an H100 said](../reports/gpu.md)).",
         "",
         f"{len(broken)} of them can be broken on purpose (`broken_rules` in the simulated machine's "
         "file); a test",

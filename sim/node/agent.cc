@@ -291,7 +291,8 @@ void Agent::AuditTime(int64_t now_ns) {
       const auto share = shares.find(sample.pid);
       if (sample.time_ns <= audited_at_ns_ || share == shares.end()) continue;
       const double ran_ns = sample.percent * simgpu::kProcessSampleNs / 100.0;
-      ran.push_back({share->second, ran_ns, sample.time_ns});
+      const int64_t within_ns = sample.percent < 95 ? simgpu::kProcessSampleNs : 0;
+      ran.push_back({share->second, ran_ns, sample.time_ns, within_ns});
     }
     life_->scheduler.Audit(i, ran);
   }

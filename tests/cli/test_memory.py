@@ -61,7 +61,11 @@ class UntilRefused(harness.MachineTestCase):
     def test_without_prorata_the_first_takes_the_whole_device(self):
         total, free, _ = self.nvml.memory()
         alone = self.machine.bare_json(FILL)
-        self.assertEqual(alone["memory"]["total"], total)
+        if harness.REAL_GPU:  # a driver keeps half a GiB for itself, which NVML counts as the device's
+            self.assertLessEqual(alone["memory"]["total"], total)
+            self.assertGreater(alone["memory"]["total"], total - GIB)
+        else:
+            self.assertEqual(alone["memory"]["total"], total)
         self.assertGreater(alone["allocated_bytes"], free - GIB)
         self.assertEqual(alone["refused"], "CUDA_ERROR_OUT_OF_MEMORY")
 
@@ -76,7 +80,9 @@ class UntilRefused(harness.MachineTestCase):
                 share = self.machine.share(allocator)
                 used = self.nvml.processes()[share["members"][0]["pid"]]
                 self.assertLessEqual(used, GIB)
-                self.assertGreater(used, GIB - 2 * STEP)
+                # A GPU's NVML shows managed memory where it was touched last.
+                if allocator != "managed" or not harness.REAL_GPU:
+                    self.assertGreater(used, GIB - 2 * STEP)
                 process.terminate()
                 process.wait()
 
@@ -116,6 +122,7 @@ class ManyProcesses(harness.MachineTestCase):
         self.machine.start_agent()
         self.nvml = harness.Nvml(self.machine)
         self.addCleanup(self.nvml.close)
+        self.idle_bytes = self.nvml.memory()[2]  # a GPU's driver keeps some for itself: 480 MiB on an H100
         self.seed = int(os.environ.get("PRORATA_TEST_SEED", time.time()))
         print(f"seed: PRORATA_TEST_SEED={self.seed}")
 
@@ -139,7 +146,7 @@ class ManyProcesses(harness.MachineTestCase):
         peak = [0]
 
         def sample():
-            used = self.nvml.memory()[2]
+            used = self.nvml.memory()[2] - self.idle_bytes
             peak[0] = max(peak[0], used)
             assert used <= self.LIMIT, f"{used - self.LIMIT} bytes above the limit"
 

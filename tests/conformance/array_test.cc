@@ -216,6 +216,7 @@ RULE_TEST(ArrayTest, CopiesStayInsideTheArray,
 RULE_TEST(ArrayTest, CopiesBeginAtAnElement,
           "an X origin in an array must be divisible by the element's size",
           "CUDA Driver API 13.0, Memory Management, cuMemcpy2D (srcXInBytes, dstXInBytes)") {
+  SIMULATED_ONLY("an H100's driver (580.159.04) takes it, against its document");
   ASSERT_EQ(Create(Shape(64, 4, 0)), CUDA_SUCCESS);
   std::vector<char> host(4096);
   CUDA_MEMCPY2D copy{};

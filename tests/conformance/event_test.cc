@@ -420,18 +420,18 @@ RULE_TEST(EventTest, EventsForOtherProcessesHaveNoTiming,
 }
 
 RULE_TEST(EventTest, ExternalRecordsAreForCapturesOnly,
-          "CU_EVENT_RECORD_EXTERNAL is invalid outside of stream capture",
-          EVENT_API("cuEventRecordWithFlags")) {
-  CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuEventRecordWithFlags, NewEvent(), first_,
+          "CU_EVENT_RECORD_EXTERNAL outside of a capture is CUDA_ERROR_ILLEGAL_STATE",
+          EVENT_API("cuEventRecordWithFlags; the error as an H100's driver 580.159.04 has it")) {
+  CUDA_IS(CUDA_ERROR_ILLEGAL_STATE, cuEventRecordWithFlags, NewEvent(), first_,
           CU_EVENT_RECORD_EXTERNAL);
 }
 
 RULE_TEST(EventTest, ExternalWaitsAreForCapturesOnly,
-          "CU_EVENT_WAIT_EXTERNAL is invalid outside of stream capture",
-          STREAM_API("cuStreamWaitEvent")) {
+          "CU_EVENT_WAIT_EXTERNAL outside of a capture is CUDA_ERROR_ILLEGAL_STATE",
+          STREAM_API("cuStreamWaitEvent; the error as an H100's driver 580.159.04 has it")) {
   const CUevent event = NewEvent();
   CUDA_OK(cuEventRecord, event, first_);
-  CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuStreamWaitEvent, second_, event, CU_EVENT_WAIT_EXTERNAL);
+  CUDA_IS(CUDA_ERROR_ILLEGAL_STATE, cuStreamWaitEvent, second_, event, CU_EVENT_WAIT_EXTERNAL);
 }
 
 RULE_TEST(EventTest, HandlesOfNoEventAreRefused,

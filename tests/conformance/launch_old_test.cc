@@ -42,6 +42,7 @@ RULE_TEST(
     "grids and blocks without threads, and parameters outside the space for them, are refused",
     "CUDA Driver API, Execution Control [DEPRECATED], cuFuncSetBlockShape") {
   CUfunction function = Prepare(NewWord(1), 1, 4);
+  SIMULATED_ONLY("an H100's driver (580.159.04) crashes at one of these");
   CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuFuncSetBlockShape, function, 0, 1, 1);
   CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuLaunchGrid, function, 0, 1);
   CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuParamSeti, function, -4, 1);

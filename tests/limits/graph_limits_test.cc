@@ -189,9 +189,12 @@ TEST_F(GraphLimits, GraphMovedChildCharged) {
 }
 
 // However deep a child graph lies, its allocations are found.
+// At 200 an H100's driver (580.159.04) runs out of its stack.
+std::vector<int> Depths() { return OnRealGpu() ? std::vector{20} : std::vector{20, 200}; }
+
 TEST_F(GraphLimits, DeepChildRefused) {
   SKIP_UNLESS(MovesGraphs(), "child graphs that are moved (CUDA 13.0)");
-  for (const int depth : {20, 200}) {
+  for (const int depth : Depths()) {
     CUgraph graph = Graph(AddMemAllocNode, kGraphBytes);
     for (int i = 0; i < depth; ++i) graph = Parent(graph);
     LaunchIsRefused(graph);
@@ -199,7 +202,7 @@ TEST_F(GraphLimits, DeepChildRefused) {
 }
 TEST_F(GraphLimits, DeepChildCharged) {
   SKIP_UNLESS(MovesGraphs(), "child graphs that are moved (CUDA 13.0)");
-  for (const int depth : {20, 200}) {
+  for (const int depth : Depths()) {
     CUgraph graph = Graph(AddMemAllocNode, kGraphBytes);
     for (int i = 0; i < depth; ++i) graph = Parent(graph);
     LaunchIsCharged(graph);

@@ -33,6 +33,11 @@ class LimitsOfSeveral(LimitsCase):
     SHARE = ["--gpus", "2", "--memory", "1GiB"]
 
     def test_managed_limits(self):
+        if harness.REAL_GPU:
+            self.machine.start_agent()
+            if len(self.machine.gpus()) < 2:
+                self.skipTest("this machine has no second GPU")
+            self.machine.kill_agent()
         self.run_suite("ManagedLimits")
 
 

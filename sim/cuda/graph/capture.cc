@@ -189,7 +189,7 @@ CUresult RecordEvent(const StreamRef& stream, const EventRef& event, unsigned fl
       event->captured = stream->captured;
       return CUDA_SUCCESS;
     }
-    if (!stream->capture && external) return CUDA_ERROR_INVALID_VALUE;
+    if (!stream->capture && external) return CUDA_ERROR_ILLEGAL_STATE;
   }
   uint64_t sequence = 0;
   if (CUresult result = Enqueue(stream, RecordCall{event}, &sequence)) return result;
@@ -215,7 +215,7 @@ CUresult WaitForEvent(const StreamRef& stream, const EventRef& event, unsigned f
     records = event->records;
     if (CUresult result = CheckImplicit(stream.get())) return result;
     const bool external = (flags & CU_EVENT_WAIT_EXTERNAL) != 0;
-    if (!stream->capture && external) return CUDA_ERROR_INVALID_VALUE;
+    if (!stream->capture && external) return CUDA_ERROR_ILLEGAL_STATE;
     if (event->capture && !external) {
       if (event->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
       // An event of a capture that has ended is a place in a graph that nobody can wait for.

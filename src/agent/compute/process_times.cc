@@ -13,6 +13,8 @@ constexpr int64_t kSlackNs = kNsPerS;
 // often everything is asked for.
 constexpr uint32_t kAskAllEvery = 8;
 constexpr uint32_t kWholePercent = 100;
+// A busy H100 is said to be so for 99 %, or for 49 % and 49 %.
+constexpr int64_t kBusyPercent = 95;
 
 }  // namespace
 
@@ -32,8 +34,7 @@ std::optional<ProcessTimes::Figures> ProcessTimes::Take(const Samples& samples, 
   std::optional<Figures> figures;
   const bool follows = newest_us_ != 0 && newest_us > newest_us_ && newest_us > counted_us_;
   if (follows && passed_ns <= kMaxNs && newest_us - counted_us_ <= most_us) {
-    figures = Figures{static_cast<int64_t>(newest_us - counted_us_) * kNsPerUs,
-                      RanUntil(newest_us, samples)};
+    figures = RanUntil(newest_us, samples);
   }
   BeginAt(newest_us, now_ns);
   return figures;
@@ -46,7 +47,9 @@ std::optional<ProcessTimes::Figures> ProcessTimes::NothingNew(bool idle, int64_t
   const int64_t passed_ns = now_ns - std::exchange(counted_at_ns_, now_ns);
   counted_us_ += static_cast<uint64_t>(passed_ns / kNsPerUs);
   if (passed_ns <= 0 || passed_ns > kMaxNs) return std::nullopt;
-  return Figures{passed_ns, {}};
+  Figures figures;
+  figures.span_ns = passed_ns;
+  return figures;
 }
 
 void ProcessTimes::BeginAt(uint64_t newest_us, int64_t now_ns) {
@@ -55,8 +58,7 @@ void ProcessTimes::BeginAt(uint64_t newest_us, int64_t now_ns) {
   barren_ = 0;
 }
 
-std::map<pid_t, ProcessTimes::Figures::Ran> ProcessTimes::RanUntil(uint64_t newest_us,
-                                                                   const Samples& samples) const {
+ProcessTimes::Figures ProcessTimes::RanUntil(uint64_t newest_us, const Samples& samples) const {
   // A process may have several parts of a device, each with its sample of the same moment.
   std::map<pid_t, std::map<uint64_t, uint32_t>> percents;
   for (const driver::NvmlTimeSample& sample : samples) {
@@ -64,22 +66,24 @@ std::map<pid_t, ProcessTimes::Figures::Ran> ProcessTimes::RanUntil(uint64_t newe
     uint32_t& percent = percents[sample.pid][sample.time_us];
     percent = std::min(kWholePercent, percent + std::min(kWholePercent, sample.percent));
   }
-  const auto span_ns = static_cast<int64_t>(newest_us - counted_us_) * kNsPerUs;
-  std::map<pid_t, Figures::Ran> ran;
+  Figures figures;
+  figures.span_ns = static_cast<int64_t>(newest_us - counted_us_) * kNsPerUs;
   int64_t all_ns = 0;
   for (const auto& [pid, by_time] : percents) {
     int64_t sum = 0;
     for (const auto& [time_us, percent] : by_time) sum += percent;
     const auto samples_of_it = static_cast<int64_t>(by_time.size());
-    const int64_t ran_ns = span_ns * sum / (samples_of_it * kWholePercent);
-    ran[pid] = {ran_ns, by_time.rbegin()->first};
+    const int64_t ran_ns = figures.span_ns * sum / (samples_of_it * kWholePercent);
+    figures.ran[pid] = {ran_ns, by_time.rbegin()->first};
     all_ns += ran_ns;
   }
-  if (all_ns <= span_ns) return ran;
-  const double scale = static_cast<double>(span_ns) / static_cast<double>(all_ns);
-  for (auto& [pid, of] : ran)
+  figures.busy = all_ns >= figures.span_ns / kWholePercent * kBusyPercent;
+  if (all_ns <= figures.span_ns) return figures;
+  const double scale = static_cast<double>(figures.span_ns) / static_cast<double>(all_ns);
+  for (auto& [pid, of] : figures.ran) {
     of.ran_ns = static_cast<int64_t>(static_cast<double>(of.ran_ns) * scale);
-  return ran;
+  }
+  return figures;
 }
 
 }  // namespace prorata::agent

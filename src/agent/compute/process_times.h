@@ -29,6 +29,9 @@ class ProcessTimes {
   using Samples = std::vector<driver::NvmlTimeSample>;
   struct Figures {
     int64_t span_ns = 0;  // right after the span of the figures before, or after a gap
+    // The device ran all the time, so each process was there when a look met it. Else it may have
+    // been there at any moment of the span: an idle device is said to be of who was there last.
+    bool busy = false;
     struct Ran {
       int64_t ran_ns = 0;
       uint64_t at_us = 0;  // the latest look that saw it, by NVML's clock
@@ -53,7 +56,7 @@ class ProcessTimes {
  private:
   std::optional<Figures> NothingNew(bool idle, int64_t now_ns);
   void BeginAt(uint64_t newest_us, int64_t now_ns);
-  std::map<pid_t, Figures::Ran> RanUntil(uint64_t newest_us, const Samples& samples) const;
+  Figures RanUntil(uint64_t newest_us, const Samples& samples) const;
 
   // By NVML's clock: the newest sample ever seen (0: there was none), and until when all is
   // counted, which is later where the device was idle since.

@@ -69,7 +69,9 @@ RanTimes::Answer RanTimes::Divide(const ProcessTimes::Figures& figures, const Sh
     }
     const bool known = owner != owners.end() && answer.own_ns.contains(owner->second);
     if (!known) answer.others_ns += ran.ran_ns;
-    if (known && ran.ran_ns > 0) looks_.push_back({owner->second, ran.ran_ns, ran.at_us});
+    if (!known || ran.ran_ns == 0) continue;
+    const int64_t within_ns = figures.busy ? 0 : figures.span_ns;
+    looks_.push_back({owner->second, ran.ran_ns, ran.at_us, within_ns});
   }
   owners_ = std::move(owners);
   return answer;

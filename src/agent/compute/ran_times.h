@@ -47,7 +47,8 @@ class RanTimes {
   struct Look {
     Key share = 0;
     int64_t ran_ns = 0;
-    uint64_t at_us = 0;  // by NVML's clock
+    uint64_t at_us = 0;     // by NVML's clock, ...
+    int64_t within_ns = 0;  // or so long before that
   };
   // Of the last Take; each is given once.
   std::vector<Look> TakeLooks() { return std::exchange(looks_, {}); }

@@ -55,7 +55,8 @@ void TimeAudit::Take(size_t device, const Devices::Reading<Devices::TimeSamples>
     const int64_t age_ns =
         clock_.FromRealNs(realtime_ns) - static_cast<int64_t>(look.at_us) * kNsPerUs;
     if (age_ns < 0) continue;  // its clock is another, or was set back
-    looks.push_back({look.share, static_cast<double>(look.ran_ns), now_ns - age_ns});
+    looks.push_back(
+        {look.share, static_cast<double>(look.ran_ns), now_ns - age_ns, look.within_ns});
   }
   leases_.Audit(device, looks);
 }

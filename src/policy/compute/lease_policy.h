@@ -74,12 +74,14 @@ class LeasePolicy {
   virtual void Idle(Key share, int64_t now_ns) = 0;
   // Everything submitted under the closed lease was done by `since_ns`.
   virtual void Drained(Key share, int64_t since_ns, int64_t now_ns) = 0;
-  // The device itself says that it had a share's context at `at_ns`, which stands for `ran_ns` of
-  // its time. Where the share held no lease then and had drained, that is charged to it now.
+  // The device itself says that it had a share's context at `at_ns`, or somewhere in `within_ns`
+  // before that, which stands for `ran_ns` of its time. A share that held no lease then, and had
+  // drained, is charged for it.
   struct Ran {
     Key share = 0;
     double ran_ns = 0;
     int64_t at_ns = 0;
+    int64_t within_ns = 0;
   };
   struct Correction {
     Key share = 0;

@@ -65,10 +65,12 @@ double TimeSharing::TakeUncharged(double wanted_ns) {
   return taken_ns;
 }
 
-TimeSharing::Standing TimeSharing::StandingAt(const Share& share, int64_t at_ns) {
+TimeSharing::Standing TimeSharing::StandingAt(const Share& share, const Ran& ran) {
+  const int64_t from_ns = ran.at_ns - ran.within_ns - kClockErrorNs;
+  const int64_t to_ns = ran.at_ns + kClockErrorNs;
   Standing standing = Standing::kWithoutLease;
   for (const Span& span : share.held) {
-    if (at_ns < span.from_ns - kClockErrorNs || span.to_ns + kClockErrorNs < at_ns) continue;
+    if (to_ns < span.from_ns || span.to_ns < from_ns) continue;
     if (!span.idle) return Standing::kHeld;
     standing = Standing::kIdle;
   }
@@ -81,7 +83,7 @@ void TimeSharing::ChargeWithoutLease(Share& share, const Ran& ran,
                                      std::vector<Correction>& corrections) {
   std::vector<Share*> holders;
   for (Share& other : shares_) {
-    const bool held = StandingAt(other, ran.at_ns) == Standing::kHeld;
+    const bool held = StandingAt(other, ran) == Standing::kHeld;
     if (&other != &share && held) holders.push_back(&other);
   }
   double charge_ns = TakeUncharged(ran.ran_ns);
@@ -122,8 +124,8 @@ std::vector<TimeSharing::Correction> TimeSharing::Audit(const std::vector<Ran>& 
   for (const Ran& one : ran) {
     Share* share = Find(one.share);
     if (share == nullptr || one.at_ns < now_ns - kOldestNs) continue;
-    if (one.at_ns - kClockErrorNs < share->added_ns) continue;
-    const Standing standing = StandingAt(*share, one.at_ns);
+    if (one.at_ns - one.within_ns - kClockErrorNs < share->added_ns) continue;
+    const Standing standing = StandingAt(*share, one);
     if (standing == Standing::kIdle) share->met_idle_ns += one.ran_ns;
     if (standing == Standing::kWithoutLease) share->met_without.push_back(one);
   }

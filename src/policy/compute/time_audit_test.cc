@@ -126,6 +126,18 @@ TEST_F(TimeAuditTest, WhoRunsWithoutALeasePaysForItWithItsLimit) {
   EXPECT_EQ(In(1), Phase::kRunnable);
 }
 
+// A device that is idle is said to have the context that was there last.
+TEST_F(TimeAuditTest, WhoHeldALeaseInTheTimeThatALookStandsForMayHaveRunThen) {
+  Add(1, Terms(0.5));
+  Add(2, Terms(0.5));
+  Run(0, kS);
+  for (int look = 0; look < 50; ++look) {
+    const int64_t at_ns = WithoutLease(1);
+    EXPECT_TRUE(policy_.Audit({{1, kLookNs / 2, at_ns, 200 * kMs}}, now_ns_).empty());
+    Run(now_ns_, now_ns_ + 180 * kMs);
+  }
+}
+
 // Its lease is open, since nobody else wants the device.
 TEST_F(TimeAuditTest, WhoIsNamedAgainAndAgainWhileItSaysThatItIsIdleIsCharged) {
   Add(1, Terms(0, 0.3));

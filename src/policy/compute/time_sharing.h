@@ -188,7 +188,7 @@ class TimeSharing final : public LeasePolicy {
   void NoteHeld(int64_t from_ns);
   void NoteUncharged(double passed_ns, const std::vector<double>& charges);
   double TakeUncharged(double wanted_ns);
-  static Standing StandingAt(const Share& share, int64_t at_ns);
+  static Standing StandingAt(const Share& share, const Ran& ran);
   void ChargeWithoutLease(Share& share, const Ran& ran, std::vector<Correction>& corrections);
   void ChargeIdleLiar(Share& share, std::vector<Correction>& corrections);
 
