@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import promises  # pylint: disable=wrong-import-position
 from promises import SPEED, at_least, busy, request  # pylint: disable=wrong-import-position
 
-DILATION = 8
+DILATION = 10
 
 
 def programs(of_tiny=(), of_large=()):
