@@ -75,8 +75,8 @@ struct MachineConfig {
   int driver_version = 13000;  // CUDA 13.0, the headers that spec/ was imported from
   // One simulated nanosecond takes so many real ones.
   double dilation = 1.0;
-  int64_t init_ns =
-      0;  // not measured: what the first cuInit of a process takes, nothing else waiting
+  // Not measured: what the first cuInit of a process takes before it does anything here.
+  int64_t init_ns = 0;
   std::vector<DeviceConfig> devices = {DeviceConfig{}};
   std::vector<LinkConfig> links;  // pairs that are not in it go over the host
   BrokenRules broken;             // tests only

@@ -285,16 +285,16 @@ void Agent::AuditTime(int64_t now_ns) {
   std::map<int, uint64_t> shares;
   for (const auto& process : world_.processes()) shares[process->pid()] = process->share()->key;
   for (size_t i = 0; i < deadline_ns_.size(); ++i) {
-    std::vector<policy::LeasePolicy::Ran> ran;
+    std::vector<policy::LeasePolicy::Look> looks;
     const auto usage = world_.machine().Usage(static_cast<int>(i));
     for (const simgpu::ProcessSample& sample : usage->samples) {
       const auto share = shares.find(sample.pid);
       if (sample.time_ns <= audited_at_ns_ || share == shares.end()) continue;
       const double ran_ns = sample.percent * simgpu::kProcessSampleNs / 100.0;
       const int64_t within_ns = sample.percent < 95 ? simgpu::kProcessSampleNs : 0;
-      ran.push_back({share->second, ran_ns, sample.time_ns, within_ns});
+      looks.push_back({share->second, ran_ns, sample.time_ns, within_ns});
     }
-    life_->scheduler.Audit(i, ran);
+    life_->scheduler.Audit(i, looks);
   }
   audited_at_ns_ = now_ns;
 }

@@ -19,8 +19,9 @@ bool IsOfChargesAlone(const std::string& wrong) {
 }
 
 // PRORATA_TEST_SEED repeats a run; PRORATA_SIMULATION_RUNS: more of them, or fewer. Each that
-// breaks a promise is named. The target is none; seen is one in seventy, so more than one in
-// twenty is new. Charges alone are wrong in one of seventeen: more than one in ten is new.
+// breaks a promise is named. The target is none. Seen is one in seventy that breaks a promise to
+// programs, so more than one in twenty is new; and one in seventeen in which charges alone are
+// wrong, so more than one in ten is new.
 TEST(RandomWorlds, NearlyAllKeepWhatIsPromised) {
   const char* const text = std::getenv("PRORATA_SIMULATION_RUNS");
   const uint64_t runs = text != nullptr ? std::strtoull(text, nullptr, 10) : 300;
@@ -46,22 +47,33 @@ TEST(RandomWorlds, NearlyAllKeepWhatIsPromised) {
 // limits that forgot what others owed, audits that took back what a rounded figure hides, a ceiling
 // of which the time of switches was not counted, processes that ended in the middle of a request.
 TEST(RandomWorlds, ThoseThatWereMendedStayMended) {
-  for (const uint64_t seed : {100164, 100430, 100869, 101115, 101348, 101395, 101821, 100944,
-                              101459, 100641, 102011, 102577, 101247}) {
-    const std::string wrong = CheckRandomWorld(seed);
-    // 1.1 % less than it used, 1 % may be.
-    EXPECT_TRUE(wrong.empty() || (seed == 100164 && IsOfChargesAlone(wrong))) << seed << wrong;
+  for (const uint64_t seed : {100430, 100869, 101115, 101348, 101395, 101821, 100944, 101459,
+                              100641, 102011, 102577, 101247}) {
+    EXPECT_EQ(CheckRandomWorld(seed), "") << seed;
   }
 }
 
+// One more of those: what it was mended for is not what is wrong now.
 TEST(RandomWorlds, AllChargeWhatIsUsed) {
+  const std::string mended = CheckRandomWorld(100164);
+  EXPECT_TRUE(mended.empty() || IsOfChargesAlone(mended)) << mended;
   Unmet(
       "one in seventeen charges a share 1 % less than it used (docs/reports/promises.md); these do",
-      [] {
-        for (const uint64_t seed : {100046, 100164}) {
-          EXPECT_EQ(CheckRandomWorld(seed), "") << seed;
-        }
+      [&mended] {
+        EXPECT_EQ(mended, "");
+        EXPECT_EQ(CheckRandomWorld(100046), "");
       });
+}
+
+// Until NVML was known to give no exact figures of time, this was asked of 300 worlds of any seeds.
+TEST(RandomWorlds, NearlyAllKeepWhatIsPromisedAndChargeWhatIsUsed) {
+  constexpr uint64_t kFirst = 100'000, kRuns = 100;
+  uint64_t broken = 0;
+  for (uint64_t seed = kFirst; seed < kFirst + kRuns; ++seed) {
+    broken += !CheckRandomWorld(seed).empty();
+  }
+  Unmet("one random world in fourteen is wrong somehow (docs/reports/promises.md)",
+        [broken] { EXPECT_LE(broken, kRuns / 20); });
 }
 
 TEST(RandomWorlds, AllKeepWhatIsPromised) {

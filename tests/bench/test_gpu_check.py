@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PRORATA_BUILD_DIR", ROOT / "build")).resolve()
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
 sys.path.insert(0, str(SCRIPT.parent))
+import conformance  # pylint: disable=wrong-import-position
 import gpu_check  # pylint: disable=wrong-import-position
 
 
@@ -64,11 +65,21 @@ class Options(Folder):
 
 class Conformance(Folder):
     def test_runs_the_suite_and_counts_the_rules(self):
-        if not gpu_check.conformance.program(BUILD).exists():
+        if not conformance.program(BUILD).exists():
             self.skipTest("the conformance suite is not built")
         done = self.call("--simulated", "--steps", "conformance")
         self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
         self.assertRegex(done.stdout, r"[2-9]\d\d rules hold, 0 do not")
+
+    def test_what_the_time_does_not_suffice_for_did_not_run_and_is_no_pass(self):
+        if not conformance.program(BUILD).exists():
+            self.skipTest("the conformance suite is not built")
+        check = gpu_check.Check(BUILD, {**os.environ, "PRORATA_DRIVER_DIR": str(BUILD / "sim")}, 0)
+        status, result = check.conformance()
+        self.assertEqual(status, "failed")
+        self.assertEqual(sorted(result["did_not_run"]), sorted(conformance.tests(BUILD)))
+        self.assertEqual(result["held"], [])
+        self.assertEqual(result["differences"], [])
 
 
 class Labelled(Folder):

@@ -216,7 +216,6 @@ RULE_TEST(ArrayTest, CopiesStayInsideTheArray,
 RULE_TEST(ArrayTest, CopiesBeginAtAnElement,
           "an X origin in an array must be divisible by the element's size",
           "CUDA Driver API 13.0, Memory Management, cuMemcpy2D (srcXInBytes, dstXInBytes)") {
-  SIMULATED_ONLY("an H100's driver (580.159.04) takes it, against its document");
   ASSERT_EQ(Create(Shape(64, 4, 0)), CUDA_SUCCESS);
   std::vector<char> host(4096);
   CUDA_MEMCPY2D copy{};
@@ -228,7 +227,7 @@ RULE_TEST(ArrayTest, CopiesBeginAtAnElement,
   copy.dstXInBytes = 2;
   copy.WidthInBytes = 16;
   copy.Height = 1;
-  CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D_v2, &copy);
+  CUDA_IS(ButOnGpu(CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS), cuMemcpy2D_v2, &copy);
 }
 
 RULE_TEST(ArrayTest, MipmapsHaveLevels,

@@ -107,12 +107,11 @@ RULE_TEST(BoxTest, ARowFitsIntoItsPitch,
 
 RULE_TEST(BoxTest, ThePitchHasALimit, "a pitch above CU_DEVICE_ATTRIBUTE_MAX_PITCH is refused",
           kCopy2D) {
-  SIMULATED_ONLY("an H100's driver (580.159.04) takes it, against its document");
   int limit = 0;
   CUDA_OK(cuDeviceGetAttribute, &limit, CU_DEVICE_ATTRIBUTE_MAX_PITCH, 0);
   CUDA_MEMCPY2D copy = Upload(100, 1);
   copy.srcPitch = static_cast<size_t>(limit) + 1;
-  CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D_v2, &copy);
+  CUDA_IS(ButOnGpu(CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS), cuMemcpy2D_v2, &copy);
 }
 
 RULE_TEST(BoxTest, RectanglesStayInsideTheAllocation,
@@ -219,7 +218,6 @@ RULE_TEST(BoxTest, ASliceFitsIntoItsHeight,
 }
 
 RULE_TEST(BoxTest, ThereIsOneLevelOfDetail, "srcLOD and dstLOD must be 0", kCopy3D) {
-  SIMULATED_ONLY("an H100's driver (580.159.04) takes it, against its document");
   CUDA_MEMCPY3D copy{};
   copy.srcMemoryType = CU_MEMORYTYPE_HOST;
   copy.srcHost = host_.data();
@@ -228,7 +226,7 @@ RULE_TEST(BoxTest, ThereIsOneLevelOfDetail, "srcLOD and dstLOD must be 0", kCopy
   copy.WidthInBytes = 40;
   copy.Height = copy.Depth = 1;
   copy.srcLOD = 1;
-  CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D_v2, &copy);
+  CUDA_IS(ButOnGpu(CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS), cuMemcpy3D_v2, &copy);
 }
 
 }  // namespace

@@ -127,9 +127,8 @@ RULE_TEST(ManagedMemoryTest, AdviceNamesADeviceThatIs,
           "advice about a device that does not exist is CUDA_ERROR_INVALID_DEVICE",
           "CUDA Driver API 13.0, Memory Management, cuMemAdvise (return values)") {
   if (!concurrent_) GTEST_SKIP() << "this device does not take advice";
-  SIMULATED_ONLY("an H100's driver (580.159.04) answers CUDA_ERROR_INVALID_VALUE");
-  CUDA_IS(CUDA_ERROR_INVALID_DEVICE, cuMemAdvise_v2, managed_, 1 << 20,
-          CU_MEM_ADVISE_SET_PREFERRED_LOCATION, OnDevice(99));
+  CUDA_IS(ButOnGpu(CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE), cuMemAdvise_v2, managed_,
+          1 << 20, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, OnDevice(99));
 }
 
 RULE_TEST(ManagedMemoryTest, AdviceIsRemembered,

@@ -47,7 +47,8 @@ class Case(harness.MachineTestCase):
             self.assertEqual(member.wait(harness.DEADLINE_S), 0)
         return took
 
-    def check(self, command, environment):
+    def measure(self, command, environment):
+        """(in the worst round, of the worst rank in the mean of all rounds, both in words): what a share adds."""
         bare, shared = [], []
         for _ in range(ROUNDS):
             bare.append(self.round([PROGRAM], self.machine.bare_environment()))
@@ -61,27 +62,32 @@ class Case(harness.MachineTestCase):
                 f"{added[MEMBERS // 2]:.0f} us more, the last {added[-1]:.0f}, and none more than {max(added):.0f}; the "
                 f"last of one round up to {worst:.0f} us more than that of the round before")
         print(text)
-        self.assertLessEqual(max(added), BAR_US, text)
+        return worst, max(added), text
 
-    def check_in_container(self):
+    def in_container(self):
         if reason := mounted_share.why_not():
             self.skipTest(reason)
-        self.check(mounted_share.command_in(self, "all"), {"LD_LIBRARY_PATH": str(harness.LIB_DIR)})
+        return self.measure(mounted_share.command_in(self, "all"), {"LD_LIBRARY_PATH": str(harness.LIB_DIR)})
 
-    def check_preloaded(self):
-        self.check(lambda program: self.machine.command(["--name", "all"], program), {})
+    def preloaded(self):
+        return self.measure(lambda program: self.machine.command(["--name", "all"], program), {})
 
 
 # No quiet.Watch: two processors on which 64 programs begin at once are not quiet, whoever else is there.
 class StartTogether(Case):
-    """With the simulated driver as it is: its cuInit takes 0.3 ms of a processor, and waits for nothing. On an H100,
-    whose takes a second, it adds 3.5 ms at most (docs/reports/call-costs.md)."""
+    """With the simulated driver as it is: its cuInit takes 0.3 ms of a processor, and waits for nothing."""
+
+    @unmet("the last of 64 takes 9 to 18 ms more in the worst round; each 4 in the mean of all")
+    def test_in_a_container_each_of_64_is_late_by_five_milliseconds_at_most(self):
+        worst, _, text = self.in_container()
+        self.assertLessEqual(worst, BAR_US, text)
 
     # Preloaded into programs of all kinds, the library loads the driver in cuInit, where the program's loader did it
     # before.
-    @unmet("each of 64 takes up to 9 ms more on two processors, in the mean of 30 rounds")
+    @unmet("the last of 64 takes 12 to 15 ms more in the worst round; each up to 9 in the mean of all")
     def test_preloaded_each_of_64_is_late_by_five_milliseconds_at_most(self):
-        self.check_preloaded()
+        worst, _, text = self.preloaded()
+        self.assertLessEqual(worst, BAR_US, text)
 
 
 class BesideADriverThatTakesItsTime(Case):
@@ -89,11 +95,13 @@ class BesideADriverThatTakesItsTime(Case):
 
     MACHINE_TOML = "init_ms = 50\n"
 
-    def test_in_a_container_each_of_64_is_late_by_five_milliseconds_at_most(self):
-        self.check_in_container()
+    def test_in_a_container_each_rank_of_64_is_late_by_five_milliseconds_at_most_in_the_mean(self):
+        _, rank, text = self.in_container()
+        self.assertLessEqual(rank, BAR_US, text)
 
-    def test_preloaded_each_of_64_is_late_by_five_milliseconds_at_most(self):
-        self.check_preloaded()
+    def test_preloaded_each_rank_of_64_is_late_by_five_milliseconds_at_most_in_the_mean(self):
+        _, rank, text = self.preloaded()
+        self.assertLessEqual(rank, BAR_US, text)
 
 
 if __name__ == "__main__":

@@ -49,9 +49,11 @@ TEST_F(ArrayLimits, ArrayCreateCharged) {
   EXPECT_TRUE(Charged(64 * kMib));
   CUDA_OK(cuArrayDestroy, array);
   EXPECT_TRUE(Charged(0));
-  // An H100's driver (580.159.04) answers calls of before CUDA 3.2 with CUDA_ERROR_INVALID_CONTEXT.
-  if (OnRealGpu()) return;
   const CUDA_ARRAY_DESCRIPTOR_v1 line = {4096, 0, CU_AD_FORMAT_HALF, 2};
+  if (OnRealGpu()) {  // so an H100's driver (580.159.04) answers calls of before CUDA 3.2
+    EXPECT_EQ(CUDA(cuArrayCreate)(&array, &line), CUDA_ERROR_INVALID_CONTEXT);
+    return;
+  }
   CUDA_OK(cuArrayCreate, &array, &line);
   EXPECT_TRUE(Charged(kSlab));
   CUDA_OK(cuArrayDestroy, array);

@@ -41,6 +41,14 @@ class LimitsOfSeveral(LimitsCase):
         self.run_suite("ManagedLimits")
 
 
+class WhereFreedMemoryIsUsed(LimitsCase):
+    """As it may be on a GPU: a pool counts what is freed behind work as used (docs/reports/gpu.md, Memory)."""
+    MACHINE_TOML = 'broken_rules = ["freed-is-unused"]\n'
+
+    def test_what_is_freed_behind_work_is_not_refused(self):
+        self.run_suite("PoolLimits", "MemAllocAsyncGetsWhatIsFreedBehindWork")
+
+
 class Limits(LimitsCase):
     # Code has a size, so that its charge can be judged.
     MACHINE_TOML = "[[devices]]\nmodule_memory = \"6MiB\"\nmulticast = true\n"

@@ -11,30 +11,46 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import promises  # pylint: disable=wrong-import-position
 from promises import busy, within  # pylint: disable=wrong-import-position
+from unmet import unmet  # pylint: disable=wrong-import-position
 
 pytestmark = pytest.mark.pairs
 
 DILATION = 6
 POINTS = 0.03
-# NVML's driver looks five times a second whose context the device has: of 1.5 s that is seven looks, whose mean is 18
-# points off in one of three runs (docs/reports/promises.md: 3 points are the target, and not met).
-POINTS_OF_OTHERS = 0.4
+# NVML's driver looks five times a second whose context the device has: of 1.5 s that is seven looks.
+POINTS_OF_LOOKS = 0.4
+# Seven looks may be right by chance, about once in four times: that is no promise kept.
+TIMES = 6
 
 
 class Figures(promises.PromiseCase):
     def shown(self, outcome, name, key):
         return outcome.shares[name]["devices"][0].get(key, -1)
 
-    def test_a_program_outside_beside_two_shares_is_seen(self):
-        programs = [busy("a", ("--weight", "200"), kernel_us=1000, per_sync=16),
-                    busy("b", ("--weight", "100"), kernel_us=1000, per_sync=16),
-                    busy("outside", kernel_us=1000, per_sync=16)]
+    BESIDE_ONE_OUTSIDE = [busy("a", ("--weight", "200"), kernel_us=1000, per_sync=16),
+                          busy("b", ("--weight", "100"), kernel_us=1000, per_sync=16),
+                          busy("outside", kernel_us=1000, per_sync=16)]
 
+    @unmet("what programs outside take is known from five looks a second (docs/reports/promises.md)")
+    def test_a_program_outside_beside_two_shares(self):
         def attempt():
-            outcome = promises.measure(programs, 1.5, DILATION)
+            outcome = promises.measure(self.BESIDE_ONE_OUTSIDE, 1.5, DILATION)
+            promised = {}
+            for name in "ab":
+                promised |= within(f"{name}: busy as shown", self.shown(outcome, name, "busy"),
+                                   outcome.device_time(name), POINTS)
+            promised |= within("others as shown", outcome.gpus[0].get("others", -1),
+                               outcome.device_time("outside"), POINTS)
+            return outcome, promised
+        for _ in range(TIMES):
+            self.judge(attempt)
+
+    def test_a_program_outside_is_seen_and_the_shares_divide_the_rest(self):
+        def attempt():
+            outcome = promises.measure(self.BESIDE_ONE_OUTSIDE, 1.5, DILATION)
             promised = {}
             others = outcome.gpus[0].get("others", -1)
-            promised |= within("others as shown", others, outcome.device_time("outside"), POINTS_OF_OTHERS)
+            promised |= within("others as shown", others, outcome.device_time("outside"), POINTS_OF_LOOKS)
             promised["somebody else is seen"] = others > 0
             shown = {name: self.shown(outcome, name, "busy") for name in "ab"}
             # What the others leave is divided as the shares' kernels ran.

@@ -102,6 +102,7 @@ namespace prorata::simgpu {
   X(kPoolsRelease, "pools-release")                            \
   X(kTrimKeeps, "trim-keeps")                                  \
   X(kDefaultPoolStays, "default-pool-stays")                   \
+  X(kFreedIsUnused, "freed-is-unused")                         \
   X(kReuseIsOrdered, "reuse-is-ordered")                       \
   X(kEventReuseIsAsked, "event-reuse-is-asked")                \
   X(kOpportunismIsAsked, "opportunism-is-asked")               \

@@ -211,6 +211,16 @@ CUresult PoolAllocate(Pool* pool, Context* ctx, const StreamRef& stream, uint64_
   return CUDA_SUCCESS;
 }
 
+uint64_t FreedBehindWork(const Pool& pool) {
+  uint64_t bytes = 0;
+  for (const auto& [at, chunk] : pool.chunks) {
+    for (const auto& [address, piece] : chunk.free) {
+      if (!ReachedByDevice(piece)) bytes += piece.bytes;
+    }
+  }
+  return bytes;
+}
+
 void PoolFree(Pool* pool, uint64_t address, Handle stream, uint64_t sequence) {
   auto record = D().memory.find(address);
   if (record == D().memory.end()) return;

@@ -74,6 +74,8 @@ CUresult PoolAllocate(Pool* pool, Context* ctx, const StreamRef& stream, uint64_
 // Takes a block back; it is reusable by others when `sequence` of `stream` was reached. Drops the
 // Memory record. Stream 0: at once.
 void PoolFree(Pool* pool, uint64_t address, Handle stream, uint64_t sequence);
+// What is freed behind work that is not done.
+uint64_t FreedBehindWork(const Pool& pool);
 // Gives wholly free chunks back until no more than `keep` bytes stay reserved.
 void PoolTrim(Pool* pool, uint64_t keep);
 // All pools of a device, as far as their thresholds allow; or to nothing, when memory is short.

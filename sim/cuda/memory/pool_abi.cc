@@ -213,7 +213,8 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attr, vo
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
       return PutAttribute(value, pool->reserved_high);
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-      return PutAttribute(value, pool->used);
+      return PutAttribute(value,
+                          pool->used + (Broken(Rule::kFreedIsUnused) ? FreedBehindWork(*pool) : 0));
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
       return PutAttribute(value, pool->used_high);
   }

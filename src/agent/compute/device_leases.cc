@@ -87,9 +87,9 @@ DeviceLeases::Outcome DeviceLeases::ResetAfterOutage(int64_t now_ns) {
   return outcome;
 }
 
-DeviceLeases::Outcome DeviceLeases::Audit(const std::vector<LeasePolicy::Ran>& ran,
+DeviceLeases::Outcome DeviceLeases::Audit(const std::vector<LeasePolicy::Look>& looks,
                                           int64_t now_ns) {
-  for (const LeasePolicy::Correction& correction : policy_->Audit(ran, now_ns)) {
+  for (const LeasePolicy::Correction& correction : policy_->Audit(looks, now_ns)) {
     const auto by_ns = static_cast<int64_t>(correction.charged_ns);
     trace_.Audited(shares_.at(correction.share).traced, by_ns, now_ns);
   }

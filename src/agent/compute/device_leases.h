@@ -56,7 +56,7 @@ class DeviceLeases {
 
   // When NVML saw shares on the device since the last call: what they ran past their leases is
   // charged now.
-  Outcome Audit(const std::vector<policy::LeasePolicy::Ran>& ran, int64_t now_ns);
+  Outcome Audit(const std::vector<policy::LeasePolicy::Look>& looks, int64_t now_ns);
 
   // Each tenth of a second: remembers the figures for Lately.
   void Sample(int64_t now_ns);

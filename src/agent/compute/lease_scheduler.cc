@@ -91,8 +91,8 @@ void LeaseScheduler::Tick() {
   }
 }
 
-void LeaseScheduler::Audit(size_t number, const std::vector<policy::LeasePolicy::Ran>& ran) {
-  CarryOut(number, devices_[number]->Audit(ran, host_.NowNs()));
+void LeaseScheduler::Audit(size_t number, const std::vector<policy::LeasePolicy::Look>& looks) {
+  CarryOut(number, devices_[number]->Audit(looks, host_.NowNs()));
 }
 
 void LeaseScheduler::TraceEvent(size_t number, const Key* share, api::EventKind kind) {

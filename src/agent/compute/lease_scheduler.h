@@ -70,7 +70,7 @@ class LeaseScheduler {
   // has shares, in case a message was lost.
   void Tick();
   // DeviceLeases::Audit.
-  void Audit(size_t device, const std::vector<policy::LeasePolicy::Ran>& ran);
+  void Audit(size_t device, const std::vector<policy::LeasePolicy::Look>& looks);
   void TraceEvent(size_t device, const Key* share, api::EventKind kind);
 
   size_t device_count() const { return devices_.size(); }

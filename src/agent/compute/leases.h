@@ -49,8 +49,8 @@ class Leases final : private LeaseScheduler::Host {
   // LeaseScheduler::Tick, each tenth of a second.
   void Tick() { scheduler_.Tick(); }
   // When NVML saw shares (by id) on the device since the last call.
-  void Audit(size_t number, const std::vector<policy::LeasePolicy::Ran>& ran) {
-    scheduler_.Audit(number, ran);
+  void Audit(size_t number, const std::vector<policy::LeasePolicy::Look>& looks) {
+    scheduler_.Audit(number, looks);
   }
   void Describe(Share& share, uint32_t index, api::ShareDevice& out);
   double Busy(size_t device) const;  // the shares together, as DeviceLeases

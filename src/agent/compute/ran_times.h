@@ -75,7 +75,7 @@ class RanTimes {
   ProcessTimes processes_;
   int64_t answered_ns_ = 0;      // when there were figures last
   std::map<pid_t, Key> owners_;  // of the processes that NVML named last, and of all members
-  std::deque<Answer> answers_;   // of about a second
+  std::deque<Answer> answers_;   // of about five seconds
   std::map<Key, Total> totals_;
   std::vector<Look> looks_;
 };

@@ -50,7 +50,7 @@ void TimeAudit::Take(size_t device, const Devices::Reading<Devices::TimeSamples>
   Devices::TimeSamples samples = *reading.value;
   for (driver::NvmlTimeSample& sample : samples) sample.time_us = FromNvml(sample.time_us);
   on.ran.Take(samples, SharesOn(device), now_ns);
-  std::vector<policy::LeasePolicy::Ran> looks;
+  std::vector<policy::LeasePolicy::Look> looks;
   for (const RanTimes::Look& look : on.ran.TakeLooks()) {
     const int64_t age_ns =
         clock_.FromRealNs(realtime_ns) - static_cast<int64_t>(look.at_us) * kNsPerUs;

@@ -141,7 +141,7 @@ bool HasFreed(uint32_t number, uint64_t bytes) {
   const CUmemoryPool handle = pool.handle.load();
   uint64_t reserved = 0;
   if (!Alive(handle) || !Reserved(pool, handle, &reserved)) return false;
-  // An H100's driver (580.159.04) counts as used what is freed behind work, until that is done.
+  // A driver may count as used what is freed behind work, until that is done.
   if (!pool.frees.AllDone()) return reserved >= bytes;
   cuuint64_t used = 0;
   const OwnCalls own;

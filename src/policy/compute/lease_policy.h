@@ -77,7 +77,7 @@ class LeasePolicy {
   // The device itself says that it had a share's context at `at_ns`, or somewhere in `within_ns`
   // before that, which stands for `ran_ns` of its time. A share that held no lease then, and had
   // drained, is charged for it.
-  struct Ran {
+  struct Look {
     Key share = 0;
     double ran_ns = 0;
     int64_t at_ns = 0;
@@ -87,7 +87,7 @@ class LeasePolicy {
     Key share = 0;
     double charged_ns = 0;  // more than before; less, where it is negative
   };
-  virtual std::vector<Correction> Audit(const std::vector<Ran>&, int64_t) { return {}; }
+  virtual std::vector<Correction> Audit(const std::vector<Look>&, int64_t) { return {}; }
   virtual Decisions Decide(int64_t now_ns) = 0;
   virtual ShareState State(Key share) const = 0;
   // After Decide: null, or which invariant does not hold. For tests.

@@ -65,9 +65,9 @@ double TimeSharing::TakeUncharged(double wanted_ns) {
   return taken_ns;
 }
 
-TimeSharing::Standing TimeSharing::StandingAt(const Share& share, const Ran& ran) {
-  const int64_t from_ns = ran.at_ns - ran.within_ns - kClockErrorNs;
-  const int64_t to_ns = ran.at_ns + kClockErrorNs;
+TimeSharing::Standing TimeSharing::StandingAt(const Share& share, const Look& look) {
+  const int64_t from_ns = look.at_ns - look.within_ns - kClockErrorNs;
+  const int64_t to_ns = look.at_ns + kClockErrorNs;
   Standing standing = Standing::kWithoutLease;
   for (const Span& span : share.held) {
     if (to_ns < span.from_ns || span.to_ns < from_ns) continue;
@@ -79,15 +79,15 @@ TimeSharing::Standing TimeSharing::StandingAt(const Share& share, const Ran& ran
 
 // All together are charged no more than the wall time: what this one had was charged to nobody, or
 // to those who held leases then.
-void TimeSharing::ChargeWithoutLease(Share& share, const Ran& ran,
+void TimeSharing::ChargeWithoutLease(Share& share, const Look& look,
                                      std::vector<Correction>& corrections) {
   std::vector<Share*> holders;
   for (Share& other : shares_) {
-    const bool held = StandingAt(other, ran) == Standing::kHeld;
+    const bool held = StandingAt(other, look) == Standing::kHeld;
     if (&other != &share && held) holders.push_back(&other);
   }
-  double charge_ns = TakeUncharged(ran.ran_ns);
-  const double left_ns = ran.ran_ns - charge_ns;
+  double charge_ns = TakeUncharged(look.ran_ns);
+  const double left_ns = look.ran_ns - charge_ns;
   for (Share* holder : holders) {
     const double part_ns =
         std::min(left_ns / static_cast<double>(holders.size()), holder->charged_ns);
@@ -97,7 +97,7 @@ void TimeSharing::ChargeWithoutLease(Share& share, const Ran& ran,
     holder->limit_tokens_ns = std::min(holder->limit_tokens_ns + part_ns, SliceNs());
     if (part_ns > 0) corrections.push_back({holder->key, -part_ns});
   }
-  share.limit_tokens_ns = std::max(share.limit_tokens_ns - ran.ran_ns, -kMaxDebtNs);
+  share.limit_tokens_ns = std::max(share.limit_tokens_ns - look.ran_ns, -kMaxDebtNs);
   share.charged_ns += charge_ns;
   share.lag_ns = std::max(share.lag_ns - charge_ns, -kMaxDebtNs);
   corrections.push_back({share.key, charge_ns});
@@ -118,10 +118,10 @@ void TimeSharing::ChargeIdleLiar(Share& share, std::vector<Correction>& correcti
   share.met_idle_charged_ns = share.charged_ns;
 }
 
-std::vector<TimeSharing::Correction> TimeSharing::Audit(const std::vector<Ran>& ran,
+std::vector<TimeSharing::Correction> TimeSharing::Audit(const std::vector<Look>& looks,
                                                         int64_t now_ns) {
   Account(now_ns);
-  for (const Ran& one : ran) {
+  for (const Look& one : looks) {
     Share* share = Find(one.share);
     if (share == nullptr || one.at_ns < now_ns - kOldestNs) continue;
     if (one.at_ns - one.within_ns - kClockErrorNs < share->added_ns) continue;
@@ -134,10 +134,10 @@ std::vector<TimeSharing::Correction> TimeSharing::Audit(const std::vector<Ran>& 
   looks_judged_ns_ = now_ns;
   for (Share& share : shares_) {
     double without_ns = 0;
-    for (const Ran& one : share.met_without) without_ns += one.ran_ns;
-    const std::vector<Ran> met = std::exchange(share.met_without, {});
+    for (const Look& one : share.met_without) without_ns += one.ran_ns;
+    const std::vector<Look> met = std::exchange(share.met_without, {});
     if (without_ns > kWithoutSlackNs) {
-      for (const Ran& one : met) ChargeWithoutLease(share, one, corrections);
+      for (const Look& one : met) ChargeWithoutLease(share, one, corrections);
     }
     ChargeIdleLiar(share, corrections);
   }

@@ -64,7 +64,7 @@ class TimeSharing final : public LeasePolicy {
   void Wanted(Key share, int64_t now_ns) override;
   void Idle(Key share, int64_t now_ns) override;
   void Drained(Key share, int64_t since_ns, int64_t now_ns) override;
-  std::vector<Correction> Audit(const std::vector<Ran>& ran, int64_t now_ns) override;
+  std::vector<Correction> Audit(const std::vector<Look>& ran, int64_t now_ns) override;
   Decisions Decide(int64_t now_ns) override;
   ShareState State(Key share) const override;
   const char* CheckInvariants() const override;
@@ -117,7 +117,7 @@ class TimeSharing final : public LeasePolicy {
     std::deque<Span> held;  // of late: it had a lease, or had not drained (time_audit.cc)
     // Of the audit (time_audit.cc): looks that met it without a lease; those that met it while it
     // was said to be idle, and what it had been charged before them.
-    std::vector<Ran> met_without;
+    std::vector<Look> met_without;
     double met_idle_ns = 0;
     double met_idle_charged_ns = 0;
     int64_t granted_ns = 0;
@@ -188,8 +188,8 @@ class TimeSharing final : public LeasePolicy {
   void NoteHeld(int64_t from_ns);
   void NoteUncharged(double passed_ns, const std::vector<double>& charges);
   double TakeUncharged(double wanted_ns);
-  static Standing StandingAt(const Share& share, const Ran& ran);
-  void ChargeWithoutLease(Share& share, const Ran& ran, std::vector<Correction>& corrections);
+  static Standing StandingAt(const Share& share, const Look& look);
+  void ChargeWithoutLease(Share& share, const Look& look, std::vector<Correction>& corrections);
   void ChargeIdleLiar(Share& share, std::vector<Correction>& corrections);
 
   void FillBuckets(const std::vector<double>& charges, double passed_ns);
