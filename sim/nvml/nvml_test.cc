@@ -111,8 +111,7 @@ TEST_F(NvmlTest, WhoAsksOnceHearsOfTheTimeSinceAProcessBegan) {
     count = 1;
     return NVML(nvmlDeviceGetProcessUtilization)(device, &sample, &count, 0) == NVML_SUCCESS &&
            sample.smUtil > 0;
-  })) << "at "
-      << sample.smUtil;
+  }));
   ASSERT_EQ(count, 1u);
   EXPECT_EQ(sample.pid, static_cast<unsigned>(busy));
   EXPECT_LE(sample.smUtil, 100u);

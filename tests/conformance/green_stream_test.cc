@@ -1,7 +1,6 @@
 // Streams of green contexts: where their kernels run, and what waits for them.
 
-#include <atomic>
-#include <chrono>
+#include <future>
 #include <thread>
 
 #include "green_fixture.h"
@@ -270,17 +269,13 @@ RULE_TEST(GreenStreamTest, SynchronizingItWaitsForItself,
   ASSERT_EQ(gate.Hold(NewStream()), CUDA_SUCCESS);  // the primary context's
   EXPECT_EQ(Step(mine, word, 0, 7, 5 * kMs), CUDA_SUCCESS);
   CUDA_OK(cuStreamDestroy_v2, mine);  // its work still counts
-  std::atomic<bool> done = false;
+  std::promise<void> done;
   std::thread waiter([&] {
     EXPECT_EQ(CUDA(cuCtxSetCurrent)(inside), CUDA_SUCCESS);
     EXPECT_EQ(CUDA(cuCtxSynchronize)(), CUDA_SUCCESS);
-    done = true;
+    done.set_value();
   });
-  const auto deadline = std::chrono::steady_clock::now() + Patience();
-  while (!done && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_TRUE(done);
+  EXPECT_EQ(done.get_future().wait_for(Patience()), std::future_status::ready);
   gate.Open();
   waiter.join();
   EXPECT_EQ(ReadWord(word), 7U);

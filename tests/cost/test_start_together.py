@@ -77,14 +77,14 @@ class Case(harness.MachineTestCase):
 class StartTogether(Case):
     """With the simulated driver as it is: its cuInit takes 0.3 ms of a processor, and waits for nothing."""
 
-    @unmet("the last of 64 takes 9 to 18 ms more in the worst round; each 4 in the mean of all")
+    @unmet("the last of 64 takes 9 to 18 ms more in the worst round; each 4 to 6 in the mean of all")
     def test_in_a_container_each_of_64_is_late_by_five_milliseconds_at_most(self):
         worst, _, text = self.in_container()
         self.assertLessEqual(worst, BAR_US, text)
 
     # Preloaded into programs of all kinds, the library loads the driver in cuInit, where the program's loader did it
     # before.
-    @unmet("the last of 64 takes 12 to 15 ms more in the worst round; each up to 9 in the mean of all")
+    @unmet("the last of 64 takes 12 to 24 ms more in the worst round; each up to 14 in the mean of all")
     def test_preloaded_each_of_64_is_late_by_five_milliseconds_at_most(self):
         worst, _, text = self.preloaded()
         self.assertLessEqual(worst, BAR_US, text)

@@ -64,7 +64,7 @@ class TimeSharing final : public LeasePolicy {
   void Wanted(Key share, int64_t now_ns) override;
   void Idle(Key share, int64_t now_ns) override;
   void Drained(Key share, int64_t since_ns, int64_t now_ns) override;
-  std::vector<Correction> Audit(const std::vector<Look>& ran, int64_t now_ns) override;
+  std::vector<Correction> Audit(const std::vector<Look>& looks, int64_t now_ns) override;
   Decisions Decide(int64_t now_ns) override;
   ShareState State(Key share) const override;
   const char* CheckInvariants() const override;
