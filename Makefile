@@ -69,7 +69,7 @@ e2e-kubernetes: everything
 # A few of them, for .ci/run: two minutes where Go's caches have the modules. Without Go they are skipped by name.
 e2e-kubernetes-main: everything
 	@scripts/setup.sh kubernetes-tests
-	@scripts/kubernetes_build.py $(BUILD) || [ $$? = 3 ]
+	@scripts/kubernetes_build.py $(BUILD) containerd kubernetes || [ $$? = 3 ]
 	@PRORATA_TEST_API_AWAY_S=5 scripts/run_tests.py --build $(BUILD) --label main-flows
 
 # Not part of `make test`: what it fetches is big. Says how big before it does.

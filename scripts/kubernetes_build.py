@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Builds a real Kubernetes, containerd and Helm for the tests, into BUILD/kubernetes/bin.
 
-    scripts/kubernetes_build.py BUILD [1.34|docker]
+    scripts/kubernetes_build.py BUILD [PART...]
 
-1.34: that Kubernetes, an older one, into BUILD/kubernetes/bin-1.34, beside the containerd of the other. docker: Docker,
-into BUILD/kubernetes/docker.
+Parts are containerd, helm and kubernetes, which are built if none is named; 1.34: that Kubernetes, an older one, into
+BUILD/kubernetes/bin-1.34, beside the containerd of the other; docker: Docker, into BUILD/kubernetes/docker.
 From the Go module proxy alone, by the modules of tests/kubernetes/modules: eight minutes of two
 cores where Go's cache is cold, half a minute where it is warm, nothing where what is there was built
 from the same files. Needs Go 1.26 and 7 GB for Go's caches (GOMODCACHE, GOCACHE);
@@ -70,10 +70,10 @@ def go_program() -> str:
     return go
 
 
-def stamp(modules: tuple[str, ...]) -> str:
-    """Of what decides the outcome: the modules and this file."""
+def stamp(module: str) -> str:
+    """Of what decides the outcome: the module and this file."""
     digest = hashlib.sha256(pathlib.Path(__file__).read_bytes())
-    for path in sorted(path for module in modules for path in (MODULES / module).iterdir()):
+    for path in sorted((MODULES / module).iterdir()):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -85,8 +85,7 @@ def go_build(go: str, module: str, flags: list[str], what: list[str], output: pa
         fail(f"`go build` in {MODULES / module} failed, see above; where modules could not be fetched, GOPROXY decides")
 
 
-def build(go: str, folder: pathlib.Path):
-    binaries = emptied(folder / "bin")
+def build_containerd(go: str, folder: pathlib.Path):
     print(f"kubernetes_build: containerd {CONTAINERD}", flush=True)
     go_build(
         go,
@@ -96,29 +95,36 @@ def build(go: str, folder: pathlib.Path):
             f"-ldflags=-s -w -X github.com/containerd/containerd/v2/version.Version={CONTAINERD}",
         ],
         [f"github.com/containerd/containerd/v2/cmd/{program}" for program in CONTAINERD_PROGRAMS],
-        binaries,
+        made(folder / "bin"),
     )
+
+
+def build_helm(go: str, folder: pathlib.Path):
     print(f"kubernetes_build: Helm {HELM}", flush=True)
     go_build(
         go,
         "helm",
         [f"-ldflags=-s -w -X helm.sh/helm/v4/internal/version.version={HELM}"],
         ["helm.sh/helm/v4/cmd/helm"],
-        binaries / "helm",
+        made(folder / "bin") / "helm",
     )
-    build_kubernetes(go, "kubernetes", binaries)
 
 
-def build_kubernetes(go: str, module: str, binaries: pathlib.Path):
+def build_kubernetes(go: str, folder: pathlib.Path):
+    link_kubernetes(go, "kubernetes", made(folder / "bin"))
+
+
+def build_older(go: str, folder: pathlib.Path):
+    link_kubernetes(go, "kubernetes-1.34", made(folder / "bin-1.34"))
+
+
+def link_kubernetes(go: str, module: str, binaries: pathlib.Path):
     print(f"kubernetes_build: Kubernetes {KUBERNETES[module]}", flush=True)
     flags = version_flags(KUBERNETES[module])
     go_build(go, module, [f"-ldflags=-s -w {flags}"], ["."], binaries / "kubernetes")
     for name in LINKS:
+        (binaries / name).unlink(missing_ok=True)
         (binaries / name).symlink_to("kubernetes")
-
-
-def build_older(go: str, folder: pathlib.Path):
-    build_kubernetes(go, "kubernetes-1.34", emptied(folder / "bin-1.34"))
 
 
 def build_docker(go: str, folder: pathlib.Path):
@@ -130,36 +136,39 @@ def build_docker(go: str, folder: pathlib.Path):
         "docker",
         [f"-ldflags={flags}"],
         [f"github.com/docker/{program}" for program in programs],
-        emptied(folder / "docker"),
+        made(folder / "docker"),
     )
 
 
-def emptied(folder: pathlib.Path) -> pathlib.Path:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+def made(folder: pathlib.Path) -> pathlib.Path:
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-# By its name: what builds it, and of which modules.
-BUILDS = {
-    "": (build, ("containerd", "helm", "kubernetes")),
-    "1.34": (build_older, ("kubernetes-1.34",)),
-    "docker": (build_docker, ("docker",)),
+# By its name: what builds it, and of which module.
+PARTS = {
+    "containerd": (build_containerd, "containerd"),
+    "helm": (build_helm, "helm"),
+    "kubernetes": (build_kubernetes, "kubernetes"),
+    "1.34": (build_older, "kubernetes-1.34"),
+    "docker": (build_docker, "docker"),
 }
+USUAL = ("containerd", "helm", "kubernetes")
 
 
 def main():
-    name = sys.argv[2] if len(sys.argv) == 3 else ""
-    if len(sys.argv) not in (2, 3) or name not in BUILDS:
-        fail("usage: scripts/kubernetes_build.py BUILD [1.34|docker]")
+    names = sys.argv[2:] or USUAL
+    if len(sys.argv) < 2 or not set(names) <= set(PARTS):
+        fail(f"usage: scripts/kubernetes_build.py BUILD [PART...], where a part is one of {', '.join(PARTS)}")
     folder = pathlib.Path(sys.argv[1]).resolve() / "kubernetes"
-    make, modules = BUILDS[name]
-    recorded, now = folder / (f"stamp-{name}" if name else "stamp"), stamp(modules)
-    if recorded.exists() and recorded.read_text() == now:
-        return
-    recorded.unlink(missing_ok=True)
-    make(go_program(), folder)
-    recorded.write_text(now)
+    for name in names:
+        make, module = PARTS[name]
+        recorded, now = folder / f"stamp-{name}", stamp(module)
+        if recorded.exists() and recorded.read_text() == now:
+            continue
+        recorded.unlink(missing_ok=True)
+        make(go_program(), folder)
+        recorded.write_text(now)
 
 
 main()

@@ -11,6 +11,10 @@ def pytest_configure():
         signal.signal(number, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call):
     """An expected failure (tests/unmet.py) is reported with what was seen, not only with its reason."""

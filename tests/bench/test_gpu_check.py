@@ -67,9 +67,12 @@ class Conformance(Folder):
     def test_runs_the_suite_and_counts_the_rules(self):
         if not conformance.program(BUILD).exists():
             self.skipTest("the conformance suite is not built")
-        done = self.call("--simulated", "--steps", "conformance")
+        # A part of it: all of it runs in tests/conformance.
+        part = [test for test in conformance.tests(BUILD) if test.startswith("GraphExecTest.")]
+        done = self.call("--simulated", "--steps", "conformance", GTEST_FILTER="GraphExecTest.*")
         self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
-        self.assertRegex(done.stdout, r"[2-9]\d\d rules hold, 0 do not")
+        self.assertGreater(len(part), 10)
+        self.assertIn(f" {len(part)} rules hold, 0 do not", done.stdout)
 
     def test_what_the_time_does_not_suffice_for_did_not_run_and_is_no_pass(self):
         if not conformance.program(BUILD).exists():

@@ -60,8 +60,11 @@ RULE_TEST(GraphExecTest, AllOfItComesAfterWhatWasInTheStream,
   const CUdeviceptr stamps[] = {NewStamp(), NewStamp(), NewStamp()};
   for (CUdeviceptr stamp : stamps) AddStamp(graph_, {}, stamp);
   CUgraphExec exec = Instantiate(graph_);
+  Gate& gate = NewGate();
+  ASSERT_EQ(gate.Hold(stream), CUDA_SUCCESS);
   ASSERT_EQ(LaunchStamp(stream, before), CUDA_SUCCESS);
   CUDA_OK(cuGraphLaunch, exec, stream);
+  gate.Open();
   Synchronize();
   for (CUdeviceptr stamp : stamps) EXPECT_GE(Read(stamp).start, Read(before).end);
 }
@@ -73,8 +76,12 @@ RULE_TEST(GraphExecTest, WhatComesBehindWaitsForAllOfIt,
   const CUdeviceptr stamps[] = {NewStamp(), NewStamp(), NewStamp()};
   uint64_t ns = kNs;
   for (CUdeviceptr stamp : stamps) AddStamp(graph_, {}, stamp, ns *= 2);
-  CUDA_OK(cuGraphLaunch, Instantiate(graph_), stream);
+  CUgraphExec exec = Instantiate(graph_);
+  Gate& gate = NewGate();
+  ASSERT_EQ(gate.Hold(stream), CUDA_SUCCESS);
+  CUDA_OK(cuGraphLaunch, exec, stream);
   ASSERT_EQ(LaunchStamp(stream, behind), CUDA_SUCCESS);
+  gate.Open();
   Synchronize();
   for (CUdeviceptr stamp : stamps) EXPECT_GE(Read(behind).start, Read(stamp).end);
 }
@@ -86,8 +93,12 @@ RULE_TEST(GraphExecTest, TheLegacyStreamWaitsForAllBranches,
   const CUdeviceptr behind = NewStamp();
   const CUdeviceptr stamps[] = {NewStamp(), NewStamp()};
   for (CUdeviceptr stamp : stamps) AddStamp(graph_, {}, stamp);
-  CUDA_OK(cuGraphLaunch, Instantiate(graph_), stream);
+  CUgraphExec exec = Instantiate(graph_);
+  Gate& gate = NewGate();
+  ASSERT_EQ(gate.Hold(stream), CUDA_SUCCESS);
+  CUDA_OK(cuGraphLaunch, exec, stream);
   ASSERT_EQ(LaunchStamp(nullptr, behind), CUDA_SUCCESS);
+  gate.Open();
   Synchronize();
   for (CUdeviceptr stamp : stamps) EXPECT_GE(Read(behind).start, Read(stamp).end);
 }
@@ -99,9 +110,12 @@ RULE_TEST(GraphExecTest, LaunchesOfOneFollowEachOther,
   const CUgraphNode node = AddStamp(graph_, {}, first);
   CUgraphExec exec = Instantiate(graph_);
   CUstream streams[] = {NewStream(), NewStream()};
+  Gate& gate = NewGate();
+  ASSERT_EQ(gate.Hold(streams[0]), CUDA_SUCCESS);
   CUDA_OK(cuGraphLaunch, exec, streams[0]);
   CUDA_OK(cuGraphExecKernelNodeSetParams_v2, exec, node, StampParams(second, kNs));
   CUDA_OK(cuGraphLaunch, exec, streams[1]);
+  gate.Open();
   Synchronize();
   EXPECT_GE(Read(second).start, Read(first).end);
 }

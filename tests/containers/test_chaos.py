@@ -6,6 +6,8 @@ import random
 import signal
 import unittest
 
+import pytest
+
 import harness
 import podman
 from harness import GIB, MIB
@@ -35,6 +37,7 @@ class Chaos(podman.PodmanTestCase):
         agent = self.machine.agent_pids()[0]
         return len(list(pathlib.Path(f"/proc/{agent}/fd").iterdir()))
 
+    @pytest.mark.long
     def test_nothing_is_left(self):
         seed = int(os.environ.get("PRORATA_TEST_SEED", random.randrange(1 << 30)))
         print(f"seed {seed} (PRORATA_TEST_SEED repeats it), {CONTAINERS} containers")

@@ -3,6 +3,8 @@ import json
 import shutil
 import unittest
 
+import pytest
+
 import harness
 import podman
 from harness import GIB, MIB
@@ -30,6 +32,7 @@ class Compose(podman.PodmanTestCase):
             self.skipTest("NEEDS PODMAN-COMPOSE: it is not installed; `scripts/setup.sh containers` installs it")
         super().setUp()
 
+    @pytest.mark.long
     def test_two_services_on_two_shares(self):
         shares = {"train": (self.create("train", "--memory", "2GiB"), 2 * GIB),
                   "serve": (self.create("serve", "--memory", "1GiB"), GIB)}

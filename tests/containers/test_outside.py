@@ -4,6 +4,8 @@ import os
 import shutil
 import unittest
 
+import pytest
+
 import harness
 import podman
 from harness import MIB
@@ -62,6 +64,7 @@ class Outside(podman.PodmanTestCase):
     def await_none(self):
         harness.wait_until(lambda: not self.outside(), what="nobody outside")
 
+    @pytest.mark.long
     def test_the_drivers_own_file(self):
         """Beside a member, which is not reported."""
         name = self.start_box("box")

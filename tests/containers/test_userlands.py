@@ -5,6 +5,8 @@ import pathlib
 import shutil
 import unittest
 
+import pytest
+
 import harness
 import podman
 import userlands
@@ -52,6 +54,7 @@ class Userlands(podman.PodmanTestCase):
     def test_ubuntu_18_04(self):
         self.check_share(self.make_image("ubuntu18.04"), "2.27")
 
+    @pytest.mark.long
     def test_red_hats_folders(self):
         """A loader that looks into /lib64 and /usr/lib64, and nowhere else."""
         tag = self.make_image("debian11", red_hat=True)
