@@ -74,9 +74,17 @@ double TimeSharing::Held(const Share& share, bool waited) const {
   return 0;
 }
 
+// In the time since the last look: what has ended in it may have done so just now. Not a gang's:
+// its members wait for each other between looks.
+double TimeSharing::HeldSince(const Share& share, bool waited) const {
+  const bool ended = share.phase == Phase::kStalled && share.gang == GangSlice::kNone;
+  if (ended && share.was_at_work) return static_cast<double>(share.work.contexts);
+  return Held(share, waited);
+}
+
 // Whether what members say they occupied is charged; else whoever holds the device pays for all.
 bool TimeSharing::IsCounted(bool waited) const {
-  const auto holds = [&](const Share& share) { return Held(share, waited) > 0; };
+  const auto holds = [&](const Share& share) { return HeldSince(share, waited) > 0; };
   return free_ || co_running_ ||
          (!waited && std::count_if(shares_.begin(), shares_.end(), holds) <= 1);
 }
@@ -92,7 +100,7 @@ double TimeSharing::LateNs(const Share& share, double passed_ns) const {
 std::vector<double> TimeSharing::Charges(double passed_ns, bool waited) const {
   std::vector<double> charges(shares_.size());
   double running = 0;
-  for (const Share& share : shares_) running += Held(share, waited);
+  for (const Share& share : shares_) running += HeldSince(share, waited);
   const bool counted = IsCounted(waited);
   // Members publish now and then: what they say of an earlier time may be more than has passed now.
   const double available_ns = passed_ns + unclaimed_ns_;
@@ -109,13 +117,13 @@ std::vector<double> TimeSharing::Charges(double passed_ns, bool waited) const {
     if (co_running_ && busy > 0) {
       charges[i] = share.pending_busy_ns * std::max(1.0, occupied / busy);
     } else if (!counted) {
-      const double held = Held(share, waited);
+      const double held = HeldSince(share, waited);
       charges[i] = held > 0 ? passed_ns * held / running : 0;
       const double late_ns = std::min(LateNs(share, passed_ns), late_left_ns);
       charges[i] += late_ns;
       late_left_ns -= late_ns;
     } else {
-      const bool limited = Limited(share) && Held(share, waited) > 0;
+      const bool limited = Limited(share) && HeldSince(share, waited) > 0;
       charges[i] = limited ? passed_ns : share.pending_occupied_ns;
     }
     sum += charges[i];
@@ -212,8 +220,9 @@ void TimeSharing::Account(int64_t now_ns) {
   started_ = true;
   if (now_ns <= now_ns_) return;
   const auto passed_ns = static_cast<double>(now_ns - now_ns_);
-  NoteHeld(std::exchange(now_ns_, now_ns));
+  const int64_t from_ns = std::exchange(now_ns_, now_ns);
   const bool waited = AnyoneWaits();
+  NoteHeld(from_ns, waited);
   const bool counted = IsCounted(waited);
   const std::vector<double> charges = Charges(passed_ns, waited);
   for (const double charge : charges) unclaimed_ns_ -= charge;
@@ -224,6 +233,7 @@ void TimeSharing::Account(int64_t now_ns) {
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[i];
     share.charged_ns += charges[i];
+    share.stalled_charge_ns = share.phase == Phase::kStalled ? charges[i] : 0;
     // What was counted is not paid back: it may be of the time before the drain.
     const bool held = !counted || Limited(share);
     if (share.phase == Phase::kDraining && held)
@@ -234,11 +244,16 @@ void TimeSharing::Account(int64_t now_ns) {
     share.prepaid_ns = share.pending_occupied_ns > 0
                            ? std::clamp(unseen_ns - share.pending_occupied_ns, 0.0, passed_ns)
                            : unseen_ns;
+  }
+  SettleBesideStalled(charges);
+  for (Share& share : shares_) {
     share.pending_busy_ns = share.pending_occupied_ns = 0;
+    share.was_at_work = share.work.backlog_ns > 0 && !share.work.blocked;
     const bool at_it =
         share.phase == Phase::kRunning ? !share.idle_hint : share.phase != Phase::kIdle;
     if (at_it) share.active_ns = now_ns_;
   }
+  passed_ns_ = now_ns_ - from_ns;
 }
 
 // A share was said to be idle and was not: nothing was charged for that time.
@@ -253,6 +268,13 @@ void TimeSharing::ChargeLate(Share& share, double late_ns) {
 
 // It had drained by `since_ns`, which is known only now.
 void TimeSharing::Refund(Share& share, int64_t since_ns) {
+  if (share.phase == Phase::kStalled && passed_ns_ > 0) {
+    // Of the time since the last look, the rest.
+    const auto late = static_cast<double>(std::clamp(now_ns_ - since_ns, int64_t{0}, passed_ns_));
+    const double charge = share.stalled_charge_ns * late / static_cast<double>(passed_ns_);
+    share.stalled_charge_ns = 0;
+    return MoveCharge(share, -charge);
+  }
   const auto drained = static_cast<double>(now_ns_ - share.revoked_ns);
   if (share.phase != Phase::kDraining || drained <= 0) return;
   const auto late = static_cast<double>(now_ns_ - std::clamp(since_ns, share.revoked_ns, now_ns_));

@@ -64,6 +64,25 @@ class TimeSharingTest : public ::testing::Test {
     ASSERT_EQ(In(1), Phase::kRunning);
     ASSERT_EQ(In(2), Phase::kRunnable);
   }
+  // Two busy shares, of which 1 has begun to stall, and 2 runs beside it. Answers since when.
+  int64_t FirstStalls() {
+    TwoBusy();
+    Decide(kSliceNs);
+    Backlog(1, kS, 2 * kS);
+    int64_t now_ns = kSliceNs;
+    while (In(1) != Phase::kStalled && now_ns < kS) Decide(now_ns += kMs);
+    EXPECT_EQ(In(1), Phase::kStalled);
+    EXPECT_EQ(In(2), Phase::kRunning);
+    Backlog(2, kMs, now_ns + kMs);
+    return now_ns;
+  }
+  // It has been busy for so long in all, by its own figures.
+  void Measures(LeasePolicy::Key key, int64_t busy_ns) {
+    LeasePolicy::Work work;
+    work.busy_total_ns = work.occupied_total_ns = static_cast<uint64_t>(busy_ns);
+    work.backlog_ns = kMs;
+    policy_.Observe(key, work);
+  }
 
   TimeSharing policy_;
   std::map<LeasePolicy::Key, LeasePolicy::Lease> leases_;

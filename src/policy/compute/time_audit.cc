@@ -6,8 +6,9 @@
 // (bench/results: an H100). How often each share is named says little of how the device was
 // divided: of slices of 13 ms the looks meet now these and now those, for seconds on end. But a
 // share that is named while it held no lease did run past its lease, and in the mean it did so for
-// as long as a look stands for. One that holds a lease while nobody waits, and is named again and
-// again while its members say that they are idle, lies.
+// as long as a look stands for. One that holds a lease and pays by its members' word (nothing,
+// where they say that they are idle, or that all their work stands behind a wait; what they
+// measured, beside a share that stalls), and is named far more often than it pays for, lies.
 
 #include <algorithm>
 #include <utility>
@@ -32,21 +33,22 @@ constexpr double kWithoutSlackNs = 500e6;
 // An honest share may be met while it seems idle: what it launches under an open lease is known a
 // tenth of a second later, and charged then. It is met for more than twice what it is charged, and
 // a second, once in millions of times.
-constexpr double kIdleFactor = 2;
-constexpr double kIdleSlackNs = 1e9;
+constexpr double kWordFactor = 2;
+constexpr double kWordSlackNs = 1e9;
 
 }  // namespace
 
 // From `from_ns` until now, in which no share changed its phase.
-void TimeSharing::NoteHeld(int64_t from_ns) {
+void TimeSharing::NoteHeld(int64_t from_ns, bool waited) {
   for (Share& share : shares_) {
     while (!share.held.empty() && share.held.front().to_ns < from_ns - kRememberedNs) {
       share.held.pop_front();
     }
     if (share.phase == Phase::kIdle || share.phase == Phase::kRunnable) continue;
-    const bool idle = share.phase == Phase::kRunning && share.idle_hint;
-    if (share.held.empty() || share.held.back().to_ns < from_ns || share.held.back().idle != idle) {
-      share.held.push_back({from_ns, from_ns, idle});
+    const bool by_word = HeldSince(share, waited) == 0 || IsBesideStalled(share);
+    if (share.held.empty() || share.held.back().to_ns < from_ns ||
+        share.held.back().by_word != by_word) {
+      share.held.push_back({from_ns, from_ns, by_word});
     }
     share.held.back().to_ns = now_ns_;
   }
@@ -71,16 +73,16 @@ TimeSharing::Standing TimeSharing::StandingAt(const Share& share, const Look& lo
   Standing standing = Standing::kWithoutLease;
   for (const Span& span : share.held) {
     if (to_ns < span.from_ns || span.to_ns < from_ns) continue;
-    if (!span.idle) return Standing::kHeld;
-    standing = Standing::kIdle;
+    if (!span.by_word) return Standing::kHeld;
+    standing = Standing::kByWord;
   }
   return standing;
 }
 
 // All together are charged no more than the wall time: what this one had was charged to nobody, or
 // to those who held leases then.
-void TimeSharing::ChargeWithoutLease(Share& share, const Look& look,
-                                     std::vector<Correction>& corrections) {
+void TimeSharing::ChargeForLook(Share& share, const Look& look,
+                                std::vector<Correction>& corrections) {
   std::vector<Share*> holders;
   for (Share& other : shares_) {
     const bool held = StandingAt(other, look) == Standing::kHeld;
@@ -103,19 +105,26 @@ void TimeSharing::ChargeWithoutLease(Share& share, const Look& look,
   corrections.push_back({share.key, charge_ns});
 }
 
-// What it had is its own alone: nobody else wanted the device then.
-void TimeSharing::ChargeIdleLiar(Share& share, std::vector<Correction>& corrections) {
-  const double charged_ns = std::max(0.0, share.charged_ns - share.met_idle_charged_ns);
-  const double by_ns = share.met_idle_ns - kIdleFactor * charged_ns - kIdleSlackNs;
-  if (by_ns > 0) {
-    share.limit_tokens_ns = std::max(share.limit_tokens_ns - by_ns, -kMaxDebtNs);
-    const double charge_ns = TakeUncharged(by_ns);
-    share.charged_ns += charge_ns;
-    share.lag_ns = std::max(share.lag_ns - charge_ns, -kMaxDebtNs);
-    corrections.push_back({share.key, charge_ns});
+void TimeSharing::JudgeLooks(Share& share, std::vector<Correction>& corrections) {
+  const auto sum = [](const std::vector<Look>& looks) {
+    double sum_ns = 0;
+    for (const Look& one : looks) sum_ns += one.ran_ns;
+    return sum_ns;
+  };
+  const std::vector<Look> without = std::exchange(share.met_without, {});
+  if (sum(without) > kWithoutSlackNs) {
+    for (const Look& one : without) ChargeForLook(share, one, corrections);
   }
-  share.met_idle_ns = 0;
-  share.met_idle_charged_ns = share.charged_ns;
+  const std::vector<Look> by_word = std::exchange(share.met_by_word, {});
+  const double charged_ns = std::max(0.0, share.charged_ns - share.by_word_charged_ns);
+  const double met_ns = sum(by_word);
+  const double by_ns = met_ns - kWordFactor * charged_ns - kWordSlackNs;
+  for (Look one : by_word) {
+    if (by_ns <= 0) break;
+    one.ran_ns *= by_ns / met_ns;
+    ChargeForLook(share, one, corrections);
+  }
+  share.by_word_charged_ns = share.charged_ns;
 }
 
 std::vector<TimeSharing::Correction> TimeSharing::Audit(const std::vector<Look>& looks,
@@ -126,21 +135,13 @@ std::vector<TimeSharing::Correction> TimeSharing::Audit(const std::vector<Look>&
     if (share == nullptr || one.at_ns < now_ns - kOldestNs) continue;
     if (one.at_ns - one.within_ns - kClockErrorNs < share->added_ns) continue;
     const Standing standing = StandingAt(*share, one);
-    if (standing == Standing::kIdle) share->met_idle_ns += one.ran_ns;
+    if (standing == Standing::kByWord) share->met_by_word.push_back(one);
     if (standing == Standing::kWithoutLease) share->met_without.push_back(one);
   }
   std::vector<Correction> corrections;
   if (now_ns - looks_judged_ns_ < kJudgedNs) return corrections;
   looks_judged_ns_ = now_ns;
-  for (Share& share : shares_) {
-    double without_ns = 0;
-    for (const Look& one : share.met_without) without_ns += one.ran_ns;
-    const std::vector<Look> met = std::exchange(share.met_without, {});
-    if (without_ns > kWithoutSlackNs) {
-      for (const Look& one : met) ChargeWithoutLease(share, one, corrections);
-    }
-    ChargeIdleLiar(share, corrections);
-  }
+  for (Share& share : shares_) JudgeLooks(share, corrections);
   return corrections;
 }
 

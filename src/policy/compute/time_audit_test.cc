@@ -146,6 +146,52 @@ TEST_F(TimeAuditTest, WhoIsNamedAgainAndAgainWhileItSaysThatItIsIdleIsCharged) {
   EXPECT_LT(ChargedMs(1), 12'000);
 }
 
+// What stands behind a wait is not charged. Another program has the device meanwhile.
+TEST_F(TimeAuditTest, WhoIsNamedAgainAndAgainWhileItSaysThatItIsBlockedIsCharged) {
+  Add(1, Terms(0, 0.3));
+  Add(2, Terms(0.5));
+  Wants(1, 0);
+  Backlog(1, kMs, kMs, /*blocked=*/true);
+  Decide(kMs);
+  Decide(2 * kMs);
+  ASSERT_EQ(In(1), Phase::kStalled);
+  for (int64_t look = 1; look <= 60; ++look) {
+    const int64_t now_ns = look * 200 * kMs;
+    Wants(2, now_ns - 10 * kMs);
+    Backlog(2, kMs, now_ns + kMs);
+    Decide(now_ns);
+    policy_.Audit({{1, look % 2 == 0 ? kLookNs : 0, now_ns - 10 * kMs}}, now_ns);
+  }
+  EXPECT_GT(ChargedMs(1), 2'000);
+  EXPECT_LE(ChargedMs(1) + ChargedMs(2), 12'000);
+  policy_.Wanted(1, 12 * kS);
+  Backlog(1, kMs, LeasePolicy::kNever);
+  Decide(12 * kS + kMs);
+  EXPECT_EQ(In(1), Phase::kStalled) << "its limit is used up";
+}
+
+// What it says that it measured is what it pays.
+TEST_F(TimeAuditTest, WhoIsNamedAgainAndAgainBesideOneThatStallsAndMeasuresNothingIsCharged) {
+  const int64_t since_ns = FirstStalls();
+  policy_.Audit({}, since_ns);
+  const double before = ChargedMs(2);
+  double corrected_ms = 0;
+  for (int64_t look = 1; look <= 60; ++look) {
+    const int64_t now_ns = since_ns + look * 200 * kMs;
+    Measures(2, look * 1'000);
+    Decide(now_ns);
+    if (look == 20) {
+      EXPECT_LT(ChargedMs(2) - before, 10);
+    }
+    const double ran_ns = look % 2 == 0 ? kLookNs : 0;
+    for (const auto& one : policy_.Audit({{2, ran_ns, now_ns - 10 * kMs}}, now_ns)) {
+      if (one.share == 2) corrected_ms += one.charged_ns / kMs;
+    }
+  }
+  EXPECT_GT(corrected_ms, 2'000);
+  EXPECT_LE(ChargedMs(1) + ChargedMs(2), static_cast<double>(since_ns) / kMs + 12'000 + 1);
+}
+
 TEST_F(TimeAuditTest, OneThatIsNamedAboutAsOftenAsItIsChargedIsNot) {
   Add(1, Terms(0));
   Wants(1, 0);

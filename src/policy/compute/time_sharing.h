@@ -86,9 +86,9 @@ class TimeSharing final : public LeasePolicy {
   struct Span {
     int64_t from_ns = 0;
     int64_t to_ns = 0;
-    bool idle = false;  // its members said so
+    bool by_word = false;  // what it paid, if anything, its members said
   };
-  enum class Standing : uint8_t { kWithoutLease, kIdle, kHeld };
+  enum class Standing : uint8_t { kWithoutLease, kByWord, kHeld };
   struct Share {
     Key key = 0;
     ComputeTerms terms;
@@ -102,11 +102,14 @@ class TimeSharing final : public LeasePolicy {
     bool boosted = false;       // RUNNING: was dispatched because it had waited for too long
     bool past_limit = false;    // RUNNING: for a slice, whatever is left of its limit
     bool gang_drained = false;  // DRAINING, of a gang: nothing of it is left on this device
+    bool was_at_work = false;   // when the last Account ended, by its members' word
     bool issued_open = false;
     bool issued_contended = false;
     Work work;
     double pending_busy_ns = 0;  // published since the last Account
     double pending_occupied_ns = 0;
+    double stalled_charge_ns = 0;  // STALLED: of the last Account
+    double beside_ns = 0;   // beside one that stalls: charged, and not measured by its members yet
     double prepaid_ns = 0;  // charged by the wall time, and not published by its members yet
     double lag_ns = 0;
     double limit_tokens_ns = 0;
@@ -115,11 +118,11 @@ class TimeSharing final : public LeasePolicy {
     double drain_charged_ns = 0;  // of that, since its lease was revoked
     int64_t added_ns = 0;
     std::deque<Span> held;  // of late: it had a lease, or had not drained (time_audit.cc)
-    // Of the audit (time_audit.cc): looks that met it without a lease; those that met it while it
-    // was said to be idle, and what it had been charged before them.
+    // Of the audit (time_audit.cc): looks that met it without a lease; those that met it while its
+    // members' word was all that it paid by, and what it had been charged before them.
     std::vector<Look> met_without;
-    double met_idle_ns = 0;
-    double met_idle_charged_ns = 0;
+    std::vector<Look> met_by_word;
+    double by_word_charged_ns = 0;
     int64_t granted_ns = 0;
     int64_t revoked_ns = 0;
     int64_t deadline_ns = kNever;  // DRAINING: STALLED from then on
@@ -184,13 +187,18 @@ class TimeSharing final : public LeasePolicy {
   std::vector<double> Charges(double passed_ns, bool waited) const;
   std::vector<Class> Classes();
   void MoveLags(const std::vector<double>& charges, double passed_ns);
+  // beside_stalled.cc
+  bool PaysTheRest(const Share& share) const;
+  bool IsBesideStalled(const Share& share) const;
+  void SettleBesideStalled(const std::vector<double>& charges);
+  void MoveCharge(Share& share, double by_ns);
   // time_audit.cc
-  void NoteHeld(int64_t from_ns);
+  void NoteHeld(int64_t from_ns, bool waited);
   void NoteUncharged(double passed_ns, const std::vector<double>& charges);
   double TakeUncharged(double wanted_ns);
   static Standing StandingAt(const Share& share, const Look& look);
-  void ChargeWithoutLease(Share& share, const Look& look, std::vector<Correction>& corrections);
-  void ChargeIdleLiar(Share& share, std::vector<Correction>& corrections);
+  void ChargeForLook(Share& share, const Look& look, std::vector<Correction>& corrections);
+  void JudgeLooks(Share& share, std::vector<Correction>& corrections);
 
   void FillBuckets(const std::vector<double>& charges, double passed_ns);
   void ChargeLate(Share& share, double late_ns);
@@ -199,6 +207,7 @@ class TimeSharing final : public LeasePolicy {
   bool HasCeiling() const { return options_.elastic_ceiling < Fraction::One(); }
   bool Limited(const Share& share) const;
   double Held(const Share& share, bool waited) const;
+  double HeldSince(const Share& share, bool waited) const;
   double ReopenTokens() const;
   bool MayTakeElastic(const Share& share) const;
   int64_t MayRunNs(const Share& running) const;
@@ -219,6 +228,7 @@ class TimeSharing final : public LeasePolicy {
   bool started_ = false;
   bool free_ = true;
   int64_t now_ns_ = 0;
+  int64_t passed_ns_ = 0;  // at the last Account
   int64_t looks_judged_ns_ = 0;
   double uncharged_ns_ = 0;  // of the time that looks are collected for, charged to nobody
   double unclaimed_ns_ = 0;  // of the last moment, charged to nobody yet

@@ -196,19 +196,39 @@ TEST_F(TimeSharingTest, AFalseHintOfIdlenessIsChargedWhenItIsKnown) {
 }
 
 TEST_F(TimeSharingTest, OneThatStallsGoesOnPayingBesideAnother) {
-  TwoBusy();
-  Decide(kSliceNs);
-  Backlog(1, kS, 2 * kS);
-  int64_t now_ns = kSliceNs;
-  while (In(1) != Phase::kStalled && now_ns < kS) Decide(now_ns += kMs);
-  ASSERT_EQ(In(1), Phase::kStalled);
+  const int64_t now_ns = FirstStalls();
   EXPECT_LE(now_ns, 3 * kSliceNs + 2 * kMs) << "two slices at most";
-  EXPECT_EQ(In(2), Phase::kRunning);
-  Backlog(2, kMs, now_ns + kMs);
   const double first = ChargedMs(1), second = ChargedMs(2);
   Decide(now_ns + 100 * kMs);
   EXPECT_NEAR(ChargedMs(1) - first, 50, 0.1);
   EXPECT_NEAR(ChargedMs(2) - second, 50, 0.1);
+}
+
+// Its kernels are short, and it waits for each of them: the long one beside them has the rest.
+TEST_F(TimeSharingTest, BesideOneThatStallsAShareWithShortKernelsPaysWhatItMeasured) {
+  const int64_t now_ns = FirstStalls();
+  const double first = ChargedMs(1), second = ChargedMs(2);
+  const double lag = LagMs(2);
+  Measures(2, 3 * kMs);
+  Decide(now_ns + 50 * kMs);
+  Measures(2, 10 * kMs);
+  Decide(now_ns + 100 * kMs);
+  EXPECT_NEAR(ChargedMs(2) - second, 10, 0.1);
+  EXPECT_NEAR(ChargedMs(1) - first, 90, 0.1);
+  EXPECT_NEAR(LagMs(2) - lag, 50 - 10, 0.1);
+  // More than its part it never pays: there is time of the other's in what it measured.
+  Measures(2, 200 * kMs);
+  Decide(now_ns + 200 * kMs);
+  EXPECT_NEAR(ChargedMs(2) - second, 10 + 50, 0.1);
+}
+
+// It is looked at again when it is done: until then it had the device.
+TEST_F(TimeSharingTest, WhatStalledPaysUntilItIsSeenToBeDone) {
+  const int64_t now_ns = FirstStalls();
+  const double before = ChargedMs(1);
+  Backlog(1, 0, now_ns + 40 * kMs);
+  policy_.Drained(1, now_ns + 40 * kMs, now_ns + 40 * kMs);
+  EXPECT_NEAR(ChargedMs(1) - before, 20, 0.1);
 }
 
 TEST_F(TimeSharingTest, WhatIsBlockedIsNotCharged) {

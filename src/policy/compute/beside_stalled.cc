@@ -1,0 +1,53 @@
+// What is charged beside a share that stalls. Others run beside it, and whoever holds the device
+// pays an equal part of the time at first, as the hardware divides it among those that are busy. A
+// program with short kernels that waits for each of them is not: beside a long kernel it has a
+// twentieth of the device, not half. So a share that measured less than it paid pays what it
+// measured, and the one that stalls, which nobody has measured yet, pays the rest. Never the other
+// way round: what a member measures beside others has some of their time in it.
+
+#include <algorithm>
+
+#include "policy/compute/time_sharing.h"
+
+namespace prorata::policy {
+
+bool TimeSharing::PaysTheRest(const Share& share) const {
+  return share.phase == Phase::kStalled && HeldSince(share, true) > 0;
+}
+
+bool TimeSharing::IsBesideStalled(const Share& share) const {
+  return !PaysTheRest(share) &&
+         std::any_of(shares_.begin(), shares_.end(),
+                     [this](const Share& other) { return PaysTheRest(other); });
+}
+
+void TimeSharing::SettleBesideStalled(const std::vector<double>& charges) {
+  double contexts = 0, rest_ns = 0;
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    Share& share = shares_[i];
+    if (PaysTheRest(share)) contexts += static_cast<double>(share.work.contexts);
+    if (!IsBesideStalled(share)) {
+      share.beside_ns = 0;
+      continue;
+    }
+    share.beside_ns += charges[i] - share.pending_busy_ns;
+    // Until its members publish, it is not known what they measured.
+    if (share.pending_busy_ns <= 0 || share.beside_ns <= 0) continue;
+    rest_ns += share.beside_ns;
+    MoveCharge(share, -share.beside_ns);
+    share.beside_ns = 0;
+  }
+  for (Share& share : shares_) {
+    if (rest_ns == 0 || !PaysTheRest(share)) continue;
+    MoveCharge(share, rest_ns * static_cast<double>(share.work.contexts) / contexts);
+  }
+}
+
+void TimeSharing::MoveCharge(Share& share, double by_ns) {
+  share.charged_ns += by_ns;
+  share.lag_ns = std::max(share.lag_ns - by_ns, -kMaxDebtNs);
+  share.limit_tokens_ns = std::max(share.limit_tokens_ns - by_ns, -kMaxDebtNs);
+  share.request_tokens_ns = std::max(share.request_tokens_ns - by_ns, -kMaxDebtNs);
+}
+
+}  // namespace prorata::policy
