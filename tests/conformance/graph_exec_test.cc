@@ -92,7 +92,8 @@ RULE_TEST(GraphExecTest, TheLegacyStreamWaitsForAllBranches,
   CUstream stream = NewStream(CU_STREAM_DEFAULT);
   const CUdeviceptr behind = NewStamp();
   const CUdeviceptr stamps[] = {NewStamp(), NewStamp()};
-  for (CUdeviceptr stamp : stamps) AddStamp(graph_, {}, stamp);
+  uint64_t ns = kNs;
+  for (CUdeviceptr stamp : stamps) AddStamp(graph_, {}, stamp, ns *= 2);
   CUgraphExec exec = Instantiate(graph_);
   Gate& gate = NewGate();
   ASSERT_EQ(gate.Hold(stream), CUDA_SUCCESS);

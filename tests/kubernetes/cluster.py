@@ -45,7 +45,7 @@ def why_not():
     """What is missing here for a cluster, or ""."""
     if os.geteuid() != 0:
         return "not run by root"
-    if not (BIN.parent / "stamp").exists():
+    if not all((BIN.parent / f"stamp-{part}").exists() for part in ("containerd", "kubernetes")):
         return f"{BIN} is not built; `scripts/kubernetes_build.py build` builds it (8 minutes of two CPUs)"
     if not (KUBERNETES / "kubernetes").exists():
         return f"{KUBERNETES} is not built; `scripts/kubernetes_build.py build {VERSION}` builds it"
