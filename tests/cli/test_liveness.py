@@ -11,7 +11,7 @@ import pytest
 
 import harness
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.pairs
 
 SIM_USAGE = harness.BUILD / "tests" / "sim_usage"
 DILATION = 4

@@ -20,7 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "promise
 import promises  # pylint: disable=wrong-import-position
 from promises import at_least, busy, harness  # pylint: disable=wrong-import-position
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.pairs
 
 DILATION = 4
 LIES_S = float(os.environ.get("PRORATA_LIAR_SECONDS", 20))

@@ -231,6 +231,14 @@ TEST_F(TimeSharingTest, WhatStalledPaysUntilItIsSeenToBeDone) {
   EXPECT_NEAR(ChargedMs(1) - before, 20, 0.1);
 }
 
+TEST_F(TimeSharingTest, WhatStalledPaysNothingAfterItsMembersSayThatItWasDone) {
+  const int64_t now_ns = FirstStalls();
+  const double before = ChargedMs(1);
+  Backlog(1, 0, now_ns + 30 * kMs);
+  policy_.Drained(1, now_ns + 30 * kMs, now_ns + 40 * kMs);
+  EXPECT_NEAR(ChargedMs(1) - before, 15, 0.1);
+}
+
 TEST_F(TimeSharingTest, WhatIsBlockedIsNotCharged) {
   TwoBusy();
   Backlog(1, kMs, kMs, /*blocked=*/true);
