@@ -12,6 +12,7 @@ def pytest_configure():
 
 
 def pytest_collection_modifyitems(items):
+    """What takes longest begins first: else the others end, and one is waited for."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 

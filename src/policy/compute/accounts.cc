@@ -77,8 +77,8 @@ double TimeSharing::Held(const Share& share, bool waited) const {
 // In the time since the last look: what has ended in it may have done so just now. Not a gang's:
 // its members wait for each other between looks.
 double TimeSharing::HeldSince(const Share& share, bool waited) const {
-  const bool ended = share.phase == Phase::kStalled && share.gang == GangSlice::kNone;
-  if (ended && share.was_at_work) return static_cast<double>(share.work.contexts);
+  const bool stalls = share.phase == Phase::kStalled && share.gang == GangSlice::kNone;
+  if (stalls && share.was_at_work) return static_cast<double>(share.work.contexts);
   return Held(share, waited);
 }
 

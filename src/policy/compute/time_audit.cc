@@ -94,9 +94,7 @@ void TimeSharing::ChargeForLook(Share& share, const Look& look,
     const double part_ns =
         std::min(left_ns / static_cast<double>(holders.size()), holder->charged_ns);
     charge_ns += part_ns;
-    holder->charged_ns -= part_ns;
-    holder->lag_ns += part_ns;
-    holder->limit_tokens_ns = std::min(holder->limit_tokens_ns + part_ns, SliceNs());
+    MoveCharge(*holder, -part_ns);
     if (part_ns > 0) corrections.push_back({holder->key, -part_ns});
   }
   share.limit_tokens_ns = std::max(share.limit_tokens_ns - look.ran_ns, -kMaxDebtNs);

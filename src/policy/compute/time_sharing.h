@@ -27,7 +27,7 @@
 //     next: the highest priority, then the largest lag. A slice that is over goes on unless a
 //     runnable share has a larger lag.
 //   - A share that stalls (does not drain by its deadline) goes on paying; others run beside it,
-//     until it is dispatched again by its lag.
+//     until it is dispatched again by its lag. How they divide that time: beside_stalled.cc.
 //   - When the next one is dispatched while another drains: draining.cc.
 //   - A limit is a token bucket; so is the elastic ceiling of the device (accounts.cc).
 //   - Now and then charges are compared with what the device itself says (time_audit.cc).
