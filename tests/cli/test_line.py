@@ -198,6 +198,20 @@ class TheAgentsDeath(LineCase):
         self.assertIn("first in line", err.splitlines()[-1])
         self.assertEqual(self.machine.agent_pids(), [], "a waiter has started an agent of its own")
 
+    def test_what_a_kill_left_of_a_share_goes_with_the_next_agent(self):
+        """Each step of its making may be the last: the folder, the limits under the name that they have
+        until they are whole, the limits, the socket, the mark."""
+        shares = self.machine.runtime_dir / "shares"
+        self.machine.kill_agent()
+        written = ("limits.new", "limits", "socket", "held")
+        for steps in range(len(written) + 1):
+            folder = shares / f"half-made-{steps}"
+            folder.mkdir()
+            for name in written[:steps]:
+                (folder / name).write_text("")
+        self.start_agent()
+        self.assertEqual(self.left(), [])
+
     def test_kills_at_any_moment(self):
         """Waiters and agents are killed while shares are made: nobody's share is lost or half made,
         and no more is ever promised than there is."""

@@ -203,6 +203,18 @@ class BadInput(HeldTestCase):
         self.good("create", "train", "--memory", "1GiB")
         self.assertTrue(self.specification("train").exists())
 
+    def test_a_disk_too_full_for_a_share_leaves_nothing_of_it(self):
+        self.start_agent()
+        shares = self.machine.runtime_dir / "shares"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", shares], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", shares], check=False)
+        self.assertIn("No space left", self.refused("create", "train", "--memory", "1GiB"))
+        self.assertEqual(list(shares.iterdir()), [])
+        subprocess.run(["mount", "-o", "remount,size=1m", shares], check=True)
+        self.good("create", "train", "--memory", "1GiB")
+        self.good("rm", "train")
+        self.assertEqual(list(shares.iterdir()), [])
+
     def test_a_damaged_state_is_set_aside(self):
         self.start_agent()
         self.good("create", "train", "--memory", "2GiB", "--compute", "0.3", "--compute-limit", "0.5")

@@ -66,7 +66,9 @@ std::string HeldMark(const std::string& share_folder) { return share_folder + "/
 
 void RemoveShareFolder(const std::string& share_folder) {
   ::unlink((share_folder + "/socket").c_str());
-  ::unlink((share_folder + "/limits").c_str());
+  const std::string limits = share_folder + "/limits";
+  ::unlink(limits.c_str());
+  ::unlink(LimitsMapping::BuildingName(limits).c_str());
   ::unlink(HeldMark(share_folder).c_str());
   ::rmdir(share_folder.c_str());
 }

@@ -20,7 +20,7 @@ Status SetAside(const std::string& path);
 inline constexpr char kExclusiveMark[] = "exclusive";
 std::string HeldMark(const std::string& share_folder);
 
-// The files of a share, and its folder if nothing else is in it.
+// The files of a share, also of one that was being made, and its folder if nothing else is in it.
 void RemoveShareFolder(const std::string& share_folder);
 
 }  // namespace prorata::agent

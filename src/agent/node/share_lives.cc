@@ -49,7 +49,10 @@ Result<Share*> ShareLives::Make(ShareConfig config) {
   }
   ::chmod(config.folder.c_str(), 0755);  // whatever the umask: containers run as anybody
   auto limits = LimitsMapping::Create(config.folder + "/limits", config.name);
-  if (!limits) return std::unexpected(limits.error());
+  if (!limits) {
+    RemoveShareFolder(config.folder);
+    return std::unexpected(limits.error());
+  }
   Share& share = use_.shares.Add(std::move(config), std::move(*limits));
   share.WriteLimits(ContextOverheads(share), false);
   if (share.config().life.token() != nullptr) WriteHeldMark(share.config());

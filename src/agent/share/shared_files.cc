@@ -15,6 +15,8 @@ namespace prorata::agent {
 using shm::LimitsFile;
 using shm::UsageFile;
 
+std::string LimitsMapping::BuildingName(const std::string& path) { return path + ".new"; }
+
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(address_, other.address_);
   std::swap(bytes_, other.bytes_);
@@ -35,7 +37,7 @@ Result<LimitsMapping> LimitsMapping::Create(const std::string& path,
                                             const std::string& share_name) {
   ::unlink(path.c_str());
   // Members may find the file as soon as it has its name, so it gets that last.
-  const std::string building = path + ".new";
+  const std::string building = BuildingName(path);
   ::unlink(building.c_str());
   const UniqueFd fd(::open(building.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0444));
   if (!fd) return FailErrno("limits", "cannot make '" + building + "'", errno);

@@ -37,6 +37,8 @@ class LimitsMapping {
   // The file of an agent that lived before us, in place, so that its members keep their mapping.
   // "limits" if it is not such a file of this share and this layout.
   static Result<LimitsMapping> Adopt(const std::string& path, const std::string& share_name);
+  // What Create names the file until it is whole: whoever was killed there leaves it.
+  static std::string BuildingName(const std::string& path);
 
   shm::LimitsFile* operator->() const { return get(); }
   shm::LimitsFile* get() const { return static_cast<shm::LimitsFile*>(mapping_.address()); }
