@@ -309,7 +309,7 @@ void Agent::LeaseChanged(size_t device, uint64_t key, uint32_t) {
   world_.Trace("lease", static_cast<uint32_t>(key), lease);
   for (Process* member : share.members) {
     if (static_cast<size_t>(member->device()) != device) continue;
-    if ((lease & shm::kLeaseOpen) != 0) member->LeaseWordChanged();
+    if (shm::LaunchesPass(*share.limits[device], lease)) member->LeaseWordChanged();
     if (member->connected()) member->LeaseMessage();
   }
 }
@@ -332,8 +332,10 @@ std::string Agent::CheckLeases() const {
     const DeviceLeases& leases = life_->scheduler.device(i);
     for (const auto& [key, time] : life_->times[i]) {
       const bool word = (time->lease() & shm::kLeaseOpen) != 0;
+      const policy::LeasePolicy::ShareState state = leases.State(key);
+      const bool open = state.phase == policy::LeasePolicy::Phase::kRunning && !state.closed;
       // A share that is just being made has a closed word and no state yet.
-      if (word != (leases.State(key).phase == policy::LeasePolicy::Phase::kRunning)) {
+      if (word != open) {
         return "the lease word of share " + shares_[key - 1]->spec.name +
                " is not what the policy decided";
       }

@@ -19,7 +19,7 @@ bool IsOfChargesAlone(const std::string& wrong) {
 }
 
 // PRORATA_TEST_SEED repeats a run; PRORATA_SIMULATION_RUNS: more of them, or fewer. Each that
-// breaks a promise is named. The target is none. Seen is one in fifty-five that breaks a promise to
+// breaks a promise is named. The target is none. Seen is one in sixty-five that breaks a promise to
 // programs, so more than one in twenty is new; and one in twenty in which charges alone are wrong,
 // so more than one in ten is new.
 TEST(RandomWorlds, NearlyAllKeepWhatIsPromised) {
@@ -45,10 +45,12 @@ TEST(RandomWorlds, NearlyAllKeepWhatIsPromised) {
 // that were none, requests of which what was beyond them was forgiven, gaps beside work behind a
 // wait that were charged to a limit, slices that were claimed in a gap, drains that ended late,
 // limits that forgot what others owed, audits that took back what a rounded figure hides, a ceiling
-// of which the time of switches was not counted, processes that ended in the middle of a request.
+// of which the time of switches was not counted, processes that ended in the middle of a request,
+// gangs that began where one device was free, and were revoked between two launches.
 TEST(RandomWorlds, ThoseThatWereMendedStayMended) {
-  for (const uint64_t seed : {100430, 100869, 101115, 101348, 101395, 101821, 100944, 101459,
-                              100641, 102011, 102577, 101247}) {
+  for (const uint64_t seed :
+       {100430, 100869, 101115, 101348, 101395, 101821, 100944, 101459, 100641, 102011, 102577,
+        101247, 100437, 101553, 102195, 102833, 500318, 500947}) {
     EXPECT_EQ(CheckRandomWorld(seed), "") << seed;
   }
 }
@@ -71,12 +73,12 @@ TEST(RandomWorlds, NearlyAllKeepWhatIsPromisedAndChargeWhatIsUsed) {
   for (uint64_t seed = kFirst; seed < kFirst + kRuns; ++seed) {
     broken += !CheckRandomWorld(seed).empty();
   }
-  Unmet("one random world in fifteen is wrong somehow (docs/reports/promises.md)",
+  Unmet("one random world in sixteen is wrong somehow (docs/reports/promises.md)",
         [broken] { EXPECT_LE(broken, kRuns / 20); });
 }
 
 TEST(RandomWorlds, AllKeepWhatIsPromised) {
-  Unmet("one random world in fifty-five breaks a promise (docs/reports/promises.md); these do", [] {
+  Unmet("one random world in sixty-five breaks a promise (docs/reports/promises.md); these do", [] {
     for (const uint64_t seed : {100016, 100020, 100316}) {
       EXPECT_EQ(CheckRandomWorld(seed), "") << seed;
     }

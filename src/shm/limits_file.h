@@ -100,7 +100,11 @@ struct DeviceLimits {
   // Members of all shares that had work on the device when the agent last looked, each tenth of a
   // second: what takes long beside others need not be long.
   std::atomic<uint32_t> members_at_work;
-  uint32_t reserved1[13];
+  uint32_t reserved1;
+  // Of the closed lease whose sequence is in the upper half: each member may make so many launches
+  // under it (the lower half). Another device of the share waits for them (policy/compute/gangs.h).
+  std::atomic<uint64_t> extra_launches;
+  uint32_t reserved2[10];
   // What all grants of this share on this device add up to, with what the audit found beyond them,
   // for cuMemGetInfo: above the limit only while a limit that was lowered below use is being
   // reached, or when overhead alone is above it.
@@ -116,9 +120,20 @@ struct DeviceLimits {
   // How much of the limit is beyond the request, so not set aside; 0 in a file of an agent that
   // did not know of requests. For an agent that must recover the share; nothing for members.
   std::atomic<uint64_t> memory_beyond_request_bytes;
-  uint64_t reserved2[3];
+  uint64_t reserved3[3];
 };
 static_assert(sizeof(DeviceLimits) == 256);
+
+// The launches that each member may make under this lease word, which is closed.
+inline uint32_t ExtraLaunches(const DeviceLimits& limits, uint32_t lease) {
+  const uint64_t extra = limits.extra_launches.load(std::memory_order_acquire);
+  return extra >> 32 == lease >> kLeaseSequenceShift ? static_cast<uint32_t>(extra) : 0;
+}
+
+// Whether launches pass under this lease word, be they a few.
+inline bool LaunchesPass(const DeviceLimits& limits, uint32_t lease) {
+  return (lease & kLeaseOpen) != 0 || ExtraLaunches(limits, lease) != 0;
+}
 
 struct GrantRow {
   std::atomic<uint64_t> bytes[kMaxDevices];

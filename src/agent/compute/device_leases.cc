@@ -106,8 +106,10 @@ DeviceLeases::Outcome DeviceLeases::Reschedule(int64_t now_ns) {
     if (decisions.changes.empty()) break;
     for (auto& [key, on] : shares_) on.time->SetCoRunning(policy_->State(key).co_running);
     for (const LeasePolicy::Lease& lease : decisions.changes) {
-      outcome.changes.push_back(
-          {lease.share, shares_.at(lease.share).time->WriteLease(lease.open, lease.contended)});
+      ShareTime& time = *shares_.at(lease.share).time;
+      const uint32_t sequence = lease.launches > 0 ? time.WriteLease(false, false, lease.launches)
+                                                   : time.WriteLease(lease.open, lease.contended);
+      outcome.changes.push_back({lease.share, sequence});
     }
   }
   for (auto& [key, on] : shares_) {
@@ -118,6 +120,10 @@ DeviceLeases::Outcome DeviceLeases::Reschedule(int64_t now_ns) {
   NoteWhatIsHeld(now_ns);
   WriteTrace(now_ns);
   return outcome;
+}
+
+int64_t DeviceLeases::BacklogNs(Key key, int64_t now_ns) const {
+  return shares_.at(key).time->Poll(now_ns).backlog_ns;
 }
 
 void DeviceLeases::ShowWhatIsSeen(int64_t now_ns) {

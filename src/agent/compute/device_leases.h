@@ -84,7 +84,9 @@ class DeviceLeases {
   void NameInTrace(Key key, const std::string& name) { trace_.Name(shares_.at(key).traced, name); }
   void TraceEvent(const Key* key, api::EventKind kind, int64_t now_ns);
 
-  // For GangLeases: what it changes takes effect with the next Reschedule.
+  // For GangLeases: what the share has unfinished, as it says now. What is changed by `policy`
+  // takes effect with the next Reschedule.
+  int64_t BacklogNs(Key key, int64_t now_ns) const;
   policy::LeasePolicy& policy() { return *policy_; }
 
  private:

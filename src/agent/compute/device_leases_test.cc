@@ -91,6 +91,28 @@ TEST_F(LatelyTest, ADrainIsOfOneLease) {
   EXPECT_TRUE(policy_->events.empty()) << "it was drained two leases ago";
 }
 
+// A member that reports under a lease for a few launches, and makes them then, has not drained.
+TEST_F(LatelyTest, ALeaseForAFewLaunchesHasNotDrainedBeforeItIsClosed) {
+  policy_->next.changes.push_back({.share = 1, .open = true, .launches = 2});
+  const DeviceLeases::Outcome outcome = leases_.Reschedule(kMs);
+  ASSERT_EQ(outcome.changes.size(), 1U);
+  Program& program = programs_[0];
+  EXPECT_EQ(program.limits.lease & shm::kLeaseOpen, 0U);
+  EXPECT_EQ(shm::ExtraLaunches(program.limits, program.limits.lease), 2U);
+  EXPECT_TRUE(program.time.open());
+  program.usage.drained_sequence = outcome.changes[0].sequence;
+  policy_->states[1].phase = Phase::kDraining;  // revoked, and it is not written yet
+  policy_->events.clear();
+  policy_->next.changes.push_back({.share = 1});
+  leases_.Reschedule(2 * kMs);
+  EXPECT_FALSE(program.time.open());
+  EXPECT_TRUE(policy_->events.empty());
+  program.usage.drained_sequence = program.limits.lease >> shm::kLeaseSequenceShift;
+  leases_.Reschedule(3 * kMs);
+  const std::vector<std::pair<char, uint64_t>> expected = {{'d', 1}};
+  EXPECT_EQ(policy_->events, expected);
+}
+
 TEST_F(LatelyTest, IdlenessIsBelievedOfAContendedLeaseOnly) {
   Lease(1, true);
   leases_.Reschedule(kMs);

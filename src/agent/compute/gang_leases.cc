@@ -15,7 +15,7 @@ constexpr int64_t kGoOnNs = 100'000;
 void GangLeases::Leave(uint64_t share, int64_t now_ns) {
   gangs_.Remove(share);
   for (DeviceLeases* device : devices_) {
-    device->policy().SetGang(share, policy::LeasePolicy::GangSlice::kNone, now_ns);
+    device->policy().SetGang(share, policy::LeasePolicy::GangSlice::kNone, now_ns, 0);
   }
 }
 
@@ -23,7 +23,9 @@ GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
   Outcome outcome;
   if (gangs_.empty()) return outcome;
   const auto see = [&](uint64_t share, size_t device) {
-    return devices_[device]->policy().SeeGang(share, now_ns);
+    policy::LeasePolicy::GangSeen seen = devices_[device]->policy().SeeGang(share, now_ns);
+    seen.backlog_ns = devices_[device]->BacklogNs(share, now_ns);  // the policy's may be old
+    return seen;
   };
   for (int round = 0; round < kGangRounds; ++round) {
     const policy::Gangs::Decisions decisions = gangs_.Decide(now_ns, see);
@@ -33,7 +35,7 @@ GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
     for (const policy::Gangs::Order& order : decisions.orders) {
       policy::LeasePolicy& leases = devices_[order.device]->policy();
       if (order.what == policy::Gangs::Order::What::kSlice) {
-        leases.SetGang(order.share, order.slice, now_ns);
+        leases.SetGang(order.share, order.slice, now_ns, order.launches);
       } else {
         leases.EndGangDrain(order.share, now_ns);
       }

@@ -86,8 +86,8 @@ void Leases::LeaseChanged(size_t number, uint64_t id, uint32_t sequence) {
   Share& share = *shares_.at(id);
   const uint32_t index = *share.IndexOf(number);
   // Launching threads that wait for it; helpers get the message.
-  std::atomic<uint32_t>& lease = share.limits()->devices[index].lease;
-  if ((lease.load() & shm::kLeaseOpen) != 0) WakeAll(lease);
+  shm::DeviceLimits& limits = share.limits()->devices[index];
+  if (shm::LaunchesPass(limits, limits.lease.load())) WakeAll(limits.lease);
   for (const Member* member : share.Members()) {
     if (member->connection == nullptr) continue;
     member->connection->SendMessage(wire::MessageType::kLeaseChanged,

@@ -254,8 +254,10 @@ void ShareTime::SetCoRunning(bool co_running) {
   if (limits_->together.load() != word) limits_->together.store(word);
 }
 
-uint32_t ShareTime::WriteLease(bool open, bool contended) {
+uint32_t ShareTime::WriteLease(bool open, bool contended, uint32_t extra_launches) {
   const uint32_t sequence = SequenceOf(lease()) + 1;
+  // First: who reads the word must find what belongs to it.
+  if (extra_launches > 0) limits_->extra_launches.store(uint64_t{sequence} << 32 | extra_launches);
   limits_->lease.store((sequence << shm::kLeaseSequenceShift) | (open ? shm::kLeaseOpen : 0) |
                        (contended ? shm::kLeaseContended : 0));
   return sequence;

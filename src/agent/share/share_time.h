@@ -67,12 +67,12 @@ class ShareTime {
 
   // --- The lease -------------------------------------------------------------------------------
   uint32_t lease() const { return limits_->lease.load(); }
-  bool open() const { return (lease() & shm::kLeaseOpen) != 0; }
+  bool open() const { return shm::LaunchesPass(*limits_, lease()); }  // be it for a few launches
   bool contended() const { return (lease() & shm::kLeaseContended) != 0; }
   void SetContendedBacklog(int64_t backlog_ns);
   void SetCoRunning(bool co_running);
-  // The next word; answers its sequence.
-  uint32_t WriteLease(bool open, bool contended);
+  // The next word; answers its sequence. Closed, it may let each member make so many launches.
+  uint32_t WriteLease(bool open, bool contended, uint32_t extra_launches = 0);
 
  private:
   void ReadCounters();

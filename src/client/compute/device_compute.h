@@ -67,6 +67,7 @@ struct alignas(64) DeviceCompute {
   std::atomic<uint32_t> quiet_batches;  // that, without work before them in their stream
   std::atomic<int64_t> submitted_ns;    // when the last of them was begun or fenced
   std::atomic<uint64_t> wanted_plus_1;  // last sequence that kLeaseWanted was sent for
+  std::atomic<uint64_t> extra_taken;    // of DeviceLimits::extra_launches, in the same form
   std::atomic<uint32_t> contexts;       // with work, when the helper last looked
   // Heartbeat lost: nobody schedules, so others' work is in the elapsed times of this member's.
   std::atomic<uint32_t> crowded;
@@ -91,6 +92,20 @@ void ForEachBit(uint32_t bits, F&& f) {
 }
 
 inline uint32_t SequenceOf(uint32_t lease) { return lease >> shm::kLeaseSequenceShift; }
+
+// Takes one of the launches that the closed lease allows each member, if one is left.
+inline bool TakeExtraLaunch(const shm::DeviceLimits& limits, DeviceCompute& compute,
+                            uint32_t lease) {
+  const uint32_t extra = shm::ExtraLaunches(limits, lease);
+  if (extra == 0) return false;
+  const uint64_t none = uint64_t{SequenceOf(lease)} << 32;
+  uint64_t taken = compute.extra_taken.load();
+  for (;;) {
+    const uint64_t before = taken >> 32 == SequenceOf(lease) ? taken : none;
+    if (before - none >= extra) return false;
+    if (compute.extra_taken.compare_exchange_weak(taken, before + 1)) return true;
+  }
+}
 
 // The bound of fenced work under this lease word.
 inline uint64_t BoundNs(const shm::DeviceLimits& limits, uint32_t lease) {

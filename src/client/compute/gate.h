@@ -76,6 +76,7 @@ class LaunchWait {
       if (!LeasePasses(world, limits, compute, &next)) return next;
       world.Usage(device_).waiting.fetch_sub(1);
       counted_ = false;
+      if (extra_) return {};
       // The lease, or failsafe mode, lets it pass; either bounds the backlog too.
       const uint32_t now = limits.lease.load(std::memory_order_acquire);
       if ((now & shm::kLeaseOpen) != 0 || HeartbeatLost(world)) return AtBound(world, now);
@@ -112,7 +113,7 @@ class LaunchWait {
     return {Do::kAwaitBacklog, lease, wait_ns < left_ns ? wait_ns : left_ns};
   }
 
-  // Until the lease is open, or the heartbeat is lost and the bucket lets one pass.
+  // Until the lease is open or lets this one pass, or the heartbeat is lost and the bucket does.
   template <typename World>
   bool LeasePasses(World& world, const shm::DeviceLimits& limits, DeviceCompute& compute,
                    Next* next) {
@@ -123,6 +124,8 @@ class LaunchWait {
     *next = {Do::kAwaitLease, lease, kPollFailsafeNs};
     if (HeartbeatLost(world)) return BucketAllows(world, limits, compute);
     if (failsafe) return open;  // the heart beats again; the helper will notice
+    extra_ = TakeExtraLaunch(limits, compute, lease);
+    if (extra_) return true;
     const bool again = waited_ == lease + 1;
     if (!again) drain_reports_ = WillReportDrain(world, compute, lease);
     const bool drained = world.Usage(device_).drained_sequence.load() == SequenceOf(lease);
@@ -164,6 +167,7 @@ class LaunchWait {
   bool at_bound_ = false;
   uint32_t waited_ = 0;         // the lease word plus one that it has waited for once
   bool drain_reports_ = false;  // of that lease: WillReportDrain
+  bool extra_ = false;          // it passes by TakeExtraLaunch
   // Since when it has found the backlog full; 0: it has not. Also while the lease is closed: that
   // may open for less than kGiveUpNs each time.
   int64_t full_since_ns_ = 0;

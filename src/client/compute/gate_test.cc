@@ -89,6 +89,32 @@ TEST_F(GateTest, BesideWorkBehindAWaitAWaitIsReportedAtOnce) {
   EXPECT_TRUE(Reported(MessageType::kLeaseWanted));
 }
 
+TEST_F(GateTest, AClosedLeaseMayLetAFewLaunchesPass) {
+  Context context(world_);
+  world_.limits.lease.store(Word(2, 0));
+  LaunchWait first(0), second(0), third(0);
+  for (LaunchWait* wait : {&first, &second, &third}) {
+    EXPECT_EQ(wait->Step(world_).what, LaunchWait::Do::kAwaitLease);
+  }
+  EXPECT_FALSE(RaiseLaunching(world_, 0));
+  world_.limits.extra_launches.store(uint64_t{3} << 32 | 2);
+  world_.limits.lease.store(Word(3, 0));
+  EXPECT_EQ(first.Step(world_).what, LaunchWait::Do::kPass);
+  EXPECT_EQ(second.Step(world_).what, LaunchWait::Do::kPass);
+  EXPECT_EQ(third.Step(world_).what, LaunchWait::Do::kAwaitLease) << "they are taken";
+  EXPECT_EQ(world_.usage.waiting, 1u);
+  EXPECT_TRUE(RaiseLaunching(world_, 0));
+  world_.compute.launching.store(0);
+  world_.limits.lease.store(Word(4, 0));
+  EXPECT_EQ(third.Step(world_).what, LaunchWait::Do::kAwaitLease) << "of another lease";
+  EXPECT_FALSE(RaiseLaunching(world_, 0)) << "it has closed since its thread passed";
+  world_.limits.extra_launches.store(uint64_t{5} << 32 | 1);
+  world_.limits.lease.store(Word(5, 0));
+  EXPECT_EQ(third.Step(world_).what, LaunchWait::Do::kPass);
+  LaunchWait fourth(0);
+  EXPECT_EQ(fourth.Step(world_).what, LaunchWait::Do::kAwaitLease);
+}
+
 TEST_F(GateTest, WhoWaitsForLongLooksMoreOften) {
   world_.limits.lease.store(Word(1, 0));
   LaunchWait wait(0);

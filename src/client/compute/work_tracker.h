@@ -476,7 +476,8 @@ class WorkTracker : public WorkPoller<World> {
 // Whether the lease lets launches pass, or nobody answers for it; the backlog apart.
 template <typename World>
 bool LeaseAllows(World& world, uint32_t device) {
-  return (world.Limits(device).lease.load() & shm::kLeaseOpen) != 0 || HeartbeatLost(world);
+  const shm::DeviceLimits& limits = world.Limits(device);
+  return shm::LaunchesPass(limits, limits.lease.load()) || HeartbeatLost(world);
 }
 
 // Raises `launching`; the lease is tested again after that, for it may have closed since: then it

@@ -374,6 +374,7 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
   state.limited_ns = Limited(*asked) && !running ? TokensAfterNs(*asked) : 0;
   state.at_limit = state.limited_ns > 0;
   state.idle = running && asked->idle_hint;
+  state.closed = running && (asked->launches > 0 || asked->gang == GangSlice::kGather);
   return state;
 }
 

@@ -46,13 +46,17 @@ void TimeSharing::Revoke(Share& share) {
   share.phase = Phase::kDraining;
   share.revoked_ns = now_ns_;
   share.taken = !DoesNothing(share);
-  share.boosted = share.past_limit = share.claimed = share.gang_drained = false;
+  share.gathered = share.boosted = share.past_limit = share.claimed = share.gang_drained = false;
   share.drain_charged_ns = 0;
   share.expected_ns = std::max(now_ns_, ExpectedEndNs(share));
-  // The bound that was published, and the longest that was measured here; never its own word.
+  share.deadline_ns = DrainDeadline(share);
+}
+
+// The bound that was published, and the longest that was measured here; never its own word.
+int64_t TimeSharing::DrainDeadline(const Share& share) const {
   const int64_t bound_ns = share.issued_contended ? kBacklogNs : kNever / 2;
-  share.deadline_ns = now_ns_ + std::min(kMaxDrainSlices * options_.slice_ns,
-                                         bound_ns + share.longest_drain_ns + kDrainGraceNs);
+  return now_ns_ + std::min(kMaxDrainSlices * options_.slice_ns,
+                            bound_ns + share.longest_drain_ns + kDrainGraceNs);
 }
 
 void TimeSharing::EndDrain(Share& share) {
@@ -66,12 +70,9 @@ void TimeSharing::EndDrain(Share& share) {
 
 void TimeSharing::StallLateDrains() {
   for (Share& share : shares_) {
-    if (share.phase != Phase::kDraining) continue;
+    // A gang that has drained here waits for the rest of it, on its other devices (gangs.h).
+    if (share.phase != Phase::kDraining || share.gang_drained) continue;
     const bool late = now_ns_ >= share.deadline_ns;
-    if (share.gang_drained) {
-      if (late) EndDrain(share);  // the rest of its gang has not, on its devices
-      continue;
-    }
     if (!late && !(share.work.blocked && share.gang == GangSlice::kNone)) continue;
     if (share.idle_hint) {
       ChargeLate(share, static_cast<double>(now_ns_ - share.revoked_ns));

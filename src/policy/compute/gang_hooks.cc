@@ -1,24 +1,38 @@
 // TimeSharing's part in gangs (gangs.h): shares that run on all their devices at the same time.
 
+#include <algorithm>
+#include <utility>
+
 #include "policy/compute/time_sharing.h"
 
 namespace prorata::policy {
 
-void TimeSharing::SetGang(Key key, GangSlice slice, int64_t now_ns) {
+void TimeSharing::SetGang(Key key, GangSlice slice, int64_t now_ns, uint32_t launches) {
   Account(now_ns);
   Share* share = Find(key);
   if (share == nullptr) return;
-  share->gang = slice;
+  const bool gathered = std::exchange(share->gang, slice) == GangSlice::kGather;
+  const bool by_launches = share->launches > 0;
+  share->launches = slice == GangSlice::kCatchUp ? launches : 0;
   if (slice == GangSlice::kNone && share->gang_drained) EndDrain(*share);
   if (slice == GangSlice::kAway && share->phase == Phase::kRunning) {
     // Where it has nothing, it has drained; but it keeps the device until it has on all of them, or
     // what it has out elsewhere would wait for what it cannot launch here.
-    const bool idle = share->idle_hint;
+    const bool idle = share->idle_hint || gathered;
     Revoke(*share);
     share->gang_drained = idle;
   }
+  if (by_launches && share->phase == Phase::kRunning) share->issued_open = false;  // issued again
+  if (gathered && share->phase == Phase::kRunning) {
+    share->granted_ns = now_ns_;
+    share->gathered = slice == GangSlice::kOn;
+  }
   const bool on = slice == GangSlice::kOn || slice == GangSlice::kCatchUp;
   if (!on || share->phase != Phase::kDraining) return;
+  if (slice == GangSlice::kCatchUp && launches == 0) {
+    share->deadline_ns = DrainDeadline(*share);
+    return;
+  }
   Grant(*share);  // revoked, and nobody was dispatched since: its slice goes on
 }
 
@@ -26,6 +40,21 @@ void TimeSharing::EndGangDrain(Key key, int64_t now_ns) {
   Account(now_ns);
   Share* share = Find(key);
   if (share != nullptr && share->gang_drained) EndDrain(*share);
+}
+
+// Whoever does not drain by its deadline stalls, and others are let in beside it.
+int64_t TimeSharing::FreeInNs() const {
+  int64_t draining_ns = RemainingNs(), longest_ns = 0;
+  for (const Share& share : shares_) {
+    if (share.phase == Phase::kDraining) {
+      draining_ns = std::min(draining_ns, std::max<int64_t>(0, share.deadline_ns - now_ns_));
+    } else if (share.phase == Phase::kRunning && !share.work.blocked) {
+      const int64_t left_ns =
+          std::clamp<int64_t>(ExpectedEndNs(share) - now_ns_, 0, DrainDeadline(share) - now_ns_);
+      longest_ns = std::max(longest_ns, left_ns);
+    }
+  }
+  return std::max(draining_ns, longest_ns);
 }
 
 TimeSharing::GangSeen TimeSharing::SeeGang(Key key, int64_t now_ns) {
@@ -40,15 +69,20 @@ TimeSharing::GangSeen TimeSharing::SeeGang(Key key, int64_t now_ns) {
   seen.drained = share->gang_drained;
   seen.stalled = share->phase == Phase::kStalled;
   seen.blocked = share->work.blocked;
-  seen.limited = Limited(*share);
+  if (Limited(*share) && !seen.open) seen.limited_ns = TokensAfterNs(*share);
   seen.backlog_ns = share->work.backlog_ns;
+  seen.free_in_ns = std::max({FreeInNs(), TokensAfterNs(*share), PauseLeftNs(*share)});
   if (!Eligible(*share)) return seen;
   const Share* best = Best(/*gangs_too=*/true);
   const Share* running = Running();
   seen.may =
       RankOf(*best) <= RankOf(*share) && (running == nullptr || RankOf(*running) <= RankOf(*share));
-  seen.ready = best == share && (running == nullptr ? RemainingNs() <= 0 || RemainingNs() == kNever
-                                                    : MustYield(*running, *share));
+  // Slices do not end on all its devices at the same time: it need not wait for that, if it has
+  // waited for as long as one.
+  const bool due = running == nullptr || MustYield(*running, *share) ||
+                   (now_ns_ - share->runnable_ns >= options_.slice_ns &&
+                    RankOf(*running) == RankOf(*share) && share->lag_ns > running->lag_ns);
+  seen.ready = best == share && due;
   return seen;
 }
 

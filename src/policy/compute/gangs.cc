@@ -14,7 +14,15 @@ constexpr int64_t kPatienceNs = 52'000'000;
 constexpr int64_t kUnevenNs = 400'000;
 // To catch up takes a wake-up and a launch.
 constexpr int64_t kCatchUpNs = 200'000;
-constexpr int kCatchUps = 8;
+constexpr int kCatchUps = 16;
+constexpr uint32_t kLaunchesMax = 16;     // if that is not enough nobody waits for them
+constexpr int64_t kLetInNs = 26'000'000;  // the longest drain of another that is in its way
+// The devices of a gang should be free within so long of each other. Longer, those that are free
+// first idle; shorter, one is waited for that was free a moment ago.
+constexpr int64_t kTogetherNs = 300'000;
+constexpr int64_t kLookAgainNs = 1'000'000;  // what is left of a drain is seen by looking again
+// A device that was left is had again without waiting for a turn, for a slice from the beginning.
+constexpr int64_t kComeBackNs = 13'000'000;
 // So many stalls within so long make a gang, for so long.
 constexpr size_t kStalls = 3;
 constexpr int64_t kStallsWithinNs = 1'000'000'000;
@@ -96,6 +104,9 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
       case Phase::kAway:
         MayBegin(share, now_ns, out);
         break;
+      case Phase::kGathering:
+        Gather(share, now_ns, out);
+        break;
       case Phase::kOn:
         WhileOn(share, now_ns, out);
         break;
@@ -103,11 +114,7 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
         WhileRevoked(share, now_ns, out);
         break;
       case Phase::kCatchingUp:
-        if (now_ns < share.closes_ns) {
-          out.next_ns = std::min(out.next_ns, share.closes_ns);
-          break;
-        }
-        CallBack(share, out);
+        CatchUp(share, now_ns, out);
     }
   }
   return out;
@@ -144,7 +151,8 @@ void Gangs::PollForStalls(Share& share, int64_t now_ns, Decisions& out) {
 // Another one is being let in on one of its devices.
 bool Gangs::AnotherBegins(const Share& share, int64_t now_ns) const {
   return std::any_of(shares_.begin(), shares_.end(), [&](const Share& other) {
-    if (&other == &share || other.phase != Phase::kOn) return false;
+    const bool begins = other.phase == Phase::kGathering || other.phase == Phase::kOn;
+    if (&other == &share || !begins) return false;
     if (now_ns - other.began_ns > kPatienceNs) return false;
     return std::any_of(other.devices.begin(), other.devices.end(), [&](const OnDevice& on) {
       const bool shared =
@@ -156,13 +164,19 @@ bool Gangs::AnotherBegins(const Share& share, int64_t now_ns) const {
 }
 
 void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
-  bool wants = false, ready = true, may = true;
+  bool wants = false, ready = true, may = true, limited = false;
   const bool elsewhere =
       std::any_of(share.devices.begin(), share.devices.end(),
                   [](const OnDevice& on) { return on.seen.runnable && !on.seen.stalled; });
-  for (const OnDevice& on : share.devices) {
+  for (OnDevice& on : share.devices) {
     // What is stalled there waits for what is not launched elsewhere, if anything is not.
-    if (!on.seen.runnable || (on.seen.stalled && elsewhere)) continue;
+    on.wanted = on.seen.runnable && !(on.seen.stalled && elsewhere);
+    // Where it wants nothing now it will in a moment.
+    if (on.seen.limited_ns > 0 && !on.seen.stalled) {
+      limited = true;
+      out.next_ns = std::min(out.next_ns, now_ns + on.seen.limited_ns);
+    }
+    if (!on.wanted) continue;
     wants = true;
     ready = ready && on.seen.ready;
     may = may && on.seen.may;
@@ -171,40 +185,86 @@ void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
   if (share.waits_since_ns == kNever) share.waits_since_ns = now_ns;
   const int64_t patient_until_ns = share.waits_since_ns + kPatienceNs;
   if (now_ns < patient_until_ns) out.next_ns = std::min(out.next_ns, patient_until_ns);
-  if (!ready && (!may || now_ns < patient_until_ns)) return;
+  if (limited || (!ready && (!may || now_ns < patient_until_ns))) return;
   if (AnotherBegins(share, now_ns)) return;
-  share.phase = Phase::kOn;
+  share.phase = ready ? Phase::kGathering : Phase::kOn;
   share.began_ns = now_ns;
   share.catches_up = 0;
+  share.behind.clear();
   share.waits_since_ns = kNever;
-  for (OnDevice& on : share.devices) on.opened = on.had_slice = false;
+  for (OnDevice& on : share.devices) on.opened = on.had_slice = on.gathers = false;
+  if (ready) return Gather(share, now_ns, out);
+  Notify(share, Slice::kOn, out);  // they do not agree
+}
+
+// Where it was let in first its kernels would only wait for those where others have to drain. So
+// others go on there for as long as they may.
+void Gangs::Gather(Share& share, int64_t now_ns, Decisions& out) {
+  bool all = true;
+  int64_t free_in_ns = 0;  // the last of its devices
+  for (OnDevice& on : share.devices) {
+    on.wanted = on.seen.runnable ? on.wanted || !on.seen.stalled
+                                 : on.wanted && (on.seen.open || on.seen.draining);
+    // Its limit was reached meanwhile; or it is, where it was not let in yet.
+    const bool lost = on.wanted && on.seen.draining;
+    if (lost || now_ns - share.began_ns >= kPatienceNs) return CallBack(share, out);
+    if (!on.wanted || (on.gathers && on.seen.open)) continue;
+    all = false;
+    free_in_ns = std::max(free_in_ns, on.seen.free_in_ns);
+  }
+  for (OnDevice& on : share.devices) {
+    if (!on.wanted || on.gathers) continue;
+    const int64_t early_ns = free_in_ns - on.seen.free_in_ns - kTogetherNs;
+    if (early_ns > 0) {
+      out.next_ns = std::min(out.next_ns, now_ns + std::clamp(early_ns, kUnevenNs, kLookAgainNs));
+      continue;
+    }
+    on.gathers = true;
+    out.orders.push_back({Order::What::kSlice, share.key, on.device, Slice::kGather, 0});
+  }
+  out.next_ns = std::min(out.next_ns, share.began_ns + kPatienceNs);
+  if (!all) return;
+  share.phase = Phase::kOn;
+  share.began_ns = now_ns;
   Notify(share, Slice::kOn, out);
 }
 
 void Gangs::WhileOn(Share& share, int64_t now_ns, Decisions& out) {
-  bool over = false, any = false, gathers = false;
+  bool over = false, any = false;
   for (OnDevice& on : share.devices) {
     any = any || on.seen.open || on.seen.runnable;
     if (on.seen.open) {
       on.opened = on.had_slice = true;
+    } else if (on.seen.draining && on.seen.idle) {
+      // It leaves this one to others while it has nothing there.
+      if (!on.seen.drained) continue;
+      out.orders.push_back({Order::What::kEndDrain, share.key, on.device, Slice::kOn, 0});
+      on.opened = false;
     } else if (on.opened || on.seen.draining) {
       // Draining, and never seen open: it was let in and revoked at one instant.
       const bool left = on.seen.idle && !on.seen.runnable && !on.seen.draining;
       if (left) on.opened = false;
       over = over || !left;
     } else {
-      gathers = gathers || (!on.had_slice && on.seen.limited && on.seen.runnable && on.seen.may &&
-                            !on.seen.stalled);
+      // One that it left is had again within a slice; after that it is a new turn.
+      const bool comes_back = on.had_slice && on.seen.runnable && on.seen.may && !on.seen.stalled;
+      over = over || (comes_back && now_ns - share.began_ns >= kComeBackNs);
     }
   }
-  if (!over && any) return;
-  // A limit may be reached where it was let in first, before it is let in where others must drain:
-  // there it would never have its slice.
-  if (over && gathers && now_ns - share.began_ns < kPatienceNs) {
-    out.next_ns = std::min(out.next_ns, share.began_ns + kPatienceNs);
-    return;
+  if (over || !any) CallBack(share, out);
+}
+
+// Until those that are behind have been let in, and have had the time to launch.
+void Gangs::CatchUp(Share& share, int64_t now_ns, Decisions& out) {
+  bool all = true;
+  for (const OnDevice& on : share.devices) {
+    const bool behind = std::ranges::find(share.behind, on.device) != share.behind.end();
+    all = all && (!behind || on.seen.open || !on.seen.runnable);
   }
-  CallBack(share, out);
+  if (all && share.closes_ns == kNever) share.closes_ns = now_ns + kCatchUpNs;
+  const int64_t until_ns = std::min(share.closes_ns, share.began_ns + kLetInNs);
+  if (now_ns >= until_ns) return CallBack(share, out);
+  out.next_ns = std::min(out.next_ns, until_ns);
 }
 
 void Gangs::CallBack(Share& share, Decisions& out) const {
@@ -214,11 +274,16 @@ void Gangs::CallBack(Share& share, Decisions& out) const {
   Notify(share, Slice::kAway, out);
 }
 
+// What its kernels on other devices wait for may be its next launch there.
+bool Gangs::IsBehind(const OnDevice& on) {
+  return on.seen.draining ? on.seen.drained : on.seen.runnable && !on.seen.stalled;
+}
+
 void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
   bool some_drained = false, all = true;
   int64_t moved_ns = std::numeric_limits<int64_t>::min();
   for (OnDevice& on : share.devices) {
-    some_drained = some_drained || on.seen.drained || !on.seen.draining;
+    some_drained = some_drained || IsBehind(on);
     if (!on.seen.draining || on.seen.drained) continue;
     all = false;
     if (on.seen.backlog_ns < on.backlog_ns) on.moved_ns = now_ns;
@@ -239,11 +304,21 @@ void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
     out.next_ns = std::min(out.next_ns, moved_ns + kUnevenNs);
     return;
   }
-  ++share.catches_up;
+  std::vector<size_t> behind;
+  for (const OnDevice& on : share.devices) {
+    if (IsBehind(on)) behind.push_back(on.device);
+  }
+  share.launches = behind == share.behind ? 2 * share.launches : 1;
+  share.catches_up = share.launches > kLaunchesMax ? kCatchUps : share.catches_up + 1;
+  if (share.catches_up == kCatchUps) return;
   share.phase = Phase::kCatchingUp;
-  share.closes_ns = now_ns + kCatchUpNs;
-  out.next_ns = std::min(out.next_ns, share.closes_ns);
-  Notify(share, Slice::kCatchUp, out);
+  share.began_ns = now_ns;
+  share.closes_ns = kNever;
+  for (const OnDevice& on : share.devices) {
+    out.orders.push_back({Order::What::kSlice, share.key, on.device, Slice::kCatchUp,
+                          IsBehind(on) ? share.launches : 0});
+  }
+  share.behind = std::move(behind);
 }
 
 }  // namespace prorata::policy

@@ -12,9 +12,10 @@
 //
 //   - A revoked gang holds its devices until it has drained on all of them, those too where it
 //     is idle. If it has drained on some, and on the others nothing goes on, kernels there wait for
-//     peers that were not launched any more: all of its devices are opened again for a moment, and
-//     nobody is let in before that (kCatchUp); its members catch up. That is done so often only;
-//     then the device passes it over, as it does with everybody.
+//     peers that were not launched any more: those that have drained are behind, and may make a
+//     launch each, then two, then four, and nobody is let in before that (kCatchUp). Whoever is
+//     ahead by then waits for the others in turn, which begin with one launch again. That is done
+//     so often only; then the device passes it over, as it does with everybody.
 //   - Gangs that share some devices may each be first on one and wait for the other. So who has
 //     waited for long is put first, the longest wait before all: no two of them wait for each
 //     other.
@@ -46,6 +47,7 @@ class Gangs {
     Key share = 0;
     size_t device = 0;
     Slice slice = Slice::kNone;
+    uint32_t launches = 0;  // kCatchUp: of each member there
   };
   struct Decisions {
     std::vector<Order> orders;
@@ -65,10 +67,12 @@ class Gangs {
   Decisions Decide(int64_t now_ns, const See& see);
 
  private:
-  enum class Phase : uint8_t { kPlain, kAway, kOn, kRevoked, kCatchingUp };
+  enum class Phase : uint8_t { kPlain, kAway, kGathering, kOn, kRevoked, kCatchingUp };
   struct OnDevice {
     size_t device = 0;
     Seen seen;
+    bool wanted = false;     // as its slice began
+    bool gathers = false;    // it was told to
     bool opened = false;     // in this slice, and it has not left it since
     bool had_slice = false;  // was opened in this slice
     bool stalled = false;
@@ -86,6 +90,8 @@ class Gangs {
     int64_t closes_ns = 0;             // kCatchingUp
     int64_t uneven_since_ns = kNever;  // revoked, and drained on some device only
     int catches_up = 0;
+    uint32_t launches = 0;       // that were given at the last of these, to whoever is
+    std::vector<size_t> behind;  // the devices that had drained then
     std::vector<int64_t> stalls;
     int64_t gang_until_ns = 0;  // seen to stall
   };
@@ -93,7 +99,10 @@ class Gangs {
   static void PollForStalls(Share& share, int64_t now_ns, Decisions& out);
   void Notify(const Share& share, Slice slice, Decisions& out) const;
   void CallBack(Share& share, Decisions& out) const;
+  void Gather(Share& share, int64_t now_ns, Decisions& out);
   void WhileOn(Share& share, int64_t now_ns, Decisions& out);
+  void CatchUp(Share& share, int64_t now_ns, Decisions& out);
+  static bool IsBehind(const OnDevice& on);
   void WhileRevoked(Share& share, int64_t now_ns, Decisions& out);
   void MayBegin(Share& share, int64_t now_ns, Decisions& out);
   bool AnotherBegins(const Share& share, int64_t now_ns) const;

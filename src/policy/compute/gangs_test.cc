@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 namespace prorata::policy {
@@ -69,10 +70,158 @@ TEST_F(GangsTest, OneThatIsStalledOnAllItsDevicesHasATurn) {
   for (int64_t now_ns = 0; now_ns < 200 * kMs; now_ns += kMs) {
     const auto see = [this](Gangs::Key, size_t device) { return seen_[device]; };
     for (const Gangs::Order& order : gangs_.Decide(now_ns, see).orders) {
+      if (order.slice == Gangs::Slice::kGather) seen_[order.device].open = true;
       on = on || order.slice == Gangs::Slice::kOn;
     }
   }
   EXPECT_TRUE(on);
+}
+
+// A gang that wants both devices, and what it is told there: what each device was last.
+class RequestedGangTest : public GangsTest {
+ protected:
+  RequestedGangTest() {
+    gangs_.SetRequested(1, true);
+    Decide(0);  // its next slice is the first one as a gang
+    for (const size_t device : {0, 1}) Wants(device);
+    Decide(0);
+  }
+
+  void Wants(size_t device) {
+    seen_[device] = {};
+    seen_[device].runnable = seen_[device].ready = seen_[device].may = true;
+  }
+  int64_t Decide(int64_t now_ns) {
+    told_.clear();
+    launches_.clear();
+    for (;;) {
+      const Gangs::Decisions decisions =
+          gangs_.Decide(now_ns, [this](Gangs::Key, size_t device) { return seen_[device]; });
+      for (const Gangs::Order& order : decisions.orders) {
+        if (order.what == Gangs::Order::What::kEndDrain) continue;
+        told_[order.device] = order.slice;
+        launches_[order.device] = order.launches;
+      }
+      if (decisions.orders.empty()) return decisions.next_ns;
+    }
+  }
+  // Let in on both, and revoked there: it has drained on device 0 alone.
+  void StopUnevenly(int64_t now_ns) {
+    for (const size_t device : {0, 1}) seen_[device] = {.open = true};
+    Decide(now_ns);
+    for (const size_t device : {0, 1}) seen_[device] = {.draining = true, .backlog_ns = kMs};
+    Decide(now_ns);
+    Stop(0, 1);
+  }
+  void Stop(size_t drained, size_t stuck) {
+    seen_[drained] = {.runnable = true, .draining = true, .drained = true};
+    seen_[stuck] = {.draining = true, .backlog_ns = kMs};
+  }
+  // Until it is told something.
+  int64_t Await(int64_t now_ns) {
+    const int64_t until_ns = now_ns + 100 * kMs;
+    while (now_ns < until_ns) {
+      const int64_t next_ns = Decide(now_ns);
+      if (!told_.empty()) return now_ns;
+      now_ns = std::min(next_ns, now_ns + kMs);
+    }
+    ADD_FAILURE() << "it is told nothing";
+    return now_ns;
+  }
+  // The launches that device 0 is allowed are made, or the time for it is over.
+  int64_t CatchUp(int64_t now_ns, size_t behind, size_t stuck) {
+    seen_[behind] = {.open = true};
+    now_ns = Await(now_ns);
+    EXPECT_EQ(told_[behind], Gangs::Slice::kAway);
+    Stop(behind, stuck);
+    return now_ns;
+  }
+
+  std::map<size_t, Gangs::Slice> told_;
+  std::map<size_t, uint32_t> launches_;
+};
+
+TEST_F(RequestedGangTest, IsLetInWhenAllItsDevicesAreItsOwn) {
+  EXPECT_EQ(told_[0], Gangs::Slice::kGather);
+  EXPECT_EQ(told_[1], Gangs::Slice::kGather);
+  seen_[0].open = true;
+  Decide(kMs);
+  EXPECT_TRUE(told_.empty()) << "its kernels on device 0 would wait for those on device 1";
+  seen_[1].open = true;
+  Decide(2 * kMs);
+  EXPECT_EQ(told_[0], Gangs::Slice::kOn);
+  EXPECT_EQ(told_[1], Gangs::Slice::kOn);
+}
+
+TEST_F(RequestedGangTest, OthersGoOnUntilTheLastOfItsDevicesIsNearlyFree) {
+  for (const size_t device : {0, 1}) seen_[device] = {.draining = true, .drained = true};
+  Decide(kMs);  // its turn is over
+  for (const size_t device : {0, 1}) Wants(device);
+  seen_[1].free_in_ns = 10 * kMs;
+  const int64_t next_ns = Decide(2 * kMs);
+  EXPECT_EQ(told_, (std::map<size_t, Gangs::Slice>{{1, Gangs::Slice::kGather}}));
+  EXPECT_LE(next_ns, 3 * kMs);
+  seen_[1].free_in_ns = kMs / 10;
+  Decide(11 * kMs);
+  EXPECT_EQ(told_, (std::map<size_t, Gangs::Slice>{{0, Gangs::Slice::kGather}}));
+}
+
+TEST_F(RequestedGangTest, AtItsLimitOnOneDeviceItBeginsOnNone) {
+  for (const size_t device : {0, 1}) seen_[device] = {.draining = true, .drained = true};
+  Decide(kMs);
+  Wants(0);
+  seen_[1] = {.limited_ns = 7 * kMs};  // it wants nothing there yet
+  EXPECT_EQ(Decide(2 * kMs), 9 * kMs);
+  EXPECT_TRUE(told_.empty());
+}
+
+TEST_F(RequestedGangTest, WhoIsBehindMayLaunchAFewAndMoreEachTime) {
+  StopUnevenly(kMs);
+  int64_t now_ns = kMs;
+  for (const uint32_t launches : {1, 2, 4}) {
+    now_ns = Await(now_ns);
+    EXPECT_EQ(told_[0], Gangs::Slice::kCatchUp);
+    EXPECT_EQ(launches_[0], launches);
+    EXPECT_EQ(told_[1], Gangs::Slice::kCatchUp);
+    EXPECT_EQ(launches_[1], 0U) << "it is ahead";
+    now_ns = CatchUp(now_ns, 0, 1);
+  }
+  Stop(1, 0);  // it has launched too much: now the other is behind
+  now_ns = Await(now_ns);
+  EXPECT_EQ(launches_[1], 1U);
+  EXPECT_EQ(launches_[0], 0U);
+  now_ns = CatchUp(now_ns, 1, 0);
+  for (const size_t device : {0, 1}) seen_[device] = {.draining = true, .drained = true};
+  Decide(now_ns);
+  for (const size_t device : {0, 1}) Wants(device);
+  Decide(now_ns + kMs);
+  EXPECT_EQ(told_[0], Gangs::Slice::kGather) << "it has drained, and has another turn";
+}
+
+TEST_F(RequestedGangTest, LongWorkThatWaitsForNobodyIsNotCaughtUpWithForEver) {
+  StopUnevenly(kMs);
+  int64_t now_ns = kMs;
+  int times = 0;
+  while (now_ns < kS) {
+    Decide(now_ns);
+    if (told_.contains(0) && told_[0] == Gangs::Slice::kCatchUp) {
+      ++times;
+      now_ns = CatchUp(now_ns, 0, 1);
+    } else {
+      now_ns += kMs / 10;
+    }
+  }
+  EXPECT_GE(times, 3);
+  EXPECT_LE(times, 5);
+}
+
+TEST_F(RequestedGangTest, WhatGoesOnIsNotBehind) {
+  StopUnevenly(kMs);
+  for (int64_t now_ns = kMs; now_ns < 20 * kMs; now_ns += kMs / 5) {
+    seen_[1].backlog_ns -= kMs / 100;
+    Decide(now_ns);
+    ASSERT_TRUE(told_.empty()) << "its backlog becomes less";
+  }
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ class LeasePolicy {
     Key share = 0;
     bool open = false;
     bool contended = false;  // members bound their backlog, and report when they are idle
+    uint32_t launches = 0;   // not 0: open for so many of each member, and no more
   };
   struct Decisions {
     std::vector<Lease> changes;  // revoked leases before granted ones
@@ -58,6 +59,7 @@ class LeasePolicy {
     bool at_limit = false;            // its limit, or the ceiling, keeps it from running
     int64_t limited_ns = 0;           // that, for so long still
     bool idle = false;                // RUNNING: its members said that they have nothing to run
+    bool closed = false;              // RUNNING: gathers, or may make a few launches (gangs.h)
   };
 
   LeasePolicy() = default;
@@ -98,8 +100,9 @@ class LeasePolicy {
   enum class GangSlice : uint8_t {
     kNone,     // no gang
     kAway,     // not granted a lease; its drain is kept open until EndGangDrain
+    kGather,   // dispatched before all others, and pays, but may not launch yet
     kOn,       // dispatched before all others whenever it is runnable
-    kCatchUp,  // that, and it keeps the device whoever waits
+    kCatchUp,  // that, for a few launches, and it keeps the device whoever waits
   };
   struct GangSeen {
     bool runnable = false;
@@ -108,13 +111,16 @@ class LeasePolicy {
     bool draining = false;  // revoked, and keeps the device from the next one
     bool drained = false;   // that, but nothing of it is left there
     bool stalled = false;
-    bool blocked = false;  // all that it has out stands behind waits, and has not begun
-    bool ready = false;    // it would be dispatched now, if it were for this device alone
-    bool may = false;      // no limit and no priority is against dispatching it now
-    bool limited = false;  // has a limit, or the device a ceiling
+    bool blocked = false;    // all that it has out stands behind waits, and has not begun
+    bool ready = false;      // it would be dispatched now, if it were for this device alone
+    bool may = false;        // no limit and no priority is against dispatching it now
+    int64_t limited_ns = 0;  // its limit, or the ceiling, keeps it from running for so long still
     int64_t backlog_ns = 0;
+    int64_t free_in_ns = 0;  // it could be dispatched then, were others revoked now
   };
-  virtual void SetGang(Key, GangSlice, int64_t) {}
+  // `launches`, for kCatchUp: what each member may launch; 0: nothing, and what drains has as long
+  // again for it.
+  virtual void SetGang(Key, GangSlice, int64_t /*now_ns*/, uint32_t /*launches*/) {}
   virtual void EndGangDrain(Key, int64_t) {}
   virtual GangSeen SeeGang(Key, int64_t) { return {}; }
 };

@@ -153,8 +153,9 @@ bool TimeSharing::Starves(const Share& share) const {
 
 bool TimeSharing::Eligible(const Share& share) const {
   if (!Waits(share)) return false;
+  if (share.launches > 0) return true;  // its gang's kernels on other devices wait for them
   const bool too_long = share.phase == Phase::kStalled && Starves(share);
-  if (PauseLeftNs(share) > 0) return false;
+  if (PauseLeftNs(share) > 0 && !HasTurn(share)) return false;
   return !Limited(share) || too_long || TokensAfterNs(share) == 0;
 }
 
@@ -196,7 +197,7 @@ TimeSharing::Share* TimeSharing::Best(bool gangs_too) {
     if (!Eligible(share)) continue;
     if (share.gang == GangSlice::kCatchUp) return &share;
     if (share.gang == GangSlice::kAway && !gangs_too) continue;
-    if (share.gang == GangSlice::kOn && on == nullptr) on = &share;
+    if (HasTurn(share) && on == nullptr) on = &share;
     if (best == nullptr) {
       best = &share;
       continue;
@@ -215,6 +216,11 @@ TimeSharing::Share* TimeSharing::Best(bool gangs_too) {
   return on != nullptr ? on : best;
 }
 
+// A gang that all its devices have agreed on.
+bool TimeSharing::HasTurn(const Share& share) {
+  return share.gang == GangSlice::kGather || share.gang == GangSlice::kOn || share.launches > 0;
+}
+
 // Its members are idle, or have nothing but work behind waits and have had the time to launch more.
 bool TimeSharing::DoesNothing(const Share& running) const {
   const bool blocked = running.work.blocked && running.work.backlog_ns > 0;
@@ -222,13 +228,16 @@ bool TimeSharing::DoesNothing(const Share& running) const {
 }
 
 bool TimeSharing::MustYield(const Share& running, const Share& next) const {
-  if (running.gang == GangSlice::kCatchUp) return false;
-  if (DoesNothing(running) || next.gang == GangSlice::kOn) return true;
+  if (running.gang == GangSlice::kCatchUp || running.gang == GangSlice::kGather) return false;
+  if (DoesNothing(running) || HasTurn(next)) return true;
   const int64_t rank = RankOf(running), next_rank = RankOf(next);
   const bool slice_over = now_ns_ - running.granted_ns >= options_.slice_ns;
   if (next_rank != rank) return next_rank > rank || (running.boosted && slice_over);
   if (next.claims && !running.claimed) return true;
-  if (next.lag_ns > std::max(SliceNs(), running.lag_ns + kShortSlices * SliceNs())) return true;
+  // It has paid for the time in which it gathered.
+  const bool has_turn = running.gathered && !slice_over;
+  if (!has_turn && next.lag_ns > std::max(SliceNs(), running.lag_ns + kShortSlices * SliceNs()))
+    return true;
   return slice_over && next.lag_ns > running.lag_ns;
 }
 
@@ -265,6 +274,7 @@ void TimeSharing::CoRun() {
 void TimeSharing::Schedule() {
   for (Share& share : shares_) {
     if (share.phase != Phase::kRunning || !Limited(share)) continue;
+    if (share.gang == GangSlice::kCatchUp) continue;  // for a few launches
     if (MayRunNs(share) <= 0 || DoesNothing(share)) Revoke(share);
   }
   StepCoRun();
@@ -328,7 +338,7 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
 // While others are active members bound their backlog and say when they are idle.
 void TimeSharing::MarkContended(Decisions& decisions) {
   for (Share& share : shares_) {
-    if (share.phase != Phase::kRunning) continue;
+    if (share.phase != Phase::kRunning || share.launches > 0) continue;
     bool contended = !free_ && (Limited(share) || IsBelowAnother(share));
     for (const Share& other : shares_) {
       if (&other == &share || free_) continue;
@@ -344,13 +354,18 @@ void TimeSharing::MarkContended(Decisions& decisions) {
   }
 }
 
+bool TimeSharing::IsOpen(const Share& share) {
+  return share.phase == Phase::kRunning && share.gang != GangSlice::kGather;
+}
+
 void TimeSharing::Collect(Decisions& decisions) {
   for (const bool opening : {false, true}) {
     for (Share& share : shares_) {
-      const bool open = share.phase == Phase::kRunning;
+      const bool open = IsOpen(share);
       if (open != opening || share.issued_open == open) continue;
       share.issued_open = open;
-      decisions.changes.push_back({share.key, open, open && share.issued_contended});
+      const uint32_t launches = open ? share.launches : 0;
+      decisions.changes.push_back({share.key, open, open && share.issued_contended, launches});
     }
   }
 }
@@ -374,7 +389,7 @@ int64_t TimeSharing::NextDeadline() {
   const Share* best = Best(/*gangs_too=*/true);
   const Share* plain = Best();
   for (const Share& share : shares_) {
-    if (share.phase == Phase::kDraining) by(share.deadline_ns);
+    if (share.phase == Phase::kDraining && !share.gang_drained) by(share.deadline_ns);
     if (share.phase == Phase::kRunning && !free_) {
       if (best != nullptr && !co_running_) by(NextYield(share, *best));
       if (plain != nullptr && !co_running_) by(NextYield(share, *plain));
@@ -410,7 +425,7 @@ const char* TimeSharing::CheckInvariants() const {
     eligible = eligible || (Eligible(share) && share.gang == GangSlice::kNone);
     const bool drains = share.phase == Phase::kDraining;
     if (drains != (share.deadline_ns != kNever)) return "a deadline that follows from no state";
-    if (share.issued_open != (share.phase == Phase::kRunning)) return "a lease that is not issued";
+    if (share.issued_open != IsOpen(share)) return "a lease that is not issued";
   }
   if (running > 1 && !free_ && !co_running_) return "two shares run on a scheduled device";
   if (eligible && !held) return "a share could run, and none does";

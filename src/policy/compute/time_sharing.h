@@ -68,7 +68,7 @@ class TimeSharing final : public LeasePolicy {
   Decisions Decide(int64_t now_ns) override;
   ShareState State(Key share) const override;
   const char* CheckInvariants() const override;
-  void SetGang(Key share, GangSlice slice, int64_t now_ns) override;
+  void SetGang(Key share, GangSlice slice, int64_t now_ns, uint32_t launches) override;
   void EndGangDrain(Key share, int64_t now_ns) override;
   GangSeen SeeGang(Key share, int64_t now_ns) override;
 
@@ -94,12 +94,14 @@ class TimeSharing final : public LeasePolicy {
     ComputeTerms terms;
     Phase phase = Phase::kIdle;
     GangSlice gang = GangSlice::kNone;
+    uint32_t launches = 0;      // kCatchUp: of each member
     bool idle_hint = true;      // RUNNING, DRAINING: its members said that they are idle
     bool wants_again = false;   // DRAINING, STALLED: a launch waits for the next lease
     bool claims = false;        // RUNNABLE: woke without debt, and has a request
     bool taken = false;         // its last lease was taken from it while it was at work
     bool claimed = false;       // RUNNING: was dispatched for that
     bool boosted = false;       // RUNNING: was dispatched because it had waited for too long
+    bool gathered = false;      // RUNNING, of a gang: on all its devices at once
     bool past_limit = false;    // RUNNING: for a slice, whatever is left of its limit
     bool gang_drained = false;  // DRAINING, of a gang: nothing of it is left on this device
     bool was_at_work = false;   // when the last Account ended, by its members' word
@@ -161,6 +163,8 @@ class TimeSharing final : public LeasePolicy {
   int64_t RankOf(const Share& share) const;
   Share* Best(bool gangs_too = false);
   Share* Running();
+  static bool HasTurn(const Share& share);
+  static bool IsOpen(const Share& share);
   bool DoesNothing(const Share& running) const;
   bool MustYield(const Share& running, const Share& next) const;
   void Grant(Share& share);
@@ -175,8 +179,10 @@ class TimeSharing final : public LeasePolicy {
   // draining.cc
   int64_t ExpectedEndNs(const Share& share) const;
   int64_t RemainingNs() const;
+  int64_t FreeInNs() const;  // gang_hooks.cc
   void Revoke(Share& share);
   void EndDrain(Share& share);
+  int64_t DrainDeadline(const Share& share) const;
   void StallLateDrains();
 
   // accounts.cc

@@ -334,7 +334,7 @@ TEST_F(TimeSharingTest, TheHighestPriorityIsFirstAndNobodyWaitsForEver) {
 
 TEST_F(TimeSharingTest, AGangThatIsAwayIsNotWaitedForInCircles) {
   TwoBusy();
-  policy_.SetGang(2, LeasePolicy::GangSlice::kAway, 0);
+  policy_.SetGang(2, LeasePolicy::GangSlice::kAway, 0, 0);
   Backlog(1, kMs, LeasePolicy::kNever);
   Decide(2 * kSliceNs);
   ASSERT_EQ(In(1), Phase::kRunning) << "its devices have not agreed on it yet";
@@ -345,7 +345,7 @@ TEST_F(TimeSharingTest, AGangThatIsAwayIsNotWaitedForInCircles) {
 TEST_F(TimeSharingTest, AnotherHasItsTurnWhileAGangIsAway) {
   TwoBusy();
   Add(3, Terms(0));
-  policy_.SetGang(2, LeasePolicy::GangSlice::kAway, 0);
+  policy_.SetGang(2, LeasePolicy::GangSlice::kAway, 0, 0);
   Wants(3, kMs);
   Backlog(1, kMs, LeasePolicy::kNever);
   for (int64_t now_ns = kMs; In(3) != Phase::kRunning; now_ns = next_ns_) {
@@ -361,7 +361,7 @@ TEST_F(TimeSharingTest, WhatIsSaidLateOfTheTimeBeforeADrainIsNotPaidBack) {
   Wants(1, 0);
   Backlog(1, kMs, LeasePolicy::kNever);
   Decide(kMs);
-  policy_.SetGang(1, LeasePolicy::GangSlice::kAway, 50 * kMs);
+  policy_.SetGang(1, LeasePolicy::GangSlice::kAway, 50 * kMs, 0);
   LeasePolicy::Work work;
   work.occupied_total_ns = 40 * kMs;
   policy_.Observe(1, work);

@@ -1,0 +1,131 @@
+// What one device does for a gang that runs on others too.
+
+#include <gtest/gtest.h>
+
+#include "policy/compute/testing_time_sharing.h"
+
+namespace prorata::policy {
+namespace {
+
+using Slice = LeasePolicy::GangSlice;
+
+// Share 1 runs, and 2, a gang, waits.
+class GangHooksTest : public TimeSharingTest {
+ protected:
+  GangHooksTest() {
+    TwoBusy();
+    Set(2, Slice::kAway, 0);
+  }
+  void Set(LeasePolicy::Key key, Slice slice, int64_t now_ns, uint32_t launches = 0) {
+    policy_.SetGang(key, slice, now_ns, launches);
+    Decide(now_ns);
+  }
+  // It has its turn, and the device.
+  void LetIn() {
+    Set(2, Slice::kGather, kMs);
+    Drains(1, 2 * kMs);
+    ASSERT_EQ(In(2), Phase::kRunning);
+  }
+  // And was revoked at 20 ms, with work left.
+  void Revoke() {
+    LetIn();
+    Set(2, Slice::kOn, 10 * kMs);
+    Backlog(2, kMs, LeasePolicy::kNever);
+    Set(2, Slice::kAway, 20 * kMs);
+    ASSERT_EQ(In(2), Phase::kDraining);
+  }
+};
+
+TEST_F(GangHooksTest, WhoGathersHasTheDeviceAndPaysAndMayNotLaunch) {
+  LetIn();
+  EXPECT_FALSE(leases_[2].open);
+  EXPECT_TRUE(policy_.State(2).closed);
+  Wants(1, 2 * kMs);
+  const double before_ms = ChargedMs(2);
+  Decide(10 * kMs);
+  EXPECT_NEAR(ChargedMs(2) - before_ms, 8, 0.1);
+  Decide(40 * kMs);
+  EXPECT_EQ(In(2), Phase::kRunning) << "its slice has not begun";
+  Set(2, Slice::kOn, 40 * kMs);
+  EXPECT_TRUE(leases_[2].open);
+  Backlog(2, kMs, LeasePolicy::kNever);
+  Decide(41 * kMs);
+  EXPECT_EQ(In(2), Phase::kRunning);
+  Decide(54 * kMs);
+  EXPECT_EQ(In(2), Phase::kDraining);
+}
+
+TEST_F(GangHooksTest, WhoGatheredInVainHasNothingToDrain) {
+  LetIn();
+  Set(2, Slice::kAway, 10 * kMs);
+  EXPECT_TRUE(policy_.SeeGang(2, 10 * kMs).drained);
+  policy_.EndGangDrain(2, 10 * kMs);
+  Decide(10 * kMs);
+  EXPECT_NE(In(2), Phase::kDraining);
+}
+
+TEST_F(GangHooksTest, WhoHasDrainedHereKeepsTheDeviceUntilItHasEverywhere) {
+  Revoke();
+  Wants(1, 21 * kMs);
+  policy_.Drained(2, 21 * kMs, 21 * kMs);
+  for (int64_t now_ns = 21 * kMs; now_ns < 100 * kMs; now_ns += kMs) Decide(now_ns);
+  EXPECT_EQ(In(2), Phase::kDraining);
+  EXPECT_EQ(In(1), Phase::kRunnable);
+  policy_.EndGangDrain(2, 100 * kMs);
+  Decide(100 * kMs);
+  EXPECT_EQ(In(1), Phase::kRunning);
+}
+
+TEST_F(GangHooksTest, WhoIsBehindHasALeaseForAFewLaunches) {
+  Revoke();
+  policy_.Drained(2, 21 * kMs, 21 * kMs);
+  policy_.Wanted(2, 21 * kMs);
+  Set(2, Slice::kCatchUp, 22 * kMs, 4);
+  EXPECT_EQ(In(2), Phase::kRunning);
+  EXPECT_EQ(leases_[2].launches, 4U);
+  EXPECT_TRUE(policy_.State(2).closed);
+  Set(2, Slice::kAway, 23 * kMs);
+  EXPECT_EQ(In(2), Phase::kDraining);
+  EXPECT_FALSE(leases_[2].open);
+  EXPECT_FALSE(policy_.SeeGang(2, 23 * kMs).drained) << "until its members have said so";
+}
+
+TEST_F(GangHooksTest, WhoIsAheadHasAsLongAgainToDrain) {
+  Revoke();
+  const int64_t deadline_ns = next_ns_;
+  Set(2, Slice::kCatchUp, deadline_ns - kMs / 2);
+  Decide(deadline_ns);
+  EXPECT_EQ(In(2), Phase::kDraining);
+  Set(2, Slice::kAway, deadline_ns);
+  Decide(deadline_ns + 30 * kMs);
+  EXPECT_EQ(In(2), Phase::kStalled);
+}
+
+// What its own kernels elsewhere wait for is launched, whatever it owes.
+TEST_F(GangHooksTest, ALimitDoesNotKeepItFromCatchingUp) {
+  Revoke();
+  policy_.SetTerms(2, Terms(0, 0.1), 20 * kMs);
+  Drains(2, 2 * kS);  // paid for all of it
+  policy_.EndGangDrain(2, 2 * kS);
+  Wants(1, 2 * kS);
+  Wants(2, 2 * kS);
+  ASSERT_EQ(In(1), Phase::kRunning);
+  Backlog(1, kMs, 2 * kS + kMs);
+  ASSERT_GT(policy_.SeeGang(2, 2 * kS).limited_ns, 0);
+  Set(2, Slice::kCatchUp, 2 * kS, 1);
+  Drains(1, 2 * kS + kMs);
+  EXPECT_EQ(In(2), Phase::kRunning);
+  EXPECT_EQ(leases_[2].launches, 1U);
+}
+
+TEST_F(GangHooksTest, ADeviceIsFreeWhenWhatRunsThereWillHaveEnded) {
+  Backlog(1, 3 * kMs, 4 * kMs);
+  EXPECT_EQ(policy_.SeeGang(2, kMs).free_in_ns, 2 * kMs) << "the bound of its backlog, and a grace";
+  Backlog(1, kMs / 2, kMs + kMs / 2);
+  EXPECT_EQ(policy_.SeeGang(2, kMs).free_in_ns, kMs / 2);
+  Drains(1, 2 * kMs);
+  EXPECT_EQ(policy_.SeeGang(2, 2 * kMs).free_in_ns, 0);
+}
+
+}  // namespace
+}  // namespace prorata::policy
