@@ -160,12 +160,12 @@ def run_ctest(build, label, jobs, log):
 
 
 def run_pytest(build, label, part, jobs):
-    """`together` as many as `jobs`; of those that measure real time `pairs` six at a time, `alone` one."""
+    """`together` as many as `jobs`; of those that measure real time `pairs` four at a time, `alone` one."""
     junit = build / f"tests-{label}-{part}.xml"
     junit.unlink(missing_ok=True)
     which = part if part != "together" else "not pairs and not alone"
     marks = [mark for mark in (MARKS[label], which) if mark]
-    workers = {"together": jobs, "pairs": "6", "alone": "0"}[part]
+    workers = {"together": jobs, "pairs": "4", "alone": "0"}[part]
     command = [PYTHON, "-m", "pytest", "-v", "--durations=10", f"--junitxml={junit}",
                "-m", " and ".join(marks), "-n", workers, "--dist", "worksteal"]
     code = subprocess.run(command, cwd=ROOT, env=pytest_environment(build), check=False).returncode
