@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <new>
 #include <random>
 
@@ -257,7 +258,10 @@ TEST_F(Kill, AtEveryStepOfReaping) {
 
 // And whoever buries that one, and so on: each gets a little further, or begins again.
 TEST_F(Kill, ChainsOfBuriersAtRandomSteps) {
-  const unsigned seed = std::random_device{}();
+  const char* const repeated = std::getenv("PRORATA_TEST_SEED");
+  const unsigned seed = repeated != nullptr
+                            ? static_cast<unsigned>(std::strtoul(repeated, nullptr, 10))
+                            : std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::minstd_rand random(seed);
   int longest = 0;
