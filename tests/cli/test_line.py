@@ -200,10 +200,10 @@ class TheAgentsDeath(LineCase):
 
     def test_what_a_kill_left_of_a_share_goes_with_the_next_agent(self):
         """Each step of its making may be the last: the folder, the limits under the name that they have
-        until they are whole, the limits, the socket, the mark."""
+        until they are whole, the limits, the mark, the socket."""
         shares = self.machine.runtime_dir / "shares"
         self.machine.kill_agent()
-        written = ("limits.new", "limits", "socket", "held")
+        written = ("limits.new", "limits", "held", "socket")
         for steps in range(len(written) + 1):
             folder = shares / f"half-made-{steps}"
             folder.mkdir()

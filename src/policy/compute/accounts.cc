@@ -349,6 +349,11 @@ int64_t TimeSharing::TokensAfterNs(const Share& share) const {
   return static_cast<int64_t>(std::ceil(std::min(wait, kLongestNs)));
 }
 
+// For how long a limit still keeps it from running.
+int64_t TimeSharing::LimitedNs(const Share& share) const {
+  return Limited(share) && share.phase != Phase::kRunning ? TokensAfterNs(share) : 0;
+}
+
 TimeSharing::ShareState TimeSharing::State(Key key) const {
   const Share* asked = Find(key);
   if (asked == nullptr) return {};
@@ -371,7 +376,7 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
   });
   if (beside_stalled) state.backlog_ns = kBesideStalledNs;
   const bool running = asked->phase == Phase::kRunning;
-  state.limited_ns = Limited(*asked) && !running ? TokensAfterNs(*asked) : 0;
+  state.limited_ns = LimitedNs(*asked);
   state.at_limit = state.limited_ns > 0;
   state.idle = running && asked->idle_hint;
   state.closed = running && (asked->launches > 0 || asked->gang == GangSlice::kGather);

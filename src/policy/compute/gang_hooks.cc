@@ -69,7 +69,7 @@ TimeSharing::GangSeen TimeSharing::SeeGang(Key key, int64_t now_ns) {
   seen.drained = share->gang_drained;
   seen.stalled = share->phase == Phase::kStalled;
   seen.blocked = share->work.blocked;
-  if (Limited(*share) && !seen.open) seen.limited_ns = TokensAfterNs(*share);
+  seen.limited_ns = LimitedNs(*share);
   seen.backlog_ns = share->work.backlog_ns;
   seen.free_in_ns = std::max({FreeInNs(), TokensAfterNs(*share), PauseLeftNs(*share)});
   if (!Eligible(*share)) return seen;

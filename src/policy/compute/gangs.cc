@@ -205,7 +205,7 @@ void Gangs::Gather(Share& share, int64_t now_ns, Decisions& out) {
   for (OnDevice& on : share.devices) {
     on.wanted = on.seen.runnable ? on.wanted || !on.seen.stalled
                                  : on.wanted && (on.seen.open || on.seen.draining);
-    // Its limit was reached meanwhile; or it is, where it was not let in yet.
+    // Its limit was reached while it gathered.
     const bool lost = on.wanted && on.seen.draining;
     if (lost || now_ns - share.began_ns >= kPatienceNs) return CallBack(share, out);
     if (!on.wanted || (on.gathers && on.seen.open)) continue;

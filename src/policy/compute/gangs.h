@@ -6,8 +6,10 @@
 //
 // How. Each device has its own LeasePolicy, which never opens a gang by itself (GangSlice::kAway),
 // but says when it would. A gang's slice begins when each device on which it wants to run would
-// open it: it is put first on all of them (kOn), so that all revoke their running shares at the
-// same time. What one device decides ends it on all: its slice is over, or its limit is reached. A
+// open it. It gathers them first: each revokes its running share in time for all to become free
+// together (kGather), and only when all of them are the gang's is it let in (kOn). Where they do
+// not agree for long it is let in wherever it can be. At its limit on one device it does not begin.
+// What one device decides ends it on all: its slice is over, or its limit is reached. A
 // gang that is idle on one device leaves that one to others for so long.
 //
 //   - A revoked gang holds its devices until it has drained on all of them, those too where it
@@ -71,7 +73,7 @@ class Gangs {
   struct OnDevice {
     size_t device = 0;
     Seen seen;
-    bool wanted = false;     // as its slice began
+    bool wanted = false;     // as its slice began, or while it gathered
     bool gathers = false;    // it was told to
     bool opened = false;     // in this slice, and it has not left it since
     bool had_slice = false;  // was opened in this slice

@@ -128,7 +128,7 @@ class RequestedGangTest : public GangsTest {
     ADD_FAILURE() << "it is told nothing";
     return now_ns;
   }
-  // The launches that device 0 is allowed are made, or the time for it is over.
+  // The time for the launches on `behind` is over, and it has drained once more.
   int64_t CatchUp(int64_t now_ns, size_t behind, size_t stuck) {
     seen_[behind] = {.open = true};
     now_ns = Await(now_ns);

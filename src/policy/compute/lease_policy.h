@@ -111,9 +111,9 @@ class LeasePolicy {
     bool draining = false;  // revoked, and keeps the device from the next one
     bool drained = false;   // that, but nothing of it is left there
     bool stalled = false;
-    bool blocked = false;    // all that it has out stands behind waits, and has not begun
-    bool ready = false;      // it would be dispatched now, if it were for this device alone
-    bool may = false;        // no limit and no priority is against dispatching it now
+    bool blocked = false;  // all that it has out stands behind waits, and has not begun
+    bool ready = false;    // it is next here; who runs would yield, or has had more than it is due
+    bool may = false;      // no limit and no priority is against dispatching it now
     int64_t limited_ns = 0;  // its limit, or the ceiling, keeps it from running for so long still
     int64_t backlog_ns = 0;
     int64_t free_in_ns = 0;  // it could be dispatched then, were others revoked now

@@ -219,6 +219,7 @@ class TimeSharing final : public LeasePolicy {
   int64_t MayRunNs(const Share& running) const;
   int64_t TokensLastNs(const Share& share) const;
   int64_t TokensAfterNs(const Share& share) const;
+  int64_t LimitedNs(const Share& share) const;
   double SliceNs() const { return static_cast<double>(options_.slice_ns); }
 
   // co_running.cc
