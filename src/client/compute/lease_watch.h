@@ -10,8 +10,9 @@
 //   open, not contended:  nothing to report
 //
 // While all work stands behind waits others could use the device: that is reported once it has
-// lasted for idle_report. Released while the lease is closed it runs outside of it: that is
-// reported at once. Both are kLeaseIdle for sequence 0 (`poll`).
+// lasted for idle_report, and at once while the lease is closed, for the share is charged until
+// then. Released while the lease is closed it runs outside of it: that is reported at once, too.
+// All are kLeaseIdle for sequence 0 (`poll`).
 
 #include <cstdint>
 #include <limits>
@@ -42,7 +43,7 @@ class LeaseWatch {
     bool drained = false;
     bool idle = false;
     bool blocked = false;  // what to publish: under an open lease not before it has lasted
-    bool poll = false;     // blocked under an open lease, or not any more under a closed one
+    bool poll = false;     // blocked, or under a closed lease not any more
     uint32_t sequence = 0;
     int64_t poll_again_ns = 0;
   };
@@ -66,7 +67,7 @@ class LeaseWatch {
     // A program may have such work all the time, and synchronise with other work meanwhile.
     act.blocked = seen.blocked && (!open || seen.now_ns >= due_ns);
     act.poll = open ? act.blocked && !blocked_ && (seen.lease & shm::kLeaseContended) != 0
-                    : blocked_ && !act.blocked;
+                    : blocked_ != act.blocked;
     blocked_ = act.blocked;
     if ((seen.lease & shm::kLeaseOpen) == 0) {
       act.drained = !drained_reported_ && !seen.busy;

@@ -55,14 +55,26 @@ TEST_F(LeaseWatchTest, IdlenessCountsFromTheLastWorkAndIsReportedOnceUntilWorkCo
   EXPECT_TRUE(At(1 * kS + 4 * kMs).idle);
 }
 
+// Until it is known the share is charged for a device that it does not use.
+TEST_F(LeaseWatchTest, ThatAllButWhatWaitsHasDrainedIsReportedOnce) {
+  seen_.lease = Word(2, 0);
+  seen_.busy = true;
+  EXPECT_FALSE(At(1 * kS).poll);
+  seen_.blocked = true;
+  const LeaseWatch::Act act = At(1 * kS + kMs);
+  EXPECT_TRUE(act.poll);
+  EXPECT_TRUE(act.blocked);
+  EXPECT_FALSE(act.drained);
+  EXPECT_EQ(act.poll_again_ns, LeaseWatch::kBlockedNs);
+  EXPECT_FALSE(At(1 * kS + 2 * kMs).poll);
+}
+
 TEST_F(LeaseWatchTest, WorkThatIsReleasedOutsideItsLeaseIsReportedOnce) {
   seen_.lease = Word(2, 0);
   seen_.busy = seen_.blocked = true;
-  LeaseWatch::Act act = At(1 * kS);
-  EXPECT_FALSE(act.poll);
-  EXPECT_EQ(act.poll_again_ns, LeaseWatch::kBlockedNs);
+  At(1 * kS);
   seen_.blocked = false;
-  act = At(1 * kS + 500 * kUs);
+  const LeaseWatch::Act act = At(1 * kS + 500 * kUs);
   EXPECT_TRUE(act.poll);
   EXPECT_FALSE(act.drained);
   EXPECT_FALSE(At(1 * kS + kMs).poll);
