@@ -62,8 +62,10 @@ double TimeSharing::Held(const Share& share, bool waited) const {
     case Phase::kRunning:
       return share.idle_hint && !waited ? 0 : contexts;
     case Phase::kDraining:
+      // It has drained, and keeps the device for what it has elsewhere.
+      if (share.gang_drained) return waited ? contexts : 0;
       // It should have drained; if it has not, the time is charged when it stalls, or has.
-      return share.idle_hint || share.gang_drained || share.work.blocked ? 0 : contexts;
+      return share.idle_hint || share.work.blocked ? 0 : contexts;
     case Phase::kStalled:
       // Nothing is left but a member that cannot say so (it is stopped), or it waits for others.
       return share.work.backlog_ns == 0 || share.work.blocked ? 0 : contexts;

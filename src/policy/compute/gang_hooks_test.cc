@@ -76,6 +76,20 @@ TEST_F(GangHooksTest, WhoHasDrainedHereKeepsTheDeviceUntilItHasEverywhere) {
   EXPECT_EQ(In(1), Phase::kRunning);
 }
 
+// Else a share that asks for gangs keeps one device from others for nothing, with what it does on
+// another.
+TEST_F(GangHooksTest, WhoKeepsTheDeviceFromOthersPaysForIt) {
+  Revoke();
+  policy_.Drained(2, 21 * kMs, 21 * kMs);
+  Decide(21 * kMs);
+  const double drained_ms = ChargedMs(2);
+  Decide(31 * kMs);
+  EXPECT_NEAR(ChargedMs(2) - drained_ms, 0, 0.1) << "nobody wants it";
+  Wants(1, 31 * kMs);
+  Decide(41 * kMs);
+  EXPECT_NEAR(ChargedMs(2) - drained_ms, 10, 0.1);
+}
+
 TEST_F(GangHooksTest, WhoIsBehindHasALeaseForAFewLaunches) {
   Revoke();
   policy_.Drained(2, 21 * kMs, 21 * kMs);
