@@ -10,6 +10,7 @@ import unittest
 import pytest
 
 import harness
+import quiet
 
 pytestmark = pytest.mark.pairs
 
@@ -106,8 +107,13 @@ class DriverHangs(Case):
         program = self.start_busy("--name", "a", "--compute-limit", "0.3")
         with self.hanging():
             self.await_unavailable()  # the audit's call it is: once a second
-            _, use = self.parts_over(3, [program])
-        self.assertAlmostEqual(use, 0.3, delta=0.03)
+            for _ in range(3):
+                with quiet.Watch() as watch:
+                    _, use = self.parts_over(3, [program])
+                # A machine that stood still meanwhile, its simulated GPU did not.
+                if watch.noise["late_max_us"] < quiet.MOST_LATE_US:
+                    break
+        self.assertAlmostEqual(use, 0.3, delta=0.03, msg=watch.figures)
 
     def test_programs_join(self):
         self.start_agent()

@@ -27,10 +27,12 @@ TEST_F(HostedShare, TheEndOfAContextWaitsForWhoWasStoppedInIt) {
   std::thread user([&] {
     const client::WorkUse use(work);
     entered = use.entered();
-    // Until the process was stopped, and a little longer.
+    // Until the process was stopped, and a little longer. One look at the clock each time around: a
+    // stop between two looks, of which the second begins the next interval, would not be seen.
     const auto give_up = steady_clock::now() + std::chrono::seconds(20);
-    for (auto last = steady_clock::now(); steady_clock::now() - last < kStopped;) {
-      last = steady_clock::now();
+    for (auto last = steady_clock::now(), now = last; now - last < kStopped;
+         now = steady_clock::now()) {
+      last = now;
       if (last > give_up) return;
       std::this_thread::yield();
     }
