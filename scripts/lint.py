@@ -145,7 +145,7 @@ def tidy_commands(build):
               if path.parts[0] != "tests" and not path.stem.endswith(("_test", "_fuzz"))}
     found = {}
     for entry in json.loads(pathlib.Path(build, "compile_commands.json").read_text()):
-        command = re.sub(r" -Winvalid-pch| -Wno-(?:restrict|stringop-\w+)| -include \S*/cmake_pch\.hxx"
+        command = re.sub(r" -Winvalid-pch| -Wno-(?:restrict|stringop-\w+|subobject-linkage)| -include \S*/cmake_pch\.hxx"
                          r"| -o \S+ -c \S+", "", entry["command"])
         for source in wanted & compiled_sources(entry["file"]):
             found.setdefault(source, (entry["directory"], command))
