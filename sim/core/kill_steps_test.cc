@@ -256,6 +256,27 @@ TEST_F(Kill, AtEveryStepOfReaping) {
   ExpectKilledAt(kStepsOfReaping);
 }
 
+// A machine that nobody looked at for a second has that to catch up with, too. Killed in the middle
+// of it again and again, they get through.
+TEST_F(Kill, BuriersGetThroughALongTime) {
+  ASSERT_EQ(Join(Spawn([&] { DieInTheMiddle(config_, folder_.path(), 40); })), -SIGKILL);
+  usleep(1'500'000);
+  std::minstd_rand random(1);
+  int length = 0;
+  for (int status = -SIGKILL; status == -SIGKILL; ++length) {
+    ASSERT_LT(length, 1000) << "buriers get nowhere";
+    status = Join(Spawn([&, step = static_cast<int>(random() % 110) + 1] {
+      auto machine = Machine::Attach(config_, folder_.path());
+      DieAt({Step::kCount, step});
+      (*machine)->Usage(0).value();
+      RanThrough();
+    }));
+  }
+  std::printf("%d buriers\n", length);
+  EXPECT_GT(length, 1);
+  EXPECT_EQ(WrongAfterKill(*observer_), "");
+}
+
 // And whoever buries that one, and so on: each gets a little further, or begins again.
 TEST_F(Kill, ChainsOfBuriersAtRandomSteps) {
   const char* const repeated = std::getenv("PRORATA_TEST_SEED");

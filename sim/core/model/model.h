@@ -170,6 +170,7 @@ class Model {
 
  private:
   // model_engine.cc
+  void PassTime(int64_t to_ns);
   void MoveTime(int64_t to_ns);
   void ProcessDue();
   bool ProcessKernels(int device);

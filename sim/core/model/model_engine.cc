@@ -14,11 +14,24 @@ void Model::AdvanceTo(int64_t now_ns) {
     Settle();
     const int64_t next = NextEventNs();
     if (next > now_ns) break;
-    MoveTime(next);
+    PassTime(next);
     ProcessDue();
     tx_.Commit();
   }
-  MoveTime(now_ns);
+  PassTime(now_ns);
+}
+
+// A long one in pieces, each a change by itself: whoever is killed in one leaves less to the next.
+// Of what is older than all samples only the last piece matters.
+void Model::PassTime(int64_t to_ns) {
+  constexpr int64_t kAllNs = kProcessSamples * kProcessSampleNs;
+  const int64_t from_ns = std::max(now(), to_ns - kAllNs);
+  for (int64_t at_ns = (from_ns / kProcessSampleNs + 1) * kProcessSampleNs; at_ns < to_ns;
+       at_ns += kProcessSampleNs) {
+    MoveTime(at_ns);
+    tx_.Commit();
+  }
+  MoveTime(to_ns);
   tx_.Commit();
 }
 
@@ -94,24 +107,21 @@ void Model::MoveTime(int64_t to_ns) {
 
 // As NVIDIA's driver does it (H100, driver 580.159.04, bench/results): five times a second it looks
 // whose context the device has, and that process alone is said to have run since the last look.
-// Nothing changes on the device between now() and `to_ns`.
+// Nothing changes on the device between now() and `to_ns`, which is after the next look.
 void Model::SampleProcesses(int index, int64_t to_ns) {
   const DeviceRecord& device = state().devices[index];
   const bool runs =
       device.phase == EnginePhase::kRunning && state().contexts[device.current].running.head != 0;
   const Index context = device.current != 0 ? device.current : device.last_context;
   const Index process = context != 0 ? state().contexts[context].process : 0;
-  constexpr int64_t kAllNs = kProcessSamples * kProcessSampleNs;
-  int64_t time_ns = (std::max(now(), to_ns - kAllNs) / kProcessSampleNs + 1) * kProcessSampleNs;
-  for (; time_ns <= to_ns; time_ns += kProcessSampleNs) {
-    const int64_t busy_ns = device.busy_ns + (runs ? time_ns - now() : 0);
-    const int64_t ran_ns = std::min(busy_ns - device.sampled_busy_ns, kProcessSampleNs);
-    const auto percent = static_cast<uint32_t>(ran_ns * 100 / kProcessSampleNs);
-    tx_.Mut(device.process_sample[device.process_samples % kProcessSamples]) = {
-        time_ns, percent > 0 ? process : 0, state().processes[process].slot.generation, percent};
-    tx_.Mut(device.process_samples) += 1;
-    tx_.Mut(device.sampled_busy_ns) = busy_ns;
-  }
+  const int64_t time_ns = to_ns / kProcessSampleNs * kProcessSampleNs;
+  const int64_t busy_ns = device.busy_ns + (runs ? time_ns - now() : 0);
+  const int64_t ran_ns = std::min(busy_ns - device.sampled_busy_ns, kProcessSampleNs);
+  const auto percent = static_cast<uint32_t>(ran_ns * 100 / kProcessSampleNs);
+  tx_.Mut(device.process_sample[device.process_samples % kProcessSamples]) = {
+      time_ns, percent > 0 ? process : 0, state().processes[process].slot.generation, percent};
+  tx_.Mut(device.process_samples) += 1;
+  tx_.Mut(device.sampled_busy_ns) = busy_ns;
 }
 
 void Model::TakeSample(int index) {
