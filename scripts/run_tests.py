@@ -35,6 +35,7 @@ UNMET = "EXPECTED FAILURE"  # how a line begins that reports one
 MARKS = {"all": "", "unit": "unit", "asan-ubsan": "asan_ubsan and not unsanitized",
          "tsan": "tsan and not unsanitized and not no_tsan", "main-flows": "main_flow"}
 NO_TESTS = 5  # pytest's exit status
+SANITIZERS = ("asan-ubsan", "tsan")  # none of their tests measures real time
 
 
 def select(label):
@@ -163,7 +164,9 @@ def run_pytest(build, label, part, jobs):
     """`together` as many as `jobs`; of those that measure real time `pairs` four at a time, `alone` one."""
     junit = build / f"tests-{label}-{part}.xml"
     junit.unlink(missing_ok=True)
-    which = part if part != "together" else "not pairs and not alone"
+    which = part
+    if part == "together":
+        which = "" if label in SANITIZERS else "not pairs and not alone"
     marks = [mark for mark in (MARKS[label], which) if mark]
     workers = {"together": jobs, "pairs": "4", "alone": "0"}[part]
     command = [PYTHON, "-m", "pytest", "-v", "--durations=10", f"--junitxml={junit}",
@@ -183,7 +186,7 @@ def run_both(build, label, jobs):
     """Tests of ctest's wait for a second here and there, and so do pytest's: side by side they take two thirds
     of the time. ctest's output comes in one piece, so that a reader can follow either. Whichever takes longer has
     a job more."""
-    sanitized = label in ("asan-ubsan", "tsan")
+    sanitized = label in SANITIZERS
     ctest_jobs, pytest_jobs = (str(jobs + more) for more in (sanitized, not sanitized))
     with tempfile.TemporaryFile("w+", errors="replace") as log, concurrent.futures.ThreadPoolExecutor() as pool:
         ctest = pool.submit(run_ctest, build, label, ctest_jobs, log)
@@ -207,7 +210,7 @@ def main():
         print(f"run_tests: {PYTHON} is not there: run `scripts/setup.sh pytest build`",
               file=sys.stderr)
         return 1
-    if args.label in ("asan-ubsan", "tsan") and not cmake_cache(build).get("PRORATA_SANITIZE"):
+    if args.label in SANITIZERS and not cmake_cache(build).get("PRORATA_SANITIZE"):
         print(f"run_tests: {build} was configured without a sanitizer: run `make {args.label}`",
               file=sys.stderr)
         return 1
@@ -219,7 +222,8 @@ def main():
     jobs = int(os.environ.get("PRORATA_TEST_JOBS", os.cpu_count() or 1))
     flows_only = args.label == "main-flows"
     found = Results() if flows_only else run_both(build, args.label, jobs)
-    for part in ("alone",) if flows_only else ("pairs", "alone"):
+    parts = () if args.label in SANITIZERS else ("alone",) if flows_only else ("pairs", "alone")
+    for part in parts:
         found.add(run_pytest(build, args.label, part, str(jobs)))
     for name, reason in found.skipped:
         print(f"SKIPPED {name}: {reason}")
