@@ -7,6 +7,8 @@ import signal
 import time
 import unittest
 
+import pytest
+
 import harness
 
 BUSY = ["--kernel-us", "1000", "--seconds", "3600"]
@@ -91,6 +93,8 @@ class TraceCase(harness.MachineTestCase):
         harness.wait_until(lambda: charged() > begin + seconds, what=f"{seconds} s of use")
 
 
+# Who waits for what is told in parts of real time: beside all other tests a share did not come to its limit.
+@pytest.mark.pairs
 class WhoRanAndWhy(TraceCase):
     def test_two_busy_shares_and_a_limited_one(self):
         self.start_busy(a=["--compute", "0.2"], b=["--compute", "0.2"],

@@ -10,9 +10,9 @@
 //   open, not contended:  nothing to report
 //
 // While all work stands behind waits others could use the device: that is reported once it has
-// lasted for idle_report, and at once while the lease is closed, for the share is charged until
-// then. Released while the lease is closed it runs outside of it: that is reported at once, too.
-// All are kLeaseIdle for sequence 0 (`poll`).
+// lasted for idle_report, under a closed lease, too: the share is charged until then. Released
+// while the lease is closed it runs outside of it: that is reported at once, too. All are
+// kLeaseIdle for sequence 0 (`poll`).
 
 #include <cstdint>
 #include <limits>
@@ -66,9 +66,19 @@ class LeaseWatch {
     const int64_t due_ns = Later(seen.last_work_ns, last_waiting_ns_) + seen.idle_report_ns;
     // A program may have such work all the time, and synchronise with other work meanwhile.
     act.blocked = seen.blocked && (!open || seen.now_ns >= due_ns);
-    act.poll = open ? act.blocked && !blocked_ && (seen.lease & shm::kLeaseContended) != 0
-                    : blocked_ != act.blocked;
+    if (!act.blocked) {
+      act.poll = blocked_ && !open;
+      blocked_told_ = false;
+    } else if (!blocked_) {
+      blocked_since_ns_ = seen.now_ns;
+    }
     blocked_ = act.blocked;
+    // Where nobody waits for an open lease nobody need know.
+    const bool matters = !open || (seen.lease & shm::kLeaseContended) != 0;
+    const int64_t told_ns = open ? seen.now_ns : blocked_since_ns_ + seen.idle_report_ns;
+    if (act.blocked && matters && !blocked_told_ && seen.now_ns >= told_ns) {
+      act.poll = blocked_told_ = true;
+    }
     if ((seen.lease & shm::kLeaseOpen) == 0) {
       act.drained = !drained_reported_ && !seen.busy;
       drained_reported_ |= act.drained;
@@ -130,10 +140,12 @@ class LeaseWatch {
   bool drained_reported_ = false;
   bool idle_reported_ = false;
   bool blocked_ = false;
+  bool blocked_told_ = false;
   bool was_at_bound_ = false;
   uint32_t lease_ = 0;
   uint64_t batches_ = 0;
   int64_t reported_ns_ = 0;
+  int64_t blocked_since_ns_ = 0;
   int64_t last_waiting_ns_ = std::numeric_limits<int64_t>::min() / 2;
 };
 
