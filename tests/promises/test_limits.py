@@ -12,13 +12,11 @@ import promises  # pylint: disable=wrong-import-position
 from promises import LONG, Program, busy  # pylint: disable=wrong-import-position
 from unmet import unmet  # pylint: disable=wrong-import-position
 
-pytestmark = pytest.mark.pairs
-
 DILATION = 6
 SECONDS = 1.2
 
 
-class Limits(promises.PromiseCase):
+class LimitCase(promises.PromiseCase):
     def check(self, program, limit, device=0, seconds=SECONDS, **options):
         def attempt():
             outcome = promises.measure([program], seconds, DILATION, **options)
@@ -26,6 +24,14 @@ class Limits(promises.PromiseCase):
             return outcome, promises.within("device time", ran, limit, promises.LIMIT_POINTS)
         self.judge(attempt)
 
+
+BLOCKED = Program("blocked", "blocked",
+                  {"batches": 300, "blocked_us": 600, "streams": 4, "per_sync": 200, "kernel_us": 1000},
+                  ("--compute-limit", "0.1"))  # fmt: skip
+
+
+@pytest.mark.pairs
+class Limits(LimitCase):
     def test_control_one_stream_constant_kernels(self):
         self.check(busy("plain", ("--compute-limit", "0.1"), kernel_us=1000), 0.1)
 
@@ -39,17 +45,9 @@ class Limits(promises.PromiseCase):
                            {"idle": 1100, "used": 1100, "kernel_us": 400},
                            ("--compute-limit", "0.1")), 0.1, warmup_s=1)
 
-    BLOCKED = Program("blocked", "blocked",
-                      {"batches": 300, "blocked_us": 600, "streams": 4, "per_sync": 200, "kernel_us": 1000},
-                      ("--compute-limit", "0.1"))  # fmt: skip
-
     def test_work_beside_300_batches_behind_a_wait(self):
         """From its first launch on: the first 200 ms pass at once, and 2 s pay for them."""
-        self.check(self.BLOCKED, 0.1, seconds=4, warmup_s=0)
-
-    @unmet("one kernel of 5 us, then 1 ms: 200 ms pass at once, and take 2 s to pay at 0.1")
-    def test_the_first_second_of_work_beside_300_batches_behind_a_wait(self):
-        self.check(self.BLOCKED, 0.1, warmup_s=0)
+        self.check(BLOCKED, 0.1, seconds=4, warmup_s=0)
 
     def test_several_streams(self):
         self.check(busy("streams", ("--compute-limit", "0.3"), streams=6, per_sync=24,
@@ -67,6 +65,14 @@ class Limits(promises.PromiseCase):
     def test_a_graph_on_two_devices_on_the_second(self):
         self.check(Program("graph", "graph-two-devices", {"kernel_us": 2000},
                            ("--gpu", "0,1", "--compute-limit", "1=0.1")), 0.1, device=1, devices=2)
+
+
+# Beside others its program may have no processor to launch them all at once.
+@pytest.mark.alone
+class FirstSecond(LimitCase):
+    @unmet("one kernel of 5 us, then 1 ms: 200 ms pass at once, and take 2 s to pay at 0.1")
+    def test_the_first_second_of_work_beside_300_batches_behind_a_wait(self):
+        self.check(BLOCKED, 0.1, warmup_s=0)
 
 
 if __name__ == "__main__":
