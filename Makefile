@@ -5,7 +5,7 @@ JOBS  ?= $(shell nproc)
 CMAKE_STAMP := $(BUILD)/build.ninja
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build package kubernetes kubernetes-configured e2e-kubernetes e2e-kubernetes-main everything demo test test-unit test-compatibility scenarios simulate bench placement gpu-check generate format lint layers check soak stress \
+.PHONY: help setup setup-ccache build package kubernetes kubernetes-configured e2e-kubernetes e2e-kubernetes-main everything demo test test-unit test-compatibility scenarios simulate bench placement gpu-check generate format lint layers check soak stress \
         asan-ubsan tsan fuzz hooks clean
 
 help:
@@ -43,7 +43,11 @@ $(CMAKE_STAMP): CMakeLists.txt CMakePresets.json
 build: setup $(CMAKE_STAMP)
 	@cmake --build --preset release --target programs -- -j$(JOBS)
 
-everything: setup $(CMAKE_STAMP)
+# For who builds again, or builds a second clone on the same machine; before CMake looks for it.
+setup-ccache: setup
+	@scripts/setup.sh ccache
+
+everything: setup-ccache $(CMAKE_STAMP)
 	@scripts/setup.sh pytest $(BUILD)
 	@$(MAKE) --no-print-directory kubernetes-configured
 	@cmake --build --preset release -- -j$(JOBS)
@@ -141,7 +145,7 @@ check:
 layers:
 	@scripts/lint.py --layers --build $(BUILD)
 
-asan-ubsan tsan: setup
+asan-ubsan tsan: setup-ccache
 	@scripts/setup.sh lint
 	@scripts/setup.sh pytest $(BUILD)
 	@scripts/setup.sh kubernetes
@@ -150,7 +154,7 @@ asan-ubsan tsan: setup
 	cmake --build --preset $@ -- -j$(JOBS)
 	@scripts/run_tests.py --build $(BUILD)/$@ --label $@
 
-fuzz: setup
+fuzz: setup-ccache
 	@scripts/setup.sh lint
 	cmake --preset fuzz
 	cmake --build --preset fuzz -- -j$(JOBS)

@@ -23,15 +23,19 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PRORATA_BIN_DIR})
 
 find_package(Threads REQUIRED)
 
-# Where ccache is installed a second build of the same sources takes seconds. It follows precompiled
-# headers only with this option of GCC, and when it may ignore their macros.
+# Where ccache is installed a second build of the same sources takes a minute, in another clone too: paths
+# below the clone are taken as relative to it. It follows precompiled headers only with these options of the
+# compilers, and when it may ignore their macros.
 find_program(PRORATA_CCACHE ccache)
 if(PRORATA_CCACHE)
-  set(prorata_launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${PRORATA_CCACHE})
+  set(prorata_launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+    CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=true ${PRORATA_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${prorata_launcher})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${prorata_launcher})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+  else()
+    add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")
   endif()
 endif()
 
@@ -184,7 +188,7 @@ function(prorata_library name)
   add_library(${name} STATIC ${arg_SOURCES})
   prorata_unity(${name} ${arg_SOURCES})
   if(arg_WAITS AND NOT PRORATA_SANITIZE)
-    target_compile_options(${name} PRIVATE -O1)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   endif()
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PUBLIC ${arg_DEPS} prorata_sanitize PRIVATE prorata_warnings)
@@ -200,13 +204,17 @@ function(prorata_library name)
   endif()
 endfunction()
 
-# prorata_program(NAME SOURCES main.cc DEPS ...): a program in build/bin.
+# prorata_program(NAME SOURCES main.cc DEPS ...): a program in build/bin. What takes time in most is in their
+# libraries, and options take long to compile. MEASURES: its own code is measured, and optimised.
 function(prorata_program name)
-  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(arg "MEASURES" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   prorata_unity(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} prorata_sanitize prorata_warnings)
+  if(NOT arg_MEASURES AND NOT PRORATA_SANITIZE)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  endif()
   target_compile_options(${name} PRIVATE ${prorata_waiting_options})
 endfunction()
 

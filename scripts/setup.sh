@@ -3,6 +3,7 @@
 # nothing and needs no network.
 #
 #   scripts/setup.sh build               compiler, CMake and libraries (apt; sudo where not root)
+#   scripts/setup.sh ccache              so that what was compiled once is not again, in a second clone either
 #   scripts/setup.sh lint                clang 19 with clang-format and sanitizers; shellcheck
 #   scripts/setup.sh checkers BUILD      clang-tidy and ruff from PyPI into BUILD/venv-checkers
 #   scripts/setup.sh pytest BUILD        what runs Python tests, from PyPI (4 MB) into BUILD/venv-pytest
@@ -143,6 +144,7 @@ userland() {
 
 case "${1:-}" in
   build) install_packages "${build_packages[@]}" ;;
+  ccache) install_packages ccache ;;
   lint) install_packages "${lint_packages[@]}" ;;
   containers)
     # Where they cannot be had, their tests are skipped by name, so that is no error.
@@ -173,7 +175,7 @@ case "${1:-}" in
     ;;
   compatibility) python3 "$(dirname "$0")/compatibility_wheels.py" "$2" "$3" ;;
   *)
-    sed -n '2,17s/^# \{0,1\}//p' "$0"
+    sed -n '2,18s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
