@@ -87,6 +87,7 @@ class DeviceLeases {
   // For GangLeases: what the share has unfinished, as it says now. What is changed by `policy`
   // takes effect with the next Reschedule.
   int64_t BacklogNs(Key key, int64_t now_ns) const;
+  uint64_t MostLaunches(Key key) const { return shares_.at(key).time->MostLaunches(); }
   policy::LeasePolicy& policy() { return *policy_; }
 
  private:

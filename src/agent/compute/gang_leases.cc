@@ -25,6 +25,7 @@ GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
   const auto see = [&](uint64_t share, size_t device) {
     policy::LeasePolicy::GangSeen seen = devices_[device]->policy().SeeGang(share, now_ns);
     seen.backlog_ns = devices_[device]->BacklogNs(share, now_ns);  // the policy's may be old
+    seen.launches = devices_[device]->MostLaunches(share);
     return seen;
   };
   for (int round = 0; round < kGangRounds; ++round) {

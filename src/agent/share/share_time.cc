@@ -170,6 +170,15 @@ bool ShareTime::AnyWaiting() const {
   });
 }
 
+uint64_t ShareTime::MostLaunches() const {
+  uint64_t most = 0;
+  for (const Member& member : members_) {
+    if (member.departed || member.usage == nullptr) continue;
+    most = std::max(most, member.usage->launches.load());
+  }
+  return most;
+}
+
 bool ShareTime::AllDeparted() const {
   return !members_.empty() && std::all_of(members_.begin(), members_.end(),
                                           [](const Member& member) { return member.departed; });

@@ -44,6 +44,8 @@ class ShareTime {
   uint64_t BusyNs();                         // of all members ever, by their own estimate
   uint64_t MemberTime(uint32_t slot) const;  // of one, as last read
   bool AnyWaiting() const;
+  // Since it joined, of the member that made most; as new as its helper's last look.
+  uint64_t MostLaunches() const;
   bool AllDeparted() const;  // it has members, and all of them are dead
   // What was submitted before the lease was revoked is done. `stalled`: then a member that says
   // nothing and has nothing unfinished (it is stopped, say) no longer keeps the others of its share

@@ -22,7 +22,8 @@ void TimeSharing::SetGang(Key key, GangSlice slice, int64_t now_ns, uint32_t lau
     Revoke(*share);
     share->gang_drained = idle;
   }
-  if (by_launches && share->phase == Phase::kRunning) share->issued_open = false;  // issued again
+  if ((by_launches || share->launches > 0) && share->phase == Phase::kRunning)
+    share->issued_open = false;  // issued again
   if (gathered && share->phase == Phase::kRunning) {
     share->granted_ns = now_ns_;
     share->gathered = slice == GangSlice::kOn;

@@ -55,6 +55,23 @@ TEST_F(GangHooksTest, WhoGathersHasTheDeviceAndPaysAndMayNotLaunch) {
   EXPECT_EQ(In(2), Phase::kDraining);
 }
 
+// Others of its devices catch up, and it lacks nothing here.
+TEST_F(GangHooksTest, WhoMayLaunchNothingToCatchUpIsNotLetIn) {
+  Wants(2, 20 * kMs);
+  Set(2, Slice::kCatchUp, 20 * kMs, 0);
+  Drains(1, 21 * kMs);
+  for (int64_t now_ns = 21 * kMs; now_ns < 40 * kMs; now_ns += kMs) Decide(now_ns);
+  EXPECT_NE(In(2), Phase::kRunning);
+  Set(2, Slice::kCatchUp, 40 * kMs, 3);
+  for (const uint32_t launches : {3U, 5U}) {
+    Set(2, Slice::kCatchUp, 40 * kMs, launches);
+    Drains(1, 41 * kMs);
+    Decide(42 * kMs);
+    EXPECT_EQ(In(2), Phase::kRunning);
+    EXPECT_EQ(leases_[2].launches, launches);
+  }
+}
+
 TEST_F(GangHooksTest, WhoGatheredInVainHasNothingToDrain) {
   LetIn();
   Set(2, Slice::kAway, 10 * kMs);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace prorata::policy {
 namespace {
@@ -15,6 +16,15 @@ constexpr int64_t kUnevenNs = 400'000;
 // To catch up takes a wake-up and a launch.
 constexpr int64_t kCatchUpNs = 200'000;
 constexpr int kCatchUps = 16;
+// Who lacks more has not launched alike. Larger, programs that are no gang and are taken for one
+// wait for each other; smaller, ranks with tiny kernels are evened by steps.
+constexpr uint64_t kAheadMax = 16;
+constexpr int kRecountAfter = 3;  // slices in which counts were not enough
+// Members that learn that their lease is revoked publish what they have launched.
+constexpr int64_t kCountedNs = 200'000;
+// A gang that is even by its counts, or launches what it lacks, and in which nothing goes on for so
+// long, waits for something else: longer than most kernels.
+constexpr int64_t kEvenNs = 5'000'000;
 constexpr uint32_t kLaunchesMax = 16;     // if that is not enough nobody waits for them
 constexpr int64_t kLetInNs = 26'000'000;  // the longest drain of another that is in its way
 // The devices of a gang should be free within so long of each other. Longer, those that are free
@@ -82,6 +92,13 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
       on.seen = see(share.key, on.device);
       wants = wants || on.seen.runnable;
     }
+    // Ranks that were started anew count anew, all of them.
+    const bool anew = std::any_of(share.devices.begin(), share.devices.end(), [](const auto& on) {
+      return on.seen.launches < on.counted_from;
+    });
+    if (anew) {
+      for (OnDevice& on : share.devices) on.counted_from = 0;
+    }
     if (share.phase != Phase::kAway || !wants) share.waits_since_ns = kNever;
     if (share.phase == Phase::kPlain) PollForStalls(share, now_ns, out);
   }
@@ -89,7 +106,7 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
     const bool gang = share.requested || now_ns < share.gang_until_ns;
     if (gang && share.phase == Phase::kPlain) {
       // Open or not, its next slice is the first one as a gang.
-      CallBack(share, out);
+      CallBack(share, now_ns, out);
       share.catches_up = kCatchUps;  // what it has out was not launched as a gang's
       continue;
     }
@@ -112,6 +129,9 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
         break;
       case Phase::kRevoked:
         WhileRevoked(share, now_ns, out);
+        break;
+      case Phase::kEvening:
+        Even(share, now_ns, out);
         break;
       case Phase::kCatchingUp:
         CatchUp(share, now_ns, out);
@@ -190,6 +210,8 @@ void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
   share.phase = ready ? Phase::kGathering : Phase::kOn;
   share.began_ns = now_ns;
   share.catches_up = 0;
+  share.counts = true;
+  share.missed = false;
   share.behind.clear();
   share.waits_since_ns = kNever;
   for (OnDevice& on : share.devices) on.opened = on.had_slice = on.gathers = false;
@@ -207,7 +229,7 @@ void Gangs::Gather(Share& share, int64_t now_ns, Decisions& out) {
                                  : on.wanted && (on.seen.open || on.seen.draining);
     // Its limit was reached while it gathered.
     const bool lost = on.wanted && on.seen.draining;
-    if (lost || now_ns - share.began_ns >= kPatienceNs) return CallBack(share, out);
+    if (lost || now_ns - share.began_ns >= kPatienceNs) return CallBack(share, now_ns, out);
     if (!on.wanted || (on.gathers && on.seen.open)) continue;
     all = false;
     free_in_ns = std::max(free_in_ns, on.seen.free_in_ns);
@@ -251,7 +273,7 @@ void Gangs::WhileOn(Share& share, int64_t now_ns, Decisions& out) {
       over = over || (comes_back && now_ns - share.began_ns >= kComeBackNs);
     }
   }
-  if (over || !any) CallBack(share, out);
+  if (over || !any) CallBack(share, now_ns, out);
 }
 
 // Until those that are behind have been let in, and have had the time to launch.
@@ -263,12 +285,40 @@ void Gangs::CatchUp(Share& share, int64_t now_ns, Decisions& out) {
   }
   if (all && share.closes_ns == kNever) share.closes_ns = now_ns + kCatchUpNs;
   const int64_t until_ns = std::min(share.closes_ns, share.began_ns + kLetInNs);
-  if (now_ns >= until_ns) return CallBack(share, out);
+  if (now_ns >= until_ns) return CallBack(share, now_ns, out);
   out.next_ns = std::min(out.next_ns, until_ns);
 }
 
-void Gangs::CallBack(Share& share, Decisions& out) const {
+// All launch what they lack, drained or not. They cannot launch more than that, and may first have
+// to wait for what they have out.
+void Gangs::Even(Share& share, int64_t now_ns, Decisions& out) {
+  bool lacking = false;
+  for (OnDevice& on : share.devices) {
+    if (on.seen.launches != on.launched) share.counts = true;
+    if (on.seen.launches != on.launched || on.seen.backlog_ns < on.backlog_ns) {
+      share.moved_ns = now_ns;
+    }
+    on.launched = on.seen.launches;
+    on.backlog_ns = on.seen.backlog_ns;
+    lacking = lacking || Lacks(share, on) > 0;
+  }
+  const int64_t until_ns = std::min(share.moved_ns + kEvenNs, share.began_ns + kLetInNs);
+  if (!lacking || now_ns >= until_ns) {
+    share.missed = share.missed || lacking;
+    return CallBack(share, now_ns, out);
+  }
+  out.next_ns = std::min(out.next_ns, until_ns);
+  for (OnDevice& on : share.devices) {
+    const uint32_t lacks = Lacks(share, on);
+    if (lacks == 0 || on.launched + lacks <= on.upto) continue;
+    on.upto = on.launched + lacks;
+    out.orders.push_back({Order::What::kSlice, share.key, on.device, Slice::kCatchUp, lacks});
+  }
+}
+
+void Gangs::CallBack(Share& share, int64_t now_ns, Decisions& out) const {
   share.phase = Phase::kRevoked;
+  share.revoked_ns = now_ns;
   share.uneven_since_ns = kNever;
   for (OnDevice& on : share.devices) on.backlog_ns = kNever;
   Notify(share, Slice::kAway, out);
@@ -277,6 +327,20 @@ void Gangs::CallBack(Share& share, Decisions& out) const {
 // What its kernels on other devices wait for may be its next launch there.
 bool Gangs::IsBehind(const OnDevice& on) {
   return on.seen.draining ? on.seen.drained : on.seen.runnable && !on.seen.stalled;
+}
+
+uint64_t Gangs::MostLaunched(const Share& share) {
+  uint64_t most = 0;
+  for (const OnDevice& on : share.devices) {
+    most = std::max(most, on.seen.launches - on.counted_from);
+  }
+  return most;
+}
+
+// By how many launches it is behind the device that is ahead; 0 where counts say nothing.
+uint32_t Gangs::Lacks(const Share& share, const OnDevice& on) {
+  const uint64_t lacks = MostLaunched(share) - (on.seen.launches - on.counted_from);
+  return lacks <= kAheadMax ? static_cast<uint32_t>(lacks) : 0;
 }
 
 void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
@@ -295,19 +359,37 @@ void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
       out.orders.push_back({Order::What::kEndDrain, share.key, on.device, Slice::kAway});
     }
     share.phase = Phase::kAway;
+    share.missed_slices = share.missed ? share.missed_slices + 1 : 0;
+    if (!share.missed || share.missed_slices % kRecountAfter != 0) return;
+    for (OnDevice& on : share.devices) on.counted_from = on.seen.launches;
     return;
   }
-  if (!some_drained || share.catches_up >= kCatchUps) return;
+  if (share.catches_up >= kCatchUps) return;
+  const bool lacking = std::any_of(share.devices.begin(), share.devices.end(),
+                                   [&](const OnDevice& on) { return Lacks(share, on) > 0; });
+  if (lacking && share.counts && share.requested && share.waited) {
+    const int64_t counted_ns = share.revoked_ns + kCountedNs;
+    if (now_ns >= counted_ns) return StartEvening(share, now_ns, out);
+    out.next_ns = std::min(out.next_ns, counted_ns);
+    return;
+  }
+  if (!some_drained) return;
   if (share.uneven_since_ns == kNever) share.uneven_since_ns = now_ns;
   moved_ns = std::max(moved_ns, share.uneven_since_ns);
-  if (now_ns - moved_ns < kUnevenNs) {
-    out.next_ns = std::min(out.next_ns, moved_ns + kUnevenNs);
+  // Even by its counts, if these can be relied on, it just takes long.
+  const bool even = !lacking && share.requested && share.missed_slices == 0 && !share.missed;
+  const int64_t patience_ns = even ? kEvenNs : kUnevenNs;
+  if (now_ns - moved_ns < patience_ns) {
+    out.next_ns = std::min(out.next_ns, moved_ns + patience_ns);
     return;
   }
+  share.waited = true;
+  if (lacking && share.counts) return StartEvening(share, now_ns, out);
   std::vector<size_t> behind;
   for (const OnDevice& on : share.devices) {
     if (IsBehind(on)) behind.push_back(on.device);
   }
+  share.missed = true;
   share.launches = behind == share.behind ? 2 * share.launches : 1;
   share.catches_up = share.launches > kLaunchesMax ? kCatchUps : share.catches_up + 1;
   if (share.catches_up == kCatchUps) return;
@@ -319,6 +401,20 @@ void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
                           IsBehind(on) ? share.launches : 0});
   }
   share.behind = std::move(behind);
+}
+
+void Gangs::StartEvening(Share& share, int64_t now_ns, Decisions& out) {
+  share.phase = Phase::kEvening;
+  share.began_ns = share.moved_ns = now_ns;
+  share.counts = false;
+  ++share.catches_up;
+  for (OnDevice& on : share.devices) {
+    on.launched = on.seen.launches;
+    const uint32_t lacks = Lacks(share, on);
+    on.upto = on.launched + lacks;
+    if (lacks == 0 && (!on.seen.draining || on.seen.drained)) continue;
+    out.orders.push_back({Order::What::kSlice, share.key, on.device, Slice::kCatchUp, lacks});
+  }
 }
 
 }  // namespace prorata::policy

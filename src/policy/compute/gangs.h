@@ -15,9 +15,11 @@
 //   - A revoked gang holds its devices until it has drained on all of them, those too where it
 //     is idle. If it has drained on some, and on the others nothing goes on, kernels there wait for
 //     peers that were not launched any more: those that have drained are behind, and may make a
-//     launch each, then two, then four, and nobody is let in before that (kCatchUp). Whoever is
-//     ahead by then waits for the others in turn, which begin with one launch again. That is done
-//     so often only; then the device passes it over, as it does with everybody.
+//     launch what they lack of what was launched on the device that is ahead, and nobody is let in
+//     before that (kCatchUp). Where that is not enough, for what is launched on its devices is not
+//     alike, they may make a launch each, then two, then four. Whoever is ahead by then waits for
+//     the others in turn, which begin with one launch again. That is done so often only; then the
+//     device passes it over, as it does with everybody.
 //   - Gangs that share some devices may each be first on one and wait for the other. So who has
 //     waited for long is put first, the longest wait before all: no two of them wait for each
 //     other.
@@ -69,7 +71,7 @@ class Gangs {
   Decisions Decide(int64_t now_ns, const See& see);
 
  private:
-  enum class Phase : uint8_t { kPlain, kAway, kGathering, kOn, kRevoked, kCatchingUp };
+  enum class Phase : uint8_t { kPlain, kAway, kGathering, kOn, kRevoked, kEvening, kCatchingUp };
   struct OnDevice {
     size_t device = 0;
     Seen seen;
@@ -78,6 +80,9 @@ class Gangs {
     bool opened = false;     // in this slice, and it has not left it since
     bool had_slice = false;  // was opened in this slice
     bool stalled = false;
+    uint64_t counted_from = 0;  // `seen.launches` that all its devices were even with
+    uint64_t launched = 0;      // kEvening: as last seen, ...
+    uint64_t upto = 0;          // ... and as far as it may go
     // Stalled or revoked: what was last seen, and when it was last seen to become less.
     int64_t backlog_ns = kNever;
     int64_t moved_ns = 0;
@@ -92,6 +97,12 @@ class Gangs {
     int64_t closes_ns = 0;             // kCatchingUp
     int64_t uneven_since_ns = kNever;  // revoked, and drained on some device only
     int catches_up = 0;
+    int64_t revoked_ns = 0;
+    bool waited = false;         // its kernels for each other, as far as can be seen; ever
+    bool counts = true;          // in this slice: who lacks launches by its count may make them
+    bool missed = false;         // in this slice that was not enough, ...
+    int missed_slices = 0;       // ... in so many in a row
+    int64_t moved_ns = 0;        // kEvening: it launched, or had less left
     uint32_t launches = 0;       // that were given at the last of these, to whoever is
     std::vector<size_t> behind;  // the devices that had drained then
     std::vector<int64_t> stalls;
@@ -100,11 +111,15 @@ class Gangs {
 
   static void PollForStalls(Share& share, int64_t now_ns, Decisions& out);
   void Notify(const Share& share, Slice slice, Decisions& out) const;
-  void CallBack(Share& share, Decisions& out) const;
+  void CallBack(Share& share, int64_t now_ns, Decisions& out) const;
   void Gather(Share& share, int64_t now_ns, Decisions& out);
   void WhileOn(Share& share, int64_t now_ns, Decisions& out);
   void CatchUp(Share& share, int64_t now_ns, Decisions& out);
+  static void StartEvening(Share& share, int64_t now_ns, Decisions& out);
+  void Even(Share& share, int64_t now_ns, Decisions& out);
   static bool IsBehind(const OnDevice& on);
+  static uint64_t MostLaunched(const Share& share);
+  static uint32_t Lacks(const Share& share, const OnDevice& on);
   void WhileRevoked(Share& share, int64_t now_ns, Decisions& out);
   void MayBegin(Share& share, int64_t now_ns, Decisions& out);
   bool AnotherBegins(const Share& share, int64_t now_ns) const;

@@ -116,6 +116,7 @@ class LeasePolicy {
     bool may = false;      // no limit and no priority is against dispatching it now
     int64_t limited_ns = 0;  // its limit, or the ceiling, keeps it from running for so long still
     int64_t backlog_ns = 0;
+    uint64_t launches = 0;  // of the member there that made most; only how they grow means anything
     int64_t free_in_ns = 0;  // it could be dispatched then, were others revoked now
   };
   // `launches`, for kCatchUp: what each member may launch; 0: nothing, and what drains has as long

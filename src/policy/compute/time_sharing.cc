@@ -153,7 +153,8 @@ bool TimeSharing::Starves(const Share& share) const {
 
 bool TimeSharing::Eligible(const Share& share) const {
   if (!Waits(share)) return false;
-  if (share.launches > 0) return true;  // its gang's kernels on other devices wait for them
+  // Its gang's kernels on other devices wait for them.
+  if (share.gang == GangSlice::kCatchUp) return share.launches > 0;
   const bool too_long = share.phase == Phase::kStalled && Starves(share);
   if (PauseLeftNs(share) > 0 && !HasTurn(share)) return false;
   return !Limited(share) || too_long || TokensAfterNs(share) == 0;
