@@ -23,7 +23,7 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PRORATA_BIN_DIR})
 
 find_package(Threads REQUIRED)
 
-# Where ccache is installed a second build of the same sources takes a minute, in another clone too: paths
+# Where ccache is installed a second build of the same sources takes two minutes, in another clone too: paths
 # below the clone are taken as relative to it. It follows precompiled headers only with these options of the
 # compilers, and when it may ignore their macros.
 find_program(PRORATA_CCACHE ccache)

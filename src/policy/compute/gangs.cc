@@ -130,8 +130,8 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
       case Phase::kRevoked:
         WhileRevoked(share, now_ns, out);
         break;
-      case Phase::kEvening:
-        Even(share, now_ns, out);
+      case Phase::kAligning:
+        Align(share, now_ns, out);
         break;
       case Phase::kCatchingUp:
         CatchUp(share, now_ns, out);
@@ -291,7 +291,7 @@ void Gangs::CatchUp(Share& share, int64_t now_ns, Decisions& out) {
 
 // All launch what they lack, drained or not. They cannot launch more than that, and may first have
 // to wait for what they have out.
-void Gangs::Even(Share& share, int64_t now_ns, Decisions& out) {
+void Gangs::Align(Share& share, int64_t now_ns, Decisions& out) {
   bool lacking = false;
   for (OnDevice& on : share.devices) {
     if (on.seen.launches != on.launched) share.counts = true;
@@ -369,7 +369,7 @@ void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
                                    [&](const OnDevice& on) { return Lacks(share, on) > 0; });
   if (lacking && share.counts && share.requested && share.waited) {
     const int64_t counted_ns = share.revoked_ns + kCountedNs;
-    if (now_ns >= counted_ns) return StartEvening(share, now_ns, out);
+    if (now_ns >= counted_ns) return StartAligning(share, now_ns, out);
     out.next_ns = std::min(out.next_ns, counted_ns);
     return;
   }
@@ -384,7 +384,7 @@ void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
     return;
   }
   share.waited = true;
-  if (lacking && share.counts) return StartEvening(share, now_ns, out);
+  if (lacking && share.counts) return StartAligning(share, now_ns, out);
   std::vector<size_t> behind;
   for (const OnDevice& on : share.devices) {
     if (IsBehind(on)) behind.push_back(on.device);
@@ -403,8 +403,8 @@ void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
   share.behind = std::move(behind);
 }
 
-void Gangs::StartEvening(Share& share, int64_t now_ns, Decisions& out) {
-  share.phase = Phase::kEvening;
+void Gangs::StartAligning(Share& share, int64_t now_ns, Decisions& out) {
+  share.phase = Phase::kAligning;
   share.began_ns = share.moved_ns = now_ns;
   share.counts = false;
   ++share.catches_up;

@@ -71,7 +71,7 @@ class Gangs {
   Decisions Decide(int64_t now_ns, const See& see);
 
  private:
-  enum class Phase : uint8_t { kPlain, kAway, kGathering, kOn, kRevoked, kEvening, kCatchingUp };
+  enum class Phase : uint8_t { kPlain, kAway, kGathering, kOn, kRevoked, kAligning, kCatchingUp };
   struct OnDevice {
     size_t device = 0;
     Seen seen;
@@ -81,7 +81,7 @@ class Gangs {
     bool had_slice = false;  // was opened in this slice
     bool stalled = false;
     uint64_t counted_from = 0;  // `seen.launches` that all its devices were even with
-    uint64_t launched = 0;      // kEvening: as last seen, ...
+    uint64_t launched = 0;      // kAligning: as last seen, ...
     uint64_t upto = 0;          // ... and as far as it may go
     // Stalled or revoked: what was last seen, and when it was last seen to become less.
     int64_t backlog_ns = kNever;
@@ -102,7 +102,7 @@ class Gangs {
     bool counts = true;          // in this slice: who lacks launches by its count may make them
     bool missed = false;         // in this slice that was not enough, ...
     int missed_slices = 0;       // ... in so many in a row
-    int64_t moved_ns = 0;        // kEvening: it launched, or had less left
+    int64_t moved_ns = 0;        // kAligning: it launched, or had less left
     uint32_t launches = 0;       // that were given at the last of these, to whoever is
     std::vector<size_t> behind;  // the devices that had drained then
     std::vector<int64_t> stalls;
@@ -115,8 +115,8 @@ class Gangs {
   void Gather(Share& share, int64_t now_ns, Decisions& out);
   void WhileOn(Share& share, int64_t now_ns, Decisions& out);
   void CatchUp(Share& share, int64_t now_ns, Decisions& out);
-  static void StartEvening(Share& share, int64_t now_ns, Decisions& out);
-  void Even(Share& share, int64_t now_ns, Decisions& out);
+  static void StartAligning(Share& share, int64_t now_ns, Decisions& out);
+  void Align(Share& share, int64_t now_ns, Decisions& out);
   static bool IsBehind(const OnDevice& on);
   static uint64_t MostLaunched(const Share& share);
   static uint32_t Lacks(const Share& share, const OnDevice& on);
