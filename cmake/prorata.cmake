@@ -12,7 +12,7 @@ endif()
 
 option(PRORATA_WERROR "Warnings are errors (on in every preset)" OFF)
 option(PRORATA_FUZZ "Build the libFuzzer targets (clang only)" OFF)
-option(PRORATA_UNITY "Compile sources of a folder as one (on in most presets)" OFF)
+option(PRORATA_UNITY "Compile many sources of a target as one (on in most presets)" OFF)
 option(PRORATA_KUBERNETES "Build prorata-kubernetes, which needs gRPC, protobuf, libcurl and yaml-cpp" OFF)
 set(PRORATA_SANITIZE "" CACHE STRING "Value for -fsanitize= of everything but the client library")
 
@@ -94,26 +94,29 @@ set(prorata_common_headers
   <optional> <random> <set> <span> <string> <string_view> <thread> <utility> <vector>)
 
 # Even so, most of what is left goes to the headers that each source reads and the templates that it
-# instantiates: a folder's sources are compiled as one, up to so many, which takes a third of the time. So
-# names in anonymous namespaces of one folder differ. `dev` compiles each source by itself, and so does
-# `fuzz`, without precompiled headers: what leans on another source's includes fails there.
-set(PRORATA_UNITY_SOURCES 12 CACHE STRING "Up to so many sources are compiled as one")
+# instantiates: a target's sources are compiled as few, neighbours together, which takes half of the time. So
+# names in anonymous namespaces of one target differ, or its FOLDERS are kept apart. `dev` compiles each source by
+# itself, and so does `fuzz`, without precompiled headers: what leans on another source's includes fails there.
+set(PRORATA_UNITY_SOURCES 32 CACHE STRING "Up to so many sources are compiled as one")
 function(prorata_unity name)
+  cmake_parse_arguments(arg "FOLDERS" "" "" ${ARGN})
   if(NOT PRORATA_UNITY)
     return()
   endif()
-  foreach(source ${ARGN})
-    cmake_path(IS_RELATIVE source relative)
-    if(relative AND source MATCHES "[.]cc$")
-      cmake_path(GET source PARENT_PATH folder)
-      string(MAKE_C_IDENTIFIER "${folder}" group)
-      if(NOT DEFINED sources_of_${group})
-        set(sources_of_${group} 0)
-      endif()
-      math(EXPR part "${sources_of_${group}} / ${PRORATA_UNITY_SOURCES}")
-      math(EXPR sources_of_${group} "${sources_of_${group}} + 1")
-      set_source_files_properties(${source} PROPERTIES UNITY_GROUP "${group}_${part}")
+  set(sources ${arg_UNPARSED_ARGUMENTS})
+  list(FILTER sources INCLUDE REGEX "^[^/].*[.]cc$")
+  list(SORT sources)
+  list(LENGTH sources count)
+  math(EXPR parts "(${count} + ${PRORATA_UNITY_SOURCES} - 1) / ${PRORATA_UNITY_SOURCES}")
+  set(index 0)
+  foreach(source ${sources})
+    math(EXPR group "${index} * ${parts} / ${count}")
+    math(EXPR index "${index} + 1")
+    if(arg_FOLDERS)
+      cmake_path(GET source PARENT_PATH group)
+      string(MAKE_C_IDENTIFIER "${group}" group)
     endif()
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP "${group}")
   endforeach()
   set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
@@ -182,7 +185,7 @@ prorata_precompile(prorata_precompiled_json_tests <gtest/gtest.h> ${prorata_json
 
 # prorata_library(NAME SOURCES a.cc b.cc [DEPS component ...] [PRECOMPILE <header> ...]): a component, or part of
 # one, as a static library. PLAIN: without precompiled headers. WAITS: what it does takes no longer than whom it
-# waits for (a person, an API server), so it is optimised less, and compiled in four fifths of the time.
+# waits for (a person, an API server, the kernel), so it is optimised less, and compiled in two thirds of the time.
 function(prorata_library name)
   cmake_parse_arguments(arg "PLAIN;WAITS" "" "SOURCES;DEPS;PRECOMPILE" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
@@ -226,14 +229,18 @@ set(prorata_test_timeout_s 900)
 # is a test of ctest. ONE_PROCESS: of many short tests; a sanitizer's start takes 0.1 s, so that under one they
 # are a single test. Labelled no-tsan (one thread: nothing to see) or no-asan-ubsan (it would take too
 # long), it is neither built nor run under that sanitizer. FORKS: it starts processes by the thousand.
-# PRECOMPILE <header> ...: as for a library.
+# PRECOMPILE <header> ...: as for a library. FOLDERS: as for prorata_unity.
 function(prorata_test name)
-  cmake_parse_arguments(arg "ONE_PROCESS;FORKS" "TIMEOUT" "SOURCES;DEPS;LABELS;PRECOMPILE" ${ARGN})
+  cmake_parse_arguments(arg "ONE_PROCESS;FORKS;FOLDERS" "TIMEOUT" "SOURCES;DEPS;LABELS;PRECOMPILE" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT ${prorata_test_timeout_s})
   endif()
   add_executable(${name} ${arg_SOURCES})
-  prorata_unity(${name} ${arg_SOURCES})
+  if(arg_FOLDERS)
+    prorata_unity(${name} FOLDERS ${arg_SOURCES})
+  else()
+    prorata_unity(${name} ${arg_SOURCES})
+  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gtest_main prorata_sanitize prorata_warnings)

@@ -84,7 +84,8 @@ NAMED_IN_DOCS = (
     ("design/trust.md", "src/**/usage_file.h", r"std::atomic<\w+> (\w+);"),
     ("design/trust.md", "src/wire/messages.h", r"k(\w+) = \d+, +// (?:member|anybody) -> agent"))
 CHECKERS = pathlib.Path("venv-checkers", "bin")  # in the build folder
-TIDY_SOURCES_MAX = 16  # read as one
+TESTED_BY_FOLDER = ("src/kubernetes", "src/policy")  # FOLDERS of prorata_test
+TIDY_SOURCES_MAX = 32  # read as one
 # The left column of the glossary: words that were replaced by the field's (docs/design/glossary.md), as
 # names in the code, as messages and in documents. Ordinary English stays where it means what it says.
 BANNED_WORDS = re.compile(
@@ -188,11 +189,11 @@ def check_tidy(build, each):
         return [f"{database} is not there; run `make build` first"]
     alike = collections.defaultdict(list)
     for source, (directory, command) in sorted(tidy_commands(build).items()):
-        alike[(directory, command, pathlib.Path(source).parent)].append(source)
+        alike[(directory, command)].append(source)
     most = 1 if each else TIDY_SOURCES_MAX
     tool = ROOT / build / CHECKERS / "clang-tidy"
     parts = [(tool, sources[i:i + most], directory, command)
-             for (directory, command, _), sources in alike.items() for i in range(0, len(sources), most)]
+             for (directory, command), sources in alike.items() for i in range(0, len(sources), most)]
     parts.sort(key=lambda part: -len(part[1]))
     problems = set()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -356,21 +357,24 @@ def count_parameters(text, start):
 def own_functions(text):
     """(name, number of parameters) of those in anonymous namespaces, as clang-format lays them out."""
     for block in re.findall(r"^namespace \{\n(.*?)^\}  // namespace$", text, re.M | re.S):
-        for found in re.finditer(r"^(?!using|return|TEST|struct|class)(?:[\w:]+(?:<.*?>)?[ &*]+)+?(\w+)\(", block, re.M):
+        for found in re.finditer(r"^(?!using|return|TEST|struct|class|extern|__thread)(?:[\w:]+(?:<.*?>)?[ &*]+)+?(\w+)\(", block, re.M):
             yield found[1], count_parameters(block, found.end() - 1)
 
 
 def check_names():
-    """A folder's sources are compiled as one (prorata_unity): functions of one name become overloads there,
-    and a call may mean the other's without an error. Tests are compiled apart, the client's sources singly."""
+    """A target's sources are compiled as few (prorata_unity): functions of one name become overloads there,
+    and a call may mean the other's without an error. Tests are compiled apart, fuzzers singly."""
     having = collections.defaultdict(set)
     for path in tracked(".cc"):
-        if not path.is_relative_to("src/client"):
-            kind = next((end for end in ("_test", "_fuzz") if path.stem.endswith(end)), "")
-            for name, parameters in own_functions((ROOT / path).read_text(encoding="utf-8")):
-                having[path.parent, kind, name, parameters].add(path.name)
-    return [f"{folder}: {' and '.join(sorted(files))} each have a {name}() of {parameters} parameters; rename one"
-            for (folder, _, name, parameters), files in having.items() if len(files) > 1]
+        if path.stem.endswith("_fuzz"):
+            continue
+        kind = "_test" if path.stem.endswith("_test") else ""
+        apart = path.parts[0] == "tests" or kind and "/".join(path.parts[:2]) in TESTED_BY_FOLDER
+        group = path.parent if apart else pathlib.Path(*path.parts[:2])
+        for name, parameters in own_functions((ROOT / path).read_text(encoding="utf-8")):
+            having[group, kind, name, parameters].add(str(path.relative_to(group)))
+    return [f"{group}: {' and '.join(sorted(files))} each have a {name}() of {parameters} parameters; rename one"
+            for (group, _, name, parameters), files in having.items() if len(files) > 1]
 
 
 def anchors(path):

@@ -20,23 +20,23 @@ struct UserObject {
 };
 
 // Leaked, like the Driver.
-std::unordered_map<const void*, std::unique_ptr<UserObject>>& Objects() {
+std::unordered_map<const void*, std::unique_ptr<UserObject>>& UserObjects() {
   static auto* const objects = new std::unordered_map<const void*, std::unique_ptr<UserObject>>;
   return *objects;
 }
 
-CUresult Release(CUuserObject handle, unsigned count) {
+CUresult ReleaseObject(CUuserObject handle, unsigned count) {
   std::unique_ptr<UserObject> last;
   {
     std::lock_guard lock(D().mutex);
-    auto found = Objects().find(handle);
-    if (found == Objects().end() || count == 0 || count > found->second->references) {
+    auto found = UserObjects().find(handle);
+    if (found == UserObjects().end() || count == 0 || count > found->second->references) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     found->second->references -= count;
     if (found->second->references > 0) return CUDA_SUCCESS;
     last = std::move(found->second);
-    Objects().erase(found);
+    UserObjects().erase(found);
   }
   last->destroy(last->data);
   return CUDA_SUCCESS;
@@ -44,8 +44,8 @@ CUresult Release(CUuserObject handle, unsigned count) {
 
 CUresult Retain(CUuserObject handle, unsigned count) {
   std::lock_guard lock(D().mutex);
-  auto found = Objects().find(handle);
-  if (found == Objects().end() || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  auto found = UserObjects().find(handle);
+  if (found == UserObjects().end() || count == 0) return CUDA_ERROR_INVALID_VALUE;
   found->second->references += count;
   return CUDA_SUCCESS;
 }
@@ -60,7 +60,7 @@ CUresult cuUserObjectCreate(CUuserObject* object_out, void* ptr, CUhostFn destro
   auto object = std::make_unique<UserObject>(UserObject{destroy, ptr, initialRefcount});
   std::lock_guard lock(D().mutex);
   *object_out = reinterpret_cast<CUuserObject>(object.get());
-  Objects()[object.get()] = std::move(object);
+  UserObjects()[object.get()] = std::move(object);
   return CUDA_SUCCESS;
 }
 
@@ -71,7 +71,7 @@ CUresult cuUserObjectRetain(CUuserObject object, unsigned int count) {
 
 CUresult cuUserObjectRelease(CUuserObject object, unsigned int count) {
   if (CUresult result = EnterCall()) return result;
-  return Release(object, count);
+  return ReleaseObject(object, count);
 }
 
 namespace {

@@ -98,7 +98,7 @@ struct Lanes : ListOf<Codec<TraceShare>> {
 };
 
 // clang-format off
-constexpr Field kShare[] = {
+constexpr Field kShareFields[] = {
     Required<&TraceShare::lane>("share", "its number in the entries", kId),
     Required<&TraceShare::name>("name", "its name"),
     Required<&TraceShare::lag_known>("lag_known", "the reader may use it, and sees its lag"),
@@ -129,7 +129,7 @@ constexpr Field kEntry[] = {
         "of an `event`: its name").When<IsEvent>(),
 };
 
-constexpr Field kTrace[] = {
+constexpr Field kTraceFields[] = {
     Required<&TraceReply::now_ns>("now_ns", "when it was made, by the clock of the entries", kNs),
     Required<&TraceReply::now_unix_ns>("now_unix_ns", "and by the time of day", kUnixNs),
     Required<&TraceReply::since_ns>("since_ns", "all from then on is kept", kNs),
@@ -146,11 +146,11 @@ constexpr Field kTrace[] = {
 }  // namespace
 
 template <> constinit const Table TableOf<TraceShare>::kTable = {
-    "share of a trace", "A share on the GPU, from when it was added to when it ended.", kShare};
+    "share of a trace", "A share on the GPU, from when it was added to when it ended.", kShareFields};
 template <> constinit const Table TableOf<TraceEntry>::kTable = {
     "trace entry", "What happened on the GPU.", kEntry};
 template <> constinit const Table TableOf<TraceReply>::kTable = {
-    "trace", "A page of what a GPU did.", kTrace};
+    "trace", "A page of what a GPU did.", kTraceFields};
 // clang-format on
 
 std::string NameOf(TraceState state) { return std::string(NameIn(state)); }

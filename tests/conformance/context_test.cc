@@ -8,7 +8,7 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr char kCreate[] = "CUDA Driver API 13.0, Context Management, cuCtxCreate";
+constexpr char kCreateContext[] = "CUDA Driver API 13.0, Context Management, cuCtxCreate";
 constexpr char kDestroyContext[] = "CUDA Driver API 13.0, Context Management, cuCtxDestroy";
 constexpr char kStack[] =
     "CUDA Driver API 13.0, Context Management, cuCtxPushCurrent and cuCtxPopCurrent";
@@ -48,14 +48,14 @@ RULE_TEST(ContextTest, CallsWithoutAContextSaySo,
 }
 
 RULE_TEST(ContextTest, ANewContextIsCurrent,
-          "cuCtxCreate makes the new context current to the calling thread", kCreate) {
+          "cuCtxCreate makes the new context current to the calling thread", kCreateContext) {
   EXPECT_EQ(Current(), nullptr);
   CUcontext ctx = New();
   EXPECT_EQ(Current(), ctx);
 }
 
 RULE_TEST(ContextTest, ANewContextCoversTheOldOne,
-          "the context that was current is restored by cuCtxPopCurrent", kCreate) {
+          "the context that was current is restored by cuCtxPopCurrent", kCreateContext) {
   CUcontext a = New();
   CUcontext b = New();
   CUcontext popped = nullptr;
@@ -65,20 +65,21 @@ RULE_TEST(ContextTest, ANewContextCoversTheOldOne,
 }
 
 RULE_TEST(ContextTest, AnUnknownFlagIsRefused,
-          "cuCtxCreate refuses flags outside CU_CTX_FLAGS_MASK", kCreate) {
+          "cuCtxCreate refuses flags outside CU_CTX_FLAGS_MASK", kCreateContext) {
   CUcontext ctx = nullptr;
   CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuCtxCreate_v2, &ctx, 0x10000, 0);
 }
 
 RULE_TEST(ContextTest, OneSchedulingFlagAtMost,
-          "only one of the scheduling flags can be set when creating a context", kCreate) {
+          "only one of the scheduling flags can be set when creating a context", kCreateContext) {
   CUcontext ctx = nullptr;
   CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuCtxCreate_v2, &ctx, CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD,
           0);
 }
 
 RULE_TEST(ContextTest, TheDeviceMustExist,
-          "a context on a device that does not exist is CUDA_ERROR_INVALID_DEVICE", kCreate) {
+          "a context on a device that does not exist is CUDA_ERROR_INVALID_DEVICE",
+          kCreateContext) {
   CUcontext ctx = nullptr;
   CUDA_IS(CUDA_ERROR_INVALID_DEVICE, cuCtxCreate_v2, &ctx, 0, 99);
 }

@@ -42,7 +42,7 @@ class ExternalMemoryTest : public DriverTest {
 
 constexpr char kImport[] = EXTERNAL_API("cuImportExternalMemory");
 constexpr char kBuffer[] = EXTERNAL_API("cuExternalMemoryGetMappedBuffer");
-constexpr char kMipmap[] = EXTERNAL_API("cuExternalMemoryGetMappedMipmappedArray");
+constexpr char kMappedMipmap[] = EXTERNAL_API("cuExternalMemoryGetMappedMipmappedArray");
 constexpr char kDestroyMemory[] = EXTERNAL_API("cuDestroyExternalMemory");
 
 RULE_TEST(ExternalMemoryTest, BothSeeTheSameBytes,
@@ -135,7 +135,8 @@ RULE_TEST(
 }
 
 RULE_TEST(ExternalMemoryTest, ArraysAreMappedToo,
-          "a mipmapped array is mapped onto the memory, with its levels, where it fits", kMipmap) {
+          "a mipmapped array is mapped onto the memory, with its levels, where it fits",
+          kMappedMipmap) {
   Exporter exporter(kBytes);
   const CUexternalMemory memory = Import(exporter);
   CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC desc = {};

@@ -22,7 +22,7 @@ class GreenContextTest : public GreenTest {
 };
 
 constexpr char kSplit[] = GREEN_API("cuDevSmResourceSplitByCount");
-constexpr char kCreate[] = GREEN_API("cuGreenCtxCreate");
+constexpr char kCreateGreen[] = GREEN_API("cuGreenCtxCreate");
 constexpr char kDestroyGreen[] = GREEN_API("cuGreenCtxDestroy");
 constexpr char kFromGreen[] = GREEN_API("cuCtxFromGreenCtx");
 
@@ -153,7 +153,7 @@ RULE_TEST(GreenContextTest, ItHasTheSmsOfItsDescriptor,
 }
 
 RULE_TEST(GreenContextTest, ItNeedsItsDefaultStream, "CU_GREEN_CTX_DEFAULT_STREAM is required",
-          kCreate) {
+          kCreateGreen) {
   CUgreenCtx green = nullptr;
   CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuGreenCtxCreate, &green, Describe({all_}), 0, 0);
   CUDA_IS(ButOnGpu(CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS), cuGreenCtxCreate, &green, nullptr, 0,
@@ -161,7 +161,7 @@ RULE_TEST(GreenContextTest, ItNeedsItsDefaultStream, "CU_GREEN_CTX_DEFAULT_STREA
 }
 
 RULE_TEST(GreenContextTest, ItHoldsThePrimaryContext,
-          "a green context retains the primary context until it is destroyed", kCreate) {
+          "a green context retains the primary context until it is destroyed", kCreateGreen) {
   const CUgreenCtx green = NewGreen();
   CUDA_OK(cuDevicePrimaryCtxRelease_v2, 0);
   EXPECT_EQ(Active(), 1);
@@ -171,7 +171,7 @@ RULE_TEST(GreenContextTest, ItHoldsThePrimaryContext,
 }
 
 RULE_TEST(GreenContextTest, ItIsNotMadeCurrent, "making a green context does not make it current",
-          kCreate) {
+          kCreateGreen) {
   NewGreen();
   EXPECT_EQ(Current(), ctx_);
 }
@@ -211,7 +211,7 @@ RULE_TEST(GreenContextTest, MemoryIsThePrimaryContexts,
 }
 
 RULE_TEST(GreenContextTest, ItTakesNoMemoryOfItsOwn,
-          "where the primary context is active, a green one takes no more memory", kCreate) {
+          "where the primary context is active, a green one takes no more memory", kCreateGreen) {
   SIMULATED_ONLY("what a driver keeps for one is not documented");
   const uint64_t before = FreeBytes();
   NewGreen();

@@ -8,7 +8,7 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr uint64_t kSlab = 2 * kMiB;
+constexpr uint64_t kSlabBytes = 2 * kMiB;
 constexpr const char* kOpenSource = "CUDA Driver API, Memory Management, cuIpcOpenMemHandle_v2";
 constexpr const char* kGetSource = "CUDA Driver API, Memory Management, cuIpcGetMemHandle";
 constexpr const char* kCloseSource = "CUDA Driver API, Memory Management, cuIpcCloseMemHandle";
@@ -51,7 +51,7 @@ RULE_TEST(IpcMemoryTest, BothProcessesSeeTheSameBytes,
 
 RULE_TEST(IpcMemoryTest, AHandleIsNotForTheProcessThatMadeIt,
           "the process that exported the memory cannot open its own handle", kOpenSource) {
-  const CUdeviceptr mine = Allocate(kSlab);
+  const CUdeviceptr mine = Allocate(kSlabBytes);
   CUdeviceptr again = 0;
   CUDA_IS(CUDA_ERROR_INVALID_CONTEXT, cuIpcOpenMemHandle_v2, &again, HandleOf(mine),
           CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -61,7 +61,7 @@ RULE_TEST(IpcMemoryTest, OpeningAgainCountsAndGivesTheSameAddress,
           "a handle that the context has opened already gives the same address, and must be closed "
           "as often",
           kOpenSource) {
-  const CUdeviceptr mine = Allocate(kSlab);
+  const CUdeviceptr mine = Allocate(kSlabBytes);
   const CUipcMemHandle handle = HandleOf(mine);
   OtherProcess other;
   const Reply first = other.Open(handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -80,7 +80,7 @@ RULE_TEST(IpcMemoryTest, OpeningAgainCountsAndGivesTheSameAddress,
 RULE_TEST(IpcMemoryTest, OneContextOfADeviceOpensThem,
           "handles of one process's device are opened by one context per device of another process",
           kOpenSource) {
-  const CUipcMemHandle handle = HandleOf(Allocate(kSlab));
+  const CUipcMemHandle handle = HandleOf(Allocate(kSlabBytes));
   OtherProcess other;
   ASSERT_EQ(other.Open(handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS).result, CUDA_SUCCESS);
   ASSERT_EQ(other.NewContext().result, CUDA_SUCCESS);
@@ -90,7 +90,7 @@ RULE_TEST(IpcMemoryTest, OneContextOfADeviceOpensThem,
 RULE_TEST(IpcMemoryTest, ClosingLeavesTheExporterWhatItHad,
           "closing unmaps the memory from the importer; the exporter's is not affected",
           kCloseSource) {
-  const CUdeviceptr mine = Allocate(kSlab);
+  const CUdeviceptr mine = Allocate(kSlabBytes);
   const uint64_t before = FreeBytes();
   {
     OtherProcess other;
@@ -101,12 +101,12 @@ RULE_TEST(IpcMemoryTest, ClosingLeavesTheExporterWhatItHad,
   EXPECT_EQ(ReadWord(mine), 9u);
   EXPECT_EQ(FreeBytes(), before);
   CUDA_OK(cuMemFree_v2, mine);
-  EXPECT_EQ(FreeBytes(), before + kSlab);
+  EXPECT_EQ(FreeBytes(), before + kSlabBytes);
 }
 
 RULE_TEST(IpcMemoryTest, AHandleOfFreedMemoryOpensNothing,
           "a handle names an allocation that is alive; cuMemFree ends it", kGetSource) {
-  const CUdeviceptr mine = Allocate(kSlab);
+  const CUdeviceptr mine = Allocate(kSlabBytes);
   const CUipcMemHandle handle = HandleOf(mine);
   CUDA_OK(cuMemFree_v2, mine);
   OtherProcess other;
@@ -122,8 +122,8 @@ RULE_TEST(IpcMemoryTest, OnlyAllocationsOfCuMemAllocHaveHandles,
   CUdeviceptr managed = 0;
   CUdeviceptr pooled = 0;
   void* host = nullptr;
-  CUDA_OK(cuMemAllocManaged, &managed, kSlab, CU_MEM_ATTACH_GLOBAL);
-  CUDA_OK(cuMemAllocAsync, &pooled, kSlab, nullptr);
+  CUDA_OK(cuMemAllocManaged, &managed, kSlabBytes, CU_MEM_ATTACH_GLOBAL);
+  CUDA_OK(cuMemAllocAsync, &pooled, kSlabBytes, nullptr);
   CUDA_OK(cuMemAllocHost_v2, &host, 4096);
   CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle, &handle, managed);
   CUDA_IS(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle, &handle, pooled);
@@ -133,7 +133,7 @@ RULE_TEST(IpcMemoryTest, OnlyAllocationsOfCuMemAllocHaveHandles,
 
 RULE_TEST(IpcMemoryTest, FlagsAreChecked, "the only flag is lazy peer access", kOpenSource) {
   OtherProcess other;
-  const CUipcMemHandle handle = HandleOf(Allocate(kSlab));
+  const CUipcMemHandle handle = HandleOf(Allocate(kSlabBytes));
   EXPECT_EQ(other.Open(handle, 2).result, CUDA_ERROR_INVALID_VALUE);
   CUipcMemHandle nonsense;
   std::memset(&nonsense, 0x5a, sizeof nonsense);
@@ -143,7 +143,8 @@ RULE_TEST(IpcMemoryTest, FlagsAreChecked, "the only flag is lazy peer access", k
 RULE_TEST(IpcMemoryTest, ImportedMemoryIsNotFreedButClosed,
           "memory of cuIpcOpenMemHandle is given back by cuIpcCloseMemHandle", kOpenSource) {
   OtherProcess other;
-  const Reply opened = other.Open(HandleOf(Allocate(kSlab)), CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  const Reply opened =
+      other.Open(HandleOf(Allocate(kSlabBytes)), CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   EXPECT_EQ(other.Free(opened.value).result, CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(other.Close(opened.value).result, CUDA_SUCCESS);
 }

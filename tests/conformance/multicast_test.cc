@@ -10,7 +10,8 @@
 namespace prorata::conformance {
 namespace {
 
-constexpr char kCreate[] = "CUDA Driver API 13.0, Multicast Object Management, cuMulticastCreate";
+constexpr char kCreateMulticast[] =
+    "CUDA Driver API 13.0, Multicast Object Management, cuMulticastCreate";
 constexpr char kAdd[] = "CUDA Driver API 13.0, Multicast Object Management, cuMulticastAddDevice";
 constexpr char kBind[] = "CUDA Driver API 13.0, Multicast Object Management, cuMulticastBindMem";
 constexpr char kBindAddr[] =
@@ -89,7 +90,7 @@ class MulticastTest : public DriverTest {
 RULE_TEST(MulticastTest, ItsSizeIsWholeUnits,
           "a multicast object's size is a multiple of its minimum granularity, its flags are zero, "
           "and it has devices",
-          kCreate) {
+          kCreateMulticast) {
   if (RanElsewhere()) return;
   EXPECT_GT(unit_, 0u);
   CUmemGenericAllocationHandle handle = 0;
@@ -107,7 +108,8 @@ RULE_TEST(MulticastTest, ItsSizeIsWholeUnits,
 }
 
 RULE_TEST(MulticastTest, ItTakesNoMemory,
-          "a multicast object has no memory: what is bound to it was there before", kCreate) {
+          "a multicast object has no memory: what is bound to it was there before",
+          kCreateMulticast) {
   if (RanElsewhere()) return;
   SIMULATED_ONLY("a driver may need a little for its tables");
   const uint64_t before = FreeBytes();

@@ -14,7 +14,7 @@ constexpr char kLevels[] =
     "CUDA Driver API 13.0, Memory Management, cuMipmappedArrayGetSparseProperties";
 constexpr char kRequirements[] =
     "CUDA Driver API 13.0, Memory Management, cuArrayGetMemoryRequirements";
-constexpr char kMap[] = "CUDA Driver API 13.0, Virtual Memory Management, cuMemMapArrayAsync";
+constexpr char kMapTiles[] = "CUDA Driver API 13.0, Virtual Memory Management, cuMemMapArrayAsync";
 
 class SparseTest : public DriverTest {
  protected:
@@ -216,7 +216,7 @@ RULE_TEST(SparseTest, OnlyDeferredArraysHaveRequirements,
 }
 
 RULE_TEST(SparseTest, MappedTilesAreWrittenAndRead,
-          "copies reach the memory that is mapped behind the tiles of an array", kMap) {
+          "copies reach the memory that is mapped behind the tiles of an array", kMapTiles) {
   CUarray array = Create(1024, 1024);
   const unsigned width = Properties(array).tileExtent.width;
   ASSERT_EQ(Map(Tiles(array, Pool(2 * kTile), 2)), CUDA_SUCCESS);
@@ -228,7 +228,7 @@ RULE_TEST(SparseTest, MappedTilesAreWrittenAndRead,
 }
 
 RULE_TEST(SparseTest, TheSameMemoryIsTheSameBytes,
-          "two tiles that are mapped to one place of the memory show the same bytes", kMap) {
+          "two tiles that are mapped to one place of the memory show the same bytes", kMapTiles) {
   CUarray array = Create(1024, 1024);
   CUarray other = Create(1024, 1024);
   const CUmemGenericAllocationHandle pool = Pool(2 * kTile);
@@ -243,7 +243,7 @@ RULE_TEST(SparseTest, TheSameMemoryIsTheSameBytes,
 }
 
 RULE_TEST(SparseTest, LayersSlicesAndTailsAreMapped,
-          "layers, slices of tiles and mip tails are mapped each by itself", kMap) {
+          "layers, slices of tiles and mip tails are mapped each by itself", kMapTiles) {
   CUarray layered = Create(512, 512, 3, CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_LAYERED);
   CUarray deep = Create(256, 256, 64);
   CUmipmappedArray mipmap = Levels(512, 512, 10, 2);
@@ -272,7 +272,7 @@ RULE_TEST(SparseTest, LayersSlicesAndTailsAreMapped,
 
 RULE_TEST(SparseTest, ADeferredArrayIsMappedAsAWhole,
           "of an array with deferred mapping all is mapped at once, whatever the subresource says",
-          kMap) {
+          kMapTiles) {
   CUarray array = Create(1024, 512, 0, CUDA_ARRAY3D_DEFERRED_MAPPING);
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs{};
   CUDA_OK(cuArrayGetMemoryRequirements, &needs, array, 0);
@@ -293,7 +293,7 @@ RULE_TEST(SparseTest, ADeferredArrayIsMappedAsAWhole,
 }
 
 RULE_TEST(SparseTest, RegionsAreWholeTiles,
-          "offsets and extents of a map are whole tiles inside the array", kMap) {
+          "offsets and extents of a map are whole tiles inside the array", kMapTiles) {
   CUarray array = Create(1024, 1024);
   const CUmemGenericAllocationHandle pool = Pool(2 * kTile);
   const CUarrayMapInfo good = Tiles(array, pool);
@@ -320,7 +320,7 @@ RULE_TEST(SparseTest, RegionsAreWholeTiles,
 
 RULE_TEST(SparseTest, MemoryIsATilePoolOfTheDevice,
           "what is mapped is a tile pool of the stream's device, large enough; an unmap has none",
-          kMap) {
+          kMapTiles) {
   CUarray array = Create(1024, 1024);
   const CUmemGenericAllocationHandle pool = Pool(unit_);
   CUarrayMapInfo info = Tiles(array, pool);
@@ -344,7 +344,7 @@ RULE_TEST(SparseTest, MemoryIsATilePoolOfTheDevice,
 }
 
 RULE_TEST(SparseTest, OnlyTheWholeIsMapped,
-          "plain arrays, and levels got from a mipmapped array, are not mapped", kMap) {
+          "plain arrays, and levels got from a mipmapped array, are not mapped", kMapTiles) {
   const CUmemGenericAllocationHandle pool = Pool(unit_);
   CUarrayMapInfo info = Tiles(Create(1024, 1024), pool);
   info.resource.array = Create(1024, 1024, 0, 0);
@@ -378,7 +378,7 @@ RULE_TEST(SparseTest, AnArrayKeepsItsMemory,
 
 RULE_TEST(SparseTest, MapsAreInStreamOrder,
           "a map takes effect after the work before it in its stream, and before what is behind it",
-          kMap) {
+          kMapTiles) {
   CUarray array = Create(1024, 1024);
   const CUmemGenericAllocationHandle pool = Pool(2 * kTile);
   ASSERT_EQ(Map(Tiles(array, pool)), CUDA_SUCCESS);

@@ -18,7 +18,7 @@ CUresult FindContexts(CUcontext dst, CUcontext src, Context* out[2]) {
 }
 
 // Puts an entry at the end of a stream, and gives its place there.
-CUresult Put(const StreamRef& stream, const Work& work, uint64_t* sequence) {
+CUresult PutOn(const StreamRef& stream, const Work& work, uint64_t* sequence) {
   return SubmitWork(stream, {work}, sequence);
 }
 
@@ -42,15 +42,15 @@ CUresult Serialized(const CopyCall& copy, Context* const contexts[2], bool per_t
   }
   uint64_t sequence = 0;
   for (const StreamRef& other : others) {
-    if (CUresult result = Put(other, Work::Host(0), &sequence)) return result;
-    if (CUresult result = Put(here, Work::WaitForStream(other->handle, sequence), &sequence)) {
+    if (CUresult result = PutOn(other, Work::Host(0), &sequence)) return result;
+    if (CUresult result = PutOn(here, Work::WaitForStream(other->handle, sequence), &sequence)) {
       return result;
     }
   }
   if (CUresult result = Enqueue(here, copy, &sequence)) return result;
   uint64_t unused = 0;
   for (const StreamRef& other : others) {
-    if (CUresult result = Put(other, Work::WaitForStream(here->handle, sequence), &unused)) {
+    if (CUresult result = PutOn(other, Work::WaitForStream(here->handle, sequence), &unused)) {
       return result;
     }
   }

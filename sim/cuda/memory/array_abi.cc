@@ -159,7 +159,7 @@ bool ProgramMaps(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
 }
 
 // Gives back what is behind an array or mipmapped array that is no more.
-CUresult Release(uint64_t address, const std::shared_ptr<Sparse>& sparse) {
+CUresult ReleaseSparse(uint64_t address, const std::shared_ptr<Sparse>& sparse) {
   if (!sparse) return ReleaseDevice(address);
   DropSparse(sparse.get());
   return CUDA_SUCCESS;
@@ -256,7 +256,7 @@ CUresult cuArrayDestroy(CUarray hArray) {
   if (found == A().arrays.end()) return CUDA_ERROR_INVALID_HANDLE;
   const std::unique_ptr<Array> gone = std::move(found->second);
   A().arrays.erase(found);
-  return Release(gone->address, gone->sparse);
+  return ReleaseSparse(gone->address, gone->sparse);
 }
 
 CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* pArrayDescriptor, CUarray hArray) {
@@ -388,7 +388,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
   const std::unique_ptr<Mipmap> gone = std::move(found->second);
   A().mipmaps.erase(found);
   if (gone->external) return CUDA_SUCCESS;
-  return Release(gone->address, gone->sparse);
+  return ReleaseSparse(gone->address, gone->sparse);
 }
 
 CUresult cuMipmappedArrayGetLevel(CUarray* pLevelArray, CUmipmappedArray handle,

@@ -157,7 +157,7 @@ Place Common(const std::vector<Advice::Piece*>& pieces, Place Advice::Piece::* w
 }
 
 // The older attributes know devices and the CPU only.
-int DeviceOf(const Place& place) {
+int DeviceOfPlace(const Place& place) {
   if (place.type == CU_MEM_LOCATION_TYPE_HOST_NUMA) return CU_DEVICE_CPU;
   return place.id;
 }
@@ -181,10 +181,10 @@ CUresult RangeAttribute(void* data, size_t data_bytes, CUmem_range_attribute att
                               [](const Advice::Piece* piece) { return piece->read_mostly; });
       break;
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
-      values[0] = DeviceOf(preferred);
+      values[0] = DeviceOfPlace(preferred);
       break;
     case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
-      values[0] = DeviceOf(prefetched);
+      values[0] = DeviceOfPlace(prefetched);
       break;
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
       values[0] = preferred.type;

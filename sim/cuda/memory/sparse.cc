@@ -27,7 +27,7 @@ Known& K() {
 }
 std::atomic<size_t> g_sparse_arrays;
 
-size_t Times(size_t extent, size_t tile) { return (extent + tile - 1) / tile; }
+size_t Tiles(size_t extent, size_t tile) { return (extent + tile - 1) / tile; }
 
 // Of 64 KiB, as other interfaces' sparse images of standard block shapes have them.
 void SetTile(Sparse* sparse) {
@@ -64,17 +64,17 @@ void LayTiles(const std::vector<Array*>& arrays, bool mipmapped, Sparse* sparse)
     const Array& array = *arrays[i];
     SparseLevel& level = sparse->levels[i];
     if (sparse->tail_level == arrays.size() && HasWholeTile(*sparse, array)) {
-      level.columns = Times(array.descriptor.Width, sparse->tile[0]);
-      level.rows = Times(array.rows, sparse->tile[1]);
+      level.columns = Tiles(array.descriptor.Width, sparse->tile[0]);
+      level.rows = Tiles(array.rows, sparse->tile[1]);
       level.first_tile = tiles;
-      tiles += level.columns * level.rows * Times(array.layers, sparse->tile[2]);
+      tiles += level.columns * level.rows * Tiles(array.layers, sparse->tile[2]);
       continue;
     }
     sparse->tail_level = std::min(sparse->tail_level, i);
     level.tail_offset = sparse->tail_bytes;
     sparse->tail_bytes += sparse->single_tail ? level.slice * level.layers : level.slice;
   }
-  sparse->tail_bytes = Times(sparse->tail_bytes, kTileBytes) * kTileBytes;
+  sparse->tail_bytes = Tiles(sparse->tail_bytes, kTileBytes) * kTileBytes;
   sparse->tails = sparse->tail_bytes == 0 ? 0 : sparse->single_tail ? 1 : layers;
   sparse->tail_first_tile = tiles;
   sparse->tiles.resize(tiles + sparse->tails * (sparse->tail_bytes / kTileBytes));
@@ -130,7 +130,7 @@ CUresult MakeSparse(Context* ctx, const std::vector<Array*>& arrays, bool mipmap
     level.layers = array->layers;
     sparse->bytes += (level.slice * level.layers + 511) / 512 * 512;
   }
-  sparse->bytes = Times(sparse->bytes, kTileBytes) * kTileBytes;
+  sparse->bytes = Tiles(sparse->bytes, kTileBytes) * kTileBytes;
   if (sparse->deferred) {
     sparse->tiles.resize(1);
     sparse->tail_level = arrays.size();

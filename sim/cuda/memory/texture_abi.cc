@@ -65,7 +65,7 @@ CUresult CheckResource(const CUDA_RESOURCE_DESC& resource, bool surface) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult Create(unsigned long long* out, const CUDA_RESOURCE_DESC* resource, Object object) {
+CUresult CreateObject(unsigned long long* out, const CUDA_RESOURCE_DESC* resource, Object object) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   if (!out || !resource) return CUDA_ERROR_INVALID_VALUE;
@@ -87,7 +87,7 @@ CUresult Destroy(unsigned long long handle, bool surface) {
 }
 
 template <typename T, typename Get>
-CUresult Read(T* out, unsigned long long handle, bool surface, Get get) {
+CUresult ReadObject(T* out, unsigned long long handle, bool surface, Get get) {
   if (CUresult result = EnterCall()) return result;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(D().mutex);
@@ -112,20 +112,20 @@ CUresult cuTexObjectCreate(CUtexObject* pTexObject, const CUDA_RESOURCE_DESC* pR
     }
     object.view = *pResViewDesc;
   }
-  return Create(pTexObject, pResDesc, object);
+  return CreateObject(pTexObject, pResDesc, object);
 }
 CUresult cuTexObjectDestroy(CUtexObject texObject) { return Destroy(texObject, false); }
 CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* pResDesc, CUtexObject texObject) {
-  return Read(pResDesc, texObject, false,
-              [&](const Object& o) { return *pResDesc = o.resource, CUDA_SUCCESS; });
+  return ReadObject(pResDesc, texObject, false,
+                    [&](const Object& o) { return *pResDesc = o.resource, CUDA_SUCCESS; });
 }
 CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* pTexDesc, CUtexObject texObject) {
-  return Read(pTexDesc, texObject, false,
-              [&](const Object& o) { return *pTexDesc = o.texture, CUDA_SUCCESS; });
+  return ReadObject(pTexDesc, texObject, false,
+                    [&](const Object& o) { return *pTexDesc = o.texture, CUDA_SUCCESS; });
 }
 CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* pResViewDesc,
                                         CUtexObject texObject) {
-  return Read(pResViewDesc, texObject, false, [&](const Object& o) {
+  return ReadObject(pResViewDesc, texObject, false, [&](const Object& o) {
     if (!o.view) return CUDA_ERROR_INVALID_VALUE;
     *pResViewDesc = *o.view;
     return CUDA_SUCCESS;
@@ -135,10 +135,10 @@ CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* pResViewDesc,
 CUresult cuSurfObjectCreate(CUsurfObject* pSurfObject, const CUDA_RESOURCE_DESC* pResDesc) {
   Object object;
   object.surface = true;
-  return Create(pSurfObject, pResDesc, object);
+  return CreateObject(pSurfObject, pResDesc, object);
 }
 CUresult cuSurfObjectDestroy(CUsurfObject surfObject) { return Destroy(surfObject, true); }
 CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* pResDesc, CUsurfObject surfObject) {
-  return Read(pResDesc, surfObject, true,
-              [&](const Object& o) { return *pResDesc = o.resource, CUDA_SUCCESS; });
+  return ReadObject(pResDesc, surfObject, true,
+                    [&](const Object& o) { return *pResDesc = o.resource, CUDA_SUCCESS; });
 }

@@ -21,16 +21,16 @@ constexpr int kReservedShared = 1024;
 constexpr int kRegistersPerSm = 65536;
 constexpr int kBlocksPerSm = 32;
 
-CUresult Lookup(const void* handle, FunctionRef* out) {
+CUresult LookupFunction(const void* handle, FunctionRef* out) {
   if (CUresult result = EnterCall()) return result;
   std::lock_guard lock(D().mutex);
   return FindFunction(static_cast<CUfunction>(const_cast<void*>(handle)), out);
 }
 
-CUresult GetAttribute(int* out, CUfunction_attribute attribute, const void* handle,
-                      CUdevice device) {
+CUresult GetFunctionAttribute(int* out, CUfunction_attribute attribute, const void* handle,
+                              CUdevice device) {
   FunctionRef function;
-  if (CUresult result = Lookup(handle, &function)) return result;
+  if (CUresult result = LookupFunction(handle, &function)) return result;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   const DeviceConfig& config = D().config(device);
   switch (attribute) {
@@ -68,7 +68,7 @@ CUresult GetAttribute(int* out, CUfunction_attribute attribute, const void* hand
 
 CUresult SetAttribute(CUfunction_attribute attribute, int value, const void* handle) {
   FunctionRef function;
-  if (CUresult result = Lookup(handle, &function)) return result;
+  if (CUresult result = LookupFunction(handle, &function)) return result;
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
       if (value < 0 || value > kMaxOptInShared - function->shared_bytes) {
@@ -95,7 +95,7 @@ CUresult SetAttribute(CUfunction_attribute attribute, int value, const void* han
 
 CUresult ParamInfo(const void* handle, size_t index, size_t* offset, size_t* size) {
   FunctionRef function;
-  if (CUresult result = Lookup(handle, &function)) return result;
+  if (CUresult result = LookupFunction(handle, &function)) return result;
   if (!offset) return CUDA_ERROR_INVALID_VALUE;
   if (index >= function->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
   *offset = function->parameters[index].offset;
@@ -105,7 +105,7 @@ CUresult ParamInfo(const void* handle, size_t index, size_t* offset, size_t* siz
 
 CUresult Name(const char** name, const void* handle) {
   FunctionRef function;
-  if (CUresult result = Lookup(handle, &function)) return result;
+  if (CUresult result = LookupFunction(handle, &function)) return result;
   if (!name) return CUDA_ERROR_INVALID_VALUE;
   *name = function->name.c_str();
   return CUDA_SUCCESS;
@@ -156,7 +156,7 @@ CUresult MaxBlocks(int* out, CUfunction func, int block, size_t shared) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   FunctionRef function;
-  if (CUresult result = Lookup(func, &function)) return result;
+  if (CUresult result = LookupFunction(func, &function)) return result;
   if (!out || block <= 0) return CUDA_ERROR_INVALID_VALUE;
   *out = BlocksPerSm(*function, block, shared);
   return CUDA_SUCCESS;
@@ -167,7 +167,7 @@ CUresult PotentialBlock(int* grid, int* block, CUfunction func, CUoccupancyB2DSi
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   FunctionRef function;
-  if (CUresult result = Lookup(func, &function)) return result;
+  if (CUresult result = LookupFunction(func, &function)) return result;
   if (!grid || !block) return CUDA_ERROR_INVALID_VALUE;
   int best = 0;
   int best_threads = 0;
@@ -197,11 +197,11 @@ CUresult CurrentDevice(CUdevice* device) {
 CUresult cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
   CUdevice device;
   if (CUresult result = CurrentDevice(&device)) return result;
-  return GetAttribute(pi, attrib, hfunc, device);
+  return GetFunctionAttribute(pi, attrib, hfunc, device);
 }
 CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
   if (CUresult result = EnterDevice(dev)) return result;
-  return GetAttribute(pi, attrib, kernel, dev);
+  return GetFunctionAttribute(pi, attrib, kernel, dev);
 }
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
   return SetAttribute(attrib, value, hfunc);
@@ -212,16 +212,16 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
 }
 CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache) {
   FunctionRef function;
-  return Lookup(hfunc, &function);
+  return LookupFunction(hfunc, &function);
 }
 CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache, CUdevice dev) {
   if (CUresult result = EnterDevice(dev)) return result;
   FunctionRef function;
-  return Lookup(kernel, &function);
+  return LookupFunction(kernel, &function);
 }
 CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig) {
   FunctionRef function;
-  return Lookup(hfunc, &function);
+  return LookupFunction(hfunc, &function);
 }
 CUresult cuFuncGetName(const char** name, CUfunction hfunc) { return Name(name, hfunc); }
 CUresult cuKernelGetName(const char** name, CUkernel hfunc) { return Name(name, hfunc); }
@@ -236,14 +236,14 @@ CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramO
 
 CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
   FunctionRef function;
-  if (CUresult result = Lookup(hfunc, &function)) return result;
+  if (CUresult result = LookupFunction(hfunc, &function)) return result;
   if (!hmod) return CUDA_ERROR_INVALID_VALUE;
   *hmod = reinterpret_cast<CUmodule>(function->module);
   return CUDA_SUCCESS;
 }
 CUresult cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
   FunctionRef function;
-  if (CUresult result = Lookup(kernel, &function)) return result;
+  if (CUresult result = LookupFunction(kernel, &function)) return result;
   if (!pLib) return CUDA_ERROR_INVALID_VALUE;
   *pLib = reinterpret_cast<CUlibrary>(function->module);
   return CUDA_SUCCESS;
@@ -252,7 +252,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   FunctionRef function;
-  if (CUresult result = Lookup(kernel, &function)) return result;
+  if (CUresult result = LookupFunction(kernel, &function)) return result;
   if (!pFunc) return CUDA_ERROR_INVALID_VALUE;
   *pFunc = reinterpret_cast<CUfunction>(function.get());
   return CUDA_SUCCESS;
@@ -260,13 +260,13 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
 
 CUresult cuFuncLoad(CUfunction function) {
   FunctionRef found;
-  if (CUresult result = Lookup(function, &found)) return result;
+  if (CUresult result = LookupFunction(function, &found)) return result;
   found->loaded = true;
   return CUDA_SUCCESS;
 }
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
   FunctionRef found;
-  if (CUresult result = Lookup(function, &found)) return result;
+  if (CUresult result = LookupFunction(function, &found)) return result;
   if (!state) return CUDA_ERROR_INVALID_VALUE;
   *state = found->loaded ? CU_FUNCTION_LOADING_STATE_LOADED : CU_FUNCTION_LOADING_STATE_UNLOADED;
   return CUDA_SUCCESS;
@@ -298,7 +298,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockS
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func,
                                                  int numBlocks, int blockSize) {
   FunctionRef function;
-  if (CUresult result = Lookup(func, &function)) return result;
+  if (CUresult result = LookupFunction(func, &function)) return result;
   if (!dynamicSmemSize || numBlocks <= 0 || blockSize <= 0) return CUDA_ERROR_INVALID_VALUE;
   const int each = kSharedPerSm / numBlocks - kReservedShared - function->shared_bytes;
   *dynamicSmemSize = static_cast<size_t>(std::clamp(each, 0, kMaxOptInShared));
@@ -309,7 +309,7 @@ CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   FunctionRef function;
-  if (CUresult result = Lookup(func, &function)) return result;
+  if (CUresult result = LookupFunction(func, &function)) return result;
   if (!numClusters || !config) return CUDA_ERROR_INVALID_VALUE;
   unsigned cluster = 1;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
@@ -329,7 +329,7 @@ CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
 CUresult cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func,
                                             const CUlaunchConfig* config) {
   FunctionRef function;
-  if (CUresult result = Lookup(func, &function)) return result;
+  if (CUresult result = LookupFunction(func, &function)) return result;
   if (!clusterSize || !config) return CUDA_ERROR_INVALID_VALUE;
   *clusterSize = function->non_portable_cluster ? 16 : 8;
   return CUDA_SUCCESS;

@@ -37,7 +37,7 @@ CUresult FindState(CUlinkState handle, LinkState** out) {
 }
 
 template <typename T>
-void Put(std::vector<char>* bytes, size_t at, T value) {
+void PutAt(std::vector<char>* bytes, size_t at, T value) {
   std::memcpy(bytes->data() + at, &value, sizeof(value));
 }
 
@@ -51,10 +51,10 @@ void AddEntry(LinkState* state, bool ptx, const void* data, size_t bytes) {
   const size_t at = state->entries.size();
   const size_t padded = (bytes + 8) / 8 * 8;  // text keeps a null behind it
   state->entries.resize(at + kEntryHeader + padded);
-  Put(&state->entries, at, static_cast<uint16_t>(ptx ? 1 : 2));
-  Put(&state->entries, at + 4, kEntryHeader);
-  Put(&state->entries, at + 8, uint64_t{padded});
-  Put(&state->entries, at + 28, static_cast<uint32_t>(ArchOf(state->device)));
+  PutAt(&state->entries, at, static_cast<uint16_t>(ptx ? 1 : 2));
+  PutAt(&state->entries, at + 4, kEntryHeader);
+  PutAt(&state->entries, at + 8, uint64_t{padded});
+  PutAt(&state->entries, at + 28, static_cast<uint32_t>(ArchOf(state->device)));
   std::memcpy(state->entries.data() + at + kEntryHeader, data, bytes);
 }
 
@@ -164,10 +164,10 @@ CUresult cuLinkComplete(CUlinkState handle, void** cubinOut, size_t* sizeOut) {
   if (state->image.empty()) {
     constexpr uint16_t kHeader = 16;
     state->image.resize(kHeader);
-    Put(&state->image, 0, kFatbinMagic);
-    Put(&state->image, 4, uint16_t{1});
-    Put(&state->image, 6, kHeader);
-    Put(&state->image, 8, uint64_t{state->entries.size()});
+    PutAt(&state->image, 0, kFatbinMagic);
+    PutAt(&state->image, 4, uint16_t{1});
+    PutAt(&state->image, 6, kHeader);
+    PutAt(&state->image, 8, uint64_t{state->entries.size()});
     state->image.insert(state->image.end(), state->entries.begin(), state->entries.end());
   }
   *cubinOut = state->image.data();

@@ -13,7 +13,7 @@ using namespace prorata::simgpu::driver;
 
 namespace {
 
-CUresult Lookup(CUevent handle, EventRef* event) {
+CUresult LookupEvent(CUevent handle, EventRef* event) {
   if (CUresult result = EnterCall()) return result;
   std::lock_guard lock(D().mutex);
   if (CUresult result = FindEvent(handle, event)) return result;
@@ -21,7 +21,7 @@ CUresult Lookup(CUevent handle, EventRef* event) {
 }
 
 CUresult LookupOutsideCapture(CUevent handle, EventRef* event) {
-  if (CUresult result = Lookup(handle, event)) return result;
+  if (CUresult result = LookupEvent(handle, event)) return result;
   std::lock_guard lock(D().mutex);
   return CheckNotCaptured(event->get());
 }
@@ -115,8 +115,8 @@ CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEn
   const CallTime call_time;
   EventRef start;
   EventRef end;
-  if (CUresult result = Lookup(hStart, &start)) return result;
-  if (CUresult result = Lookup(hEnd, &end)) return result;
+  if (CUresult result = LookupEvent(hStart, &start)) return result;
+  if (CUresult result = LookupEvent(hEnd, &end)) return result;
   if (!pMilliseconds) return CUDA_ERROR_INVALID_VALUE;
   if (start->capture || end->capture) return CUDA_ERROR_CAPTURED_EVENT;
   const bool timed =

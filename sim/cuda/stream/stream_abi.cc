@@ -50,7 +50,7 @@ using namespace prorata::simgpu::driver;
 
 namespace {
 
-CUresult Create(CUstream* out, unsigned flags, int priority) {
+CUresult CreateStream(CUstream* out, unsigned flags, int priority) {
   Context* ctx;
   if (CUresult result = EnterContext(&ctx)) return result;
   if (!out || (flags & ~unsigned{CU_STREAM_NON_BLOCKING})) return CUDA_ERROR_INVALID_VALUE;
@@ -172,10 +172,10 @@ CUresult GetBoth(CUstream handle, bool per_thread, CUcontext* ctx, CUgreenCtx* g
 }  // namespace
 
 CUresult cuStreamCreate(CUstream* phStream, unsigned int Flags) {
-  return Create(phStream, Flags, 0);
+  return CreateStream(phStream, Flags, 0);
 }
 CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) {
-  return Create(phStream, flags, priority);
+  return CreateStream(phStream, flags, priority);
 }
 
 // Work that was submitted still runs; the driver lets the stream go when it is done.

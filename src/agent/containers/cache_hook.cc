@@ -77,7 +77,7 @@ bool WriteAll(int fd, std::string_view bytes) {
 }
 
 // Beside it and renamed: whoever has the former open keeps it.
-Status Replace(int folder, const struct stat& former, std::string_view bytes) {
+Status ReplaceCache(int folder, const struct stat& former, std::string_view bytes) {
   const std::string temporary = ".ld.so.cache.prorata-" + std::to_string(::getpid());
   const UniqueFd file(::openat(folder, temporary.c_str(),
                                O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -122,7 +122,7 @@ Status UpdateLoaderCache(std::string_view state, const std::vector<std::string>&
     return Fail("hook",
                 "etc/ld.so.cache in '" + *path + "' is left as it is: " + added.error().message);
   }
-  return Replace(folder.get(), former, *added);
+  return ReplaceCache(folder.get(), former, *added);
 }
 
 }  // namespace prorata::agent

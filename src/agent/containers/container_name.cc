@@ -9,7 +9,7 @@ namespace {
 using nlohmann::json;
 
 // Names are shown on terminals; engines allow no others.
-std::string Printable(std::string text) {
+std::string PrintableName(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
   }
@@ -43,7 +43,7 @@ std::string NameOfMonitor(std::string_view command_line, std::string_view id) {
     if (arguments[i] == "-c" || arguments[i] == "--cid") same |= arguments[i + 1] == id;
     if (arguments[i] == "-n" || arguments[i] == "--name") name = arguments[i + 1];
   }
-  return same ? Printable(std::string(name)) : "";
+  return same ? PrintableName(std::string(name)) : "";
 }
 
 std::optional<ShimTask> TaskOfShim(std::string_view command_line) {
@@ -65,7 +65,7 @@ std::string NameOfDockerConfig(std::string_view text) {
   if (!config.is_object()) return "";
   std::string name = TextOf(config, "Name");
   if (name.starts_with('/')) name.erase(0, 1);
-  return Printable(std::move(name));
+  return PrintableName(std::move(name));
 }
 
 std::string NameOfOciConfig(std::string_view text) {
@@ -79,11 +79,11 @@ std::string NameOfOciConfig(std::string_view text) {
         std::tuple("io.kubernetes.pod.namespace", "io.kubernetes.pod.name",
                    "io.kubernetes.container.name")}) {
     if (TextOf(notes, container).empty()) continue;
-    return Printable(TextOf(notes, space) + "/" + TextOf(notes, pod) + "/" +
-                     TextOf(notes, container));
+    return PrintableName(TextOf(notes, space) + "/" + TextOf(notes, pod) + "/" +
+                         TextOf(notes, container));
   }
   // nerdctl.
-  return Printable(TextOf(notes, "nerdctl/name"));
+  return PrintableName(TextOf(notes, "nerdctl/name"));
 }
 
 }  // namespace prorata::agent

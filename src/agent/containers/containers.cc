@@ -34,7 +34,7 @@ std::string Proc(pid_t pid, const char* name) {
 }
 
 // The folder of a group, or "": its hierarchy is not mounted here, or not that part of it.
-std::string FolderOf(const ContainerGroup& group) {
+std::string GroupFolder(const ContainerGroup& group) {
   for (const CgroupMount& mount : ParseCgroupMounts(ReadFile("/proc/self/mountinfo"))) {
     if (mount.hierarchy != group.hierarchy) continue;
     if (mount.root == "/") return mount.folder + group.path;
@@ -148,7 +148,7 @@ bool Containers::FindsShare(const ProcessId& process, const std::string& share_f
 }
 
 std::optional<bool> Containers::IsEmpty(const ContainerGroup& group) {
-  const std::string folder = FolderOf(group);
+  const std::string folder = GroupFolder(group);
   if (folder.empty()) return std::nullopt;
   if (!ReadFile(folder + "/cgroup.procs").empty()) return false;
   std::error_code none;

@@ -30,7 +30,7 @@ struct Mount {
 };
 
 // ID PARENT MAJOR:MINOR ROOT POINT … (proc(5)); in the order in which they were mounted.
-void ForEachMount(std::string_view mountinfo, const std::function<void(Mount)>& visit) {
+void ForEachMount(std::string_view mountinfo, const std::function<void(const Mount&)>& visit) {
   while (!mountinfo.empty()) {
     const size_t end = std::min(mountinfo.find('\n'), mountinfo.size());
     std::string_view line = mountinfo.substr(0, end);
@@ -55,8 +55,8 @@ std::string Joined(const std::string& folder, std::string_view rest) {
 
 std::optional<FolderOfDevice> MountedAt(std::string_view mountinfo, std::string_view point) {
   std::optional<FolderOfDevice> found;
-  ForEachMount(mountinfo, [&](Mount mount) {
-    if (mount.point == point) found = std::move(mount.root);
+  ForEachMount(mountinfo, [&](const Mount& mount) {
+    if (mount.point == point) found = mount.root;
   });
   return found;
 }
@@ -64,7 +64,7 @@ std::optional<FolderOfDevice> MountedAt(std::string_view mountinfo, std::string_
 std::optional<FolderOfDevice> FolderAt(std::string_view mountinfo, std::string_view path) {
   std::optional<FolderOfDevice> found;
   size_t longest = 0;
-  ForEachMount(mountinfo, [&](Mount mount) {
+  ForEachMount(mountinfo, [&](const Mount& mount) {
     const std::string_view point = mount.point == "/" ? std::string_view() : mount.point;
     const bool within =
         path.starts_with(point) && (path.size() == point.size() || path[point.size()] == '/');

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kMaxInspected = 256;
 
-policy::OutsideWatch::Process KeyOf(const OutsideProcess& process) {
+policy::OutsideWatch::Process ProcessKey(const OutsideProcess& process) {
   return {process.process.pid, process.process.start_ticks};
 }
 
@@ -90,13 +90,13 @@ void Outside::Judge(const Listed& listed, const Seen& seen, const std::vector<Sh
         if (std::find(place.devices.begin(), place.devices.end(), device) == place.devices.end()) {
           continue;
         }
-        if (keys.insert(KeyOf(process)).second) found.push_back({process, device, used_bytes});
+        if (keys.insert(ProcessKey(process)).second) found.push_back({process, device, used_bytes});
       }
     }
     policy::OutsideWatch& watch = watches[place.id] = std::move(watches_[place.id]);
     for (const auto& begun : watch.Poll(keys)) {
       for (const Found& one : found) {
-        if (KeyOf(one.process) == begun) on_found(place.id, one);
+        if (ProcessKey(one.process) == begun) on_found(place.id, one);
       }
     }
   }
@@ -109,7 +109,7 @@ std::vector<Outside::Found> Outside::Of(uint64_t share_id) const {
   const auto found = found_.find(share_id);
   if (watch == watches_.end() || found == found_.end()) return reported;
   for (const Found& one : found->second) {
-    if (watch->second.reported().contains(KeyOf(one.process))) reported.push_back(one);
+    if (watch->second.reported().contains(ProcessKey(one.process))) reported.push_back(one);
   }
   return reported;
 }

@@ -14,7 +14,7 @@ namespace {
 
 // A member waits for the answer; it must not wait for a driver that hangs.
 constexpr auto kMeasureWithin = std::chrono::milliseconds(200);
-constexpr int kAttempts = 3;
+constexpr int kMeasureAttempts = 3;
 constexpr uint32_t kMaxSettlingOfAMember = 16;  // under way
 
 }  // namespace
@@ -115,7 +115,7 @@ void ContextSettling::SettleOther(const std::shared_ptr<Request>& request, Share
   const uint32_t index = r.made.device;
   const uint64_t used = member.usage->device(index).used_bytes.load();
   if (used != r.used_bytes) {
-    if (++r.attempts < kAttempts) return Measure(request);
+    if (++r.attempts < kMeasureAttempts) return Measure(request);
     return Finish(r, NotMeasured(r));
   }
   if (r.made.reserved_bytes > used) return Finish(r, NotMeasured(r));

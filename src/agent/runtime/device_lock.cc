@@ -87,8 +87,8 @@ Error Taken(size_t device, const std::string& uuid, const std::optional<ucred>& 
 
 Result<UniqueFd> Take(size_t device, const std::string& uuid, const std::string& machine) {
   const Address at = AddressOf(uuid, machine);
-  constexpr int kAttempts = 3;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  constexpr int kLockAttempts = 3;
+  for (int attempt = 0; attempt < kLockAttempts; ++attempt) {
     UniqueFd fd = NewSocket();
     if (!fd) return FailErrno("device_lock", "cannot make a socket", errno);
     if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at.address), at.length) == 0 &&
@@ -100,7 +100,7 @@ Result<UniqueFd> Take(size_t device, const std::string& uuid, const std::string&
     }
     const auto holder = HolderOf(at);
     // One that has ended between the two calls holds nothing any more.
-    if (holder || attempt + 1 == kAttempts) return std::unexpected(Taken(device, uuid, holder));
+    if (holder || attempt + 1 == kLockAttempts) return std::unexpected(Taken(device, uuid, holder));
   }
   return std::unexpected(Taken(device, uuid, std::nullopt));
 }

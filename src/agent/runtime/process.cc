@@ -29,7 +29,7 @@ std::unexpected<Error> NoProcess(pid_t pid) {
 }
 
 // What a person may be shown of a program's name, which can hold anything.
-std::string Printable(std::string_view name) {
+std::string PrintableCommand(std::string_view name) {
   std::string shown(name);
   for (char& c : shown) {
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
@@ -52,7 +52,7 @@ Result<ProcessId> ReadStat(pid_t pid, std::string* command) {
   if (state == 'Z' || state == 'X') return NoProcess(pid);
   if (command != nullptr) {
     const size_t begin = stat.find('(') + 1;
-    *command = Printable(std::string_view(stat).substr(begin, stat.rfind(')') - begin));
+    *command = PrintableCommand(std::string_view(stat).substr(begin, stat.rfind(')') - begin));
   }
   return ProcessId{pid, std::strtoull(stat.c_str() + at + 1, nullptr, 10)};
 }
@@ -97,7 +97,7 @@ bool HasHungUp(int socket) {
 std::string CommandOf(pid_t pid) {
   std::string name = ReadSmallFile("/proc/" + std::to_string(pid) + "/comm");
   while (!name.empty() && name.back() == '\n') name.pop_back();
-  return Printable(name);
+  return PrintableCommand(name);
 }
 
 pid_t InnerPidOf(pid_t pid) {

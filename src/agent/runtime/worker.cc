@@ -15,7 +15,7 @@
 namespace prorata::agent {
 namespace {
 
-constexpr auto kEndWithin = std::chrono::seconds(1);
+constexpr auto kLastJobWithin = std::chrono::seconds(1);
 
 std::atomic<bool> g_left_behind{false};
 
@@ -49,7 +49,7 @@ Worker::~Worker() {
   std::unique_lock lock(state_->mutex);
   state_->loop = nullptr;
   state_->changed.notify_all();
-  if (!state_->changed.wait_for(lock, kEndWithin, [this] { return state_->ended; })) {
+  if (!state_->changed.wait_for(lock, kLastJobWithin, [this] { return state_->ended; })) {
     state_->queue.clear();
     g_left_behind = true;
   }

@@ -9,7 +9,7 @@ namespace {
 
 // A member whose use changes all the time could keep a request in recalls; after so many rounds the
 // share counts as full.
-constexpr int kMaxRounds = 64;
+constexpr int kMaxGrantRounds = 64;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Share::Attempt Share::TryGrant(Member& member, uint32_t device, uint64_t needed_
   if (member.departed) return {};
   // A grant from before the limit was lowered says nothing: what is not used of it goes first.
   RecallOverLimit(device);
-  for (int round = 0; round < kMaxRounds; ++round) {
+  for (int round = 0; round < kMaxGrantRounds; ++round) {
     const auto decision = ledger.Request(member.slot, needed_bytes, UsedBySlot(device));
     switch (decision.verdict) {
       case Verdict::kGranted:

@@ -60,7 +60,7 @@ void EndStream(CUstream stream, bool captured) {
 }
 
 template <typename Call>
-CUresult Destroy(CUstream stream, Call&& call) {
+CUresult DestroyStream(CUstream stream, Call&& call) {
   const bool captured = IsCaptured(stream, false);
   if (Governed()) EndStream(stream, captured);
   const CUresult result = Within(call);
@@ -127,9 +127,9 @@ CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph* phGraph) {
 }
 
 CUresult cuStreamDestroy(CUstream hStream) {
-  return Destroy(hStream, [&] { return PRORATA_REAL(cuStreamDestroy)(hStream); });
+  return DestroyStream(hStream, [&] { return PRORATA_REAL(cuStreamDestroy)(hStream); });
 }
 
 CUresult cuStreamDestroy_v2(CUstream hStream) {
-  return Destroy(hStream, [&] { return PRORATA_REAL(cuStreamDestroy_v2)(hStream); });
+  return DestroyStream(hStream, [&] { return PRORATA_REAL(cuStreamDestroy_v2)(hStream); });
 }

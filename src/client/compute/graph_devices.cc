@@ -11,8 +11,8 @@ std::atomic<uint32_t> g_placed_graphs;
 
 namespace {
 
-constinit Table<uint32_t> g_execs;  // devices, by executable graph
-std::atomic<uint32_t> g_no_memory;  // an executable graph is missing there
+constinit Table<uint32_t> g_exec_devices;  // devices, by executable graph
+std::atomic<uint32_t> g_no_memory;         // an executable graph is missing there
 
 constexpr uint32_t kUnknown = ~0U;  // the node may run on any device
 
@@ -87,7 +87,7 @@ void ExecMade(CUgraphExec exec, CUgraph graph) {
   }
   devices &= possible;
   const bool noted =
-      g_execs.Update(reinterpret_cast<uint64_t>(exec), [&](uint32_t& value, bool made) {
+      g_exec_devices.Update(reinterpret_cast<uint64_t>(exec), [&](uint32_t& value, bool made) {
         if (made) g_placed_graphs.fetch_add(1);
         value = devices;
         return true;
@@ -98,12 +98,12 @@ void ExecMade(CUgraphExec exec, CUgraph graph) {
 void ExecGone(CUgraphExec exec) {
   uint32_t devices;
   if (g_placed_graphs.load() == 0) return;
-  if (g_execs.Take(reinterpret_cast<uint64_t>(exec), &devices)) g_placed_graphs.fetch_sub(1);
+  if (g_exec_devices.Take(reinterpret_cast<uint64_t>(exec), &devices)) g_placed_graphs.fetch_sub(1);
 }
 
 uint32_t FindDevicesOfExec(CUgraphExec exec) {
   uint32_t devices = 0;
-  const bool found = g_execs.Find(reinterpret_cast<uint64_t>(exec), [&](uint32_t value) {
+  const bool found = g_exec_devices.Find(reinterpret_cast<uint64_t>(exec), [&](uint32_t value) {
     devices = value;
     return true;
   });

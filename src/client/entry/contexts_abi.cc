@@ -26,7 +26,7 @@ CUresult Create(CUcontext* context, CUdevice ordinal, Call&& call) {
 }
 
 template <typename Call>
-CUresult Destroy(CUcontext context, Call&& call) {
+CUresult DestroyContext(CUcontext context, Call&& call) {
   if (!Governed() || context == nullptr) return Within(call);
   const InFlightEpoch moving;
   const ContextEnd end = ContextEnding(context);
@@ -62,11 +62,11 @@ CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, uns
 }
 
 CUresult cuCtxDestroy(CUcontext ctx) {
-  return Destroy(ctx, [&] { return PRORATA_REAL(cuCtxDestroy)(ctx); });
+  return DestroyContext(ctx, [&] { return PRORATA_REAL(cuCtxDestroy)(ctx); });
 }
 
 CUresult cuCtxDestroy_v2(CUcontext ctx) {
-  return Destroy(ctx, [&] { return PRORATA_REAL(cuCtxDestroy_v2)(ctx); });
+  return DestroyContext(ctx, [&] { return PRORATA_REAL(cuCtxDestroy_v2)(ctx); });
 }
 
 CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) {
@@ -78,7 +78,7 @@ CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) {
 CUresult cuCtxDetach(CUcontext ctx) {
   const auto call = [&] { return PRORATA_REAL(cuCtxDetach)(ctx); };
   if (Governed() && !LastDetach(ctx)) return Within(call);
-  return Destroy(ctx, call);
+  return DestroyContext(ctx, call);
 }
 
 CUresult cuGLCtxCreate(CUcontext* pCtx, unsigned int Flags, CUdevice device) {

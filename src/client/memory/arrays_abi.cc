@@ -41,7 +41,7 @@ CUresult CreateArray(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR& shape, Call
 }
 
 template <typename Call>
-CUresult Destroy(uint64_t key, Call&& call) {
+CUresult DestroyArray(uint64_t key, Call&& call) {
   const InFlightEpoch moving;
   const Allocation allocation = ForgetForFree(key);
   const CUresult result = Within(call);
@@ -96,11 +96,11 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
 CUresult cuArrayDestroy(CUarray hArray) {
   const auto call = [&] { return PRORATA_REAL(cuArrayDestroy)(hArray); };
   if (!Governed()) return Within(call);
-  return Destroy(KeyOf(Space::kArray, reinterpret_cast<uint64_t>(hArray)), call);
+  return DestroyArray(KeyOf(Space::kArray, reinterpret_cast<uint64_t>(hArray)), call);
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
   const auto call = [&] { return PRORATA_REAL(cuMipmappedArrayDestroy)(hMipmappedArray); };
   if (!Governed()) return Within(call);
-  return Destroy(KeyOf(Space::kMipmap, reinterpret_cast<uint64_t>(hMipmappedArray)), call);
+  return DestroyArray(KeyOf(Space::kMipmap, reinterpret_cast<uint64_t>(hMipmappedArray)), call);
 }

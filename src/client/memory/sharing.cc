@@ -96,7 +96,7 @@ bool Forget(uint64_t number, Held* ended) {
 
 // For how long a thread waits for the agent where it can go on without: not at all when there has
 // been none for long.
-int64_t Patience() { return HeartbeatLostNs() > 10'000'000'000 ? 0 : 3'000'000'000; }
+int64_t PatienceNs() { return HeartbeatLostNs() > 10'000'000'000 ? 0 : 3'000'000'000; }
 
 }  // namespace
 
@@ -132,7 +132,7 @@ void NoteShared(const MemoryName& name, uint32_t device, uint64_t bytes, uint64_
   });
   wire::MemoryAnswer answer = {};
   const bool reported =
-      AskMemory(wire::MemoryShared{0, block, bytes, name, device, 1}, Patience(), &answer);
+      AskMemory(wire::MemoryShared{0, block, bytes, name, device, 1}, PatienceNs(), &answer);
   if (reported && answer.result != wire::MemoryResult::kNoted) {
     g_names.Find(name.word[0], [&](const Named& named) { return named.number != block; });
     if (!known) ReferenceGone(block, device, 0);
@@ -145,7 +145,7 @@ Opening BeginOpening(const MemoryName& name, uint64_t* number) {
   *number = OwnNumber(name);
   if (*number != 0) return Opening::kOwn;
   wire::MemoryAnswer answer = {};
-  const bool answered = AskMemory(wire::MemoryOpening{0, name}, Patience(), &answer);
+  const bool answered = AskMemory(wire::MemoryOpening{0, name}, PatienceNs(), &answer);
   if (!answered) return Opening::kUnknown;
   *number = answer.number;
   if (answer.result == wire::MemoryResult::kForeign) return Opening::kRefused;
@@ -177,7 +177,7 @@ void SettleReferences() {
     ForgetNames(number);
     if (ended.pays) {
       wire::MemoryAnswer answer;
-      AskMemory(wire::MemoryLetGo{0, number}, Patience(), &answer);
+      AskMemory(wire::MemoryLetGo{0, number}, PatienceNs(), &answer);
       if (!Forget(number, &ended)) continue;
     } else {
       SendLetGo(number);

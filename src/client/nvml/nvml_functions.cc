@@ -19,7 +19,7 @@ std::atomic<void*> g_handle{nullptr};
 constinit driver::Search g_search = {};
 
 nvmlReturn_t AnswerNotFound() { return NVML_ERROR_FUNCTION_NOT_FOUND; }
-nvmlReturn_t AnswerNotSupported() { return NVML_ERROR_NOT_SUPPORTED; }
+nvmlReturn_t AnswerNvmlNotSupported() { return NVML_ERROR_NOT_SUPPORTED; }
 nvmlReturn_t AnswerNoLibrary() { return NVML_ERROR_LIBRARY_NOT_FOUND; }
 
 // What would tell of others on the device and has no meaning for a share (spec/nvml_answers.toml).
@@ -65,7 +65,7 @@ extern "C" __attribute__((visibility("hidden"))) void* prorata_nvml_resolve(uint
   void* handle = Handle();
   void* address = handle != nullptr ? dlsym(handle, prorata_nvml_names[index]) : nullptr;
   if (address != nullptr && IsHidden(index)) {
-    address = reinterpret_cast<void*>(&AnswerNotSupported);
+    address = reinterpret_cast<void*>(&AnswerNvmlNotSupported);
   } else if (address == nullptr) {
     address = std::strcmp(prorata_nvml_names[index], "nvmlErrorString") == 0
                   ? reinterpret_cast<void*>(&AnswerText)

@@ -12,7 +12,7 @@ namespace {
 static_assert(kSpecVersion == CUDA_VERSION);
 
 enum Index : uint32_t {
-#define PRORATA_DRIVER_SYMBOL(symbol, index, role) kIndex_##symbol = index,
+#define PRORATA_DRIVER_SYMBOL(symbol, index, role) kDriverIndex_##symbol = index,
 #include "generated/driver_symbols.inc"
 #undef PRORATA_DRIVER_SYMBOL
 };
@@ -34,7 +34,8 @@ consteval bool IsOverride(uint32_t index) {
 
 consteval size_t CountRows() {
   size_t count = 0;
-#define PRORATA_DRIVER_VERSION(name, version, flag, symbol) count += IsOverride(kIndex_##symbol);
+#define PRORATA_DRIVER_VERSION(name, version, flag, symbol) \
+  count += IsOverride(kDriverIndex_##symbol);
 #include "generated/driver_versions.inc"
 #undef PRORATA_DRIVER_VERSION
   return count;
@@ -48,7 +49,8 @@ consteval Rows MakeRows() {
   Rows rows = {};
   size_t at = 0;
 #define PRORATA_DRIVER_VERSION(name, version, flag, symbol) \
-  if (IsOverride(kIndex_##symbol)) rows.row[at++] = {name, version, flag, kIndex_##symbol};
+  if (IsOverride(kDriverIndex_##symbol))                    \
+    rows.row[at++] = {name, version, flag, kDriverIndex_##symbol};
 #include "generated/driver_versions.inc"
 #undef PRORATA_DRIVER_VERSION
   return rows;

@@ -259,7 +259,7 @@ json Refusal(const Error& error) {
             {"message", error.message}}}};
 }
 
-json ResponseTo(const json& request, Cluster& cluster, const ReviewOptions& options) {
+json ReviewResponse(const json& request, Cluster& cluster, const ReviewOptions& options) {
   try {
     const auto verdict = Judge(request, cluster, options);
     if (!verdict) return Refusal(verdict.error());
@@ -280,7 +280,7 @@ json ResponseTo(const json& request, Cluster& cluster, const ReviewOptions& opti
 
 json Review(const json& review, Cluster& cluster, const ReviewOptions& options) {
   const json request = review.value("request", json::object());
-  json response = ResponseTo(request, cluster, options);
+  json response = ReviewResponse(request, cluster, options);
   response["uid"] = request.value("uid", json(""));
   return {{"apiVersion", "admission.k8s.io/v1"},
           {"kind", "AdmissionReview"},

@@ -136,7 +136,7 @@ Result<json> TemplateOf(const GpuAsk& ask, std::span<const uint64_t> gpu_bytes) 
               {"spec", {{"spec", {{"devices", devices}}}}}};
 }
 
-Status AddClaim(const GpuAsk& ask, const std::string& template_name, json* pod) {
+Status AddClaimTo(const GpuAsk& ask, const std::string& template_name, json* pod) {
   json& spec = (*pod)["spec"];
   for (const json& entry : spec.value("resourceClaims", json::array())) {
     if (NameOf(entry) != ask.entry) continue;
@@ -166,7 +166,7 @@ Result<Translation> TranslateToClaims(const json& pod, const PodAsks& asks,
     auto claim_template = TemplateOf(ask, gpu_bytes);
     if (!claim_template) return std::unexpected(claim_template.error());
     const std::string name = (*claim_template)["metadata"]["name"];
-    if (auto ok = AddClaim(ask, name, &made.pod); !ok) return std::unexpected(ok.error());
+    if (auto ok = AddClaimTo(ask, name, &made.pod); !ok) return std::unexpected(ok.error());
     made.templates.push_back(std::move(*claim_template));
   }
   FinishTranslation(asks, &made.pod);

@@ -12,7 +12,7 @@ std::unexpected<Error> Busy(const std::string& uid) {
                                 " has not ended yet; the kubelet asks again");
 }
 
-std::string TextAt(const nlohmann::json& claim, const char* field) {
+std::string ClaimText(const nlohmann::json& claim, const char* field) {
   return claim.value(nlohmann::json::json_pointer("/metadata") / field, std::string());
 }
 
@@ -118,7 +118,7 @@ Result<AllocatedClaims> Claims::ListClaims(const NodeState& state) {
   if (!allocated) return std::unexpected(allocated.error());
   AllocatedClaims claims;
   for (const auto& [uid, claim] : *allocated) {
-    const ClaimReference reference = {TextAt(claim, "namespace"), TextAt(claim, "name"), uid};
+    const ClaimReference reference = {ClaimText(claim, "namespace"), ClaimText(claim, "name"), uid};
     // One that cannot be prepared has no share and gets none.
     auto plan = PlanClaim(claim, reference, pool_, state.devices);
     if (plan) claims[uid] = {reference, std::move(plan->share)};

@@ -14,7 +14,7 @@ using nlohmann::json;
 
 constexpr uint32_t kConfigPpmOfPercent = Fraction::kOne / 100;
 
-std::unexpected<Error> Bad(const std::string& what) {
+std::unexpected<Error> BadConfig(const std::string& what) {
   return Fail("bad_config", std::string("the parameters for ") + kDriverName + ": " + what);
 }
 
@@ -24,13 +24,13 @@ Result<int64_t> IntegerOf(const std::string& field, const json& value, int64_t m
     const int64_t number = fits ? value.get<int64_t>() : INT64_MAX;
     if (number >= min && number <= max) return number;
   }
-  return Bad(field + " is " + value.dump() + ", and must be a whole number from " +
-             std::to_string(min) + " to " + std::to_string(max));
+  return BadConfig(field + " is " + value.dump() + ", and must be a whole number from " +
+                   std::to_string(min) + " to " + std::to_string(max));
 }
 
 Result<std::string> ParameterText(const std::string& field, const json& value) {
   if (value.is_string()) return value.get<std::string>();
-  return Bad(field + " is " + value.dump() + ", and must be a text in quotes");
+  return BadConfig(field + " is " + value.dump() + ", and must be a text in quotes");
 }
 
 template <typename Value, typename Parse>
@@ -38,7 +38,7 @@ Status SetParsed(const std::string& field, const json& value, Parse parse, Value
   const auto text = ParameterText(field, value);
   if (!text) return std::unexpected(text.error());
   auto parsed = parse(*text);
-  if (!parsed) return Bad(field + ": " + parsed.error().message);
+  if (!parsed) return BadConfig(field + ": " + parsed.error().message);
   *target = *parsed;
   return {};
 }
@@ -67,19 +67,19 @@ Status ApplyField(const std::string& field, const json& value, api::ShareSpec* s
     share->priority = static_cast<int32_t>(*priority);
     return {};
   }
-  return Bad("there is no field '" + field +
-             "'; there are computeLimit, weight, priority, yieldWithin, onFull and gang");
+  return BadConfig("there is no field '" + field +
+                   "'; there are computeLimit, weight, priority, yieldWithin, onFull and gang");
 }
 
 }  // namespace
 
 Status ApplyShareConfig(const json& parameters, api::ShareSpec* share) {
-  if (!parameters.is_object()) return Bad("they are no object");
+  if (!parameters.is_object()) return BadConfig("they are no object");
   const json version = parameters.value("apiVersion", json());
   const json kind = parameters.value("kind", json());
   if (version != kConfigVersion || kind != kConfigKind) {
-    return Bad("apiVersion and kind are " + version.dump() + " and " + kind.dump() +
-               ", and must be \"" + kConfigVersion + "\" and \"" + kConfigKind + "\"");
+    return BadConfig("apiVersion and kind are " + version.dump() + " and " + kind.dump() +
+                     ", and must be \"" + kConfigVersion + "\" and \"" + kConfigKind + "\"");
   }
   for (const auto& [field, value] : parameters.items()) {
     if (field == "apiVersion" || field == "kind") continue;

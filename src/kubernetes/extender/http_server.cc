@@ -21,7 +21,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 // The names of 50,000 nodes.
-constexpr uint64_t kMaxBodyBytes = uint64_t{16} << 20;
+constexpr uint64_t kMaxNodesBytes = uint64_t{16} << 20;
 constexpr size_t kMaxConnections = 256;
 constexpr auto kIdleFor = std::chrono::seconds(120);
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
@@ -89,7 +89,7 @@ class HttpServer::Parts::Session : public std::enable_shared_from_this<Session> 
 
   void Read() {
     parser_.emplace();
-    parser_->body_limit(kMaxBodyBytes);
+    parser_->body_limit(kMaxNodesBytes);
     stream_.expires_after(kIdleFor);
     http::async_read(stream_, buffer_, *parser_,
                      [self = shared_from_this()](const error_code& error, size_t) {

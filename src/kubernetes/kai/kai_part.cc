@@ -20,7 +20,7 @@ constexpr std::string_view kPortion = "GPU_PORTION";
 constexpr std::string_view kOldPortion = "RUNAI_NUM_OF_GPUS";  // before KAI 0.7.6
 constexpr std::string_view kVisible = "NVIDIA_VISIBLE_DEVICES";
 constexpr std::string_view kGpuUuid = "GPU-";
-constexpr std::string_view kShareClass = "prorata.dev/share=";
+constexpr std::string_view kDeviceClass = "prorata.dev/share=";
 constexpr std::string_view kShareMount = "/run/prorata/share";
 constexpr std::string_view kSharePrefix = "kai-";
 constexpr std::string_view kTokenPrefix = "kubernetes-kai-";
@@ -166,7 +166,7 @@ uint64_t MemoryOn(const KaiPart& part, const api::DeviceStatus& device) {
 bool HasShare(const RuntimeContainer& container) {
   return std::ranges::any_of(
              container.cdi_devices,
-             [](const std::string& name) { return name.starts_with(kShareClass); }) ||
+             [](const std::string& name) { return name.starts_with(kDeviceClass); }) ||
          std::ranges::find(container.mount_targets, kShareMount) != container.mount_targets.end();
 }
 

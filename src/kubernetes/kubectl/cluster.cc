@@ -15,7 +15,7 @@ constexpr const char* kPluginApp = "prorata-device-plugin";
 // Where the device plugin's pods have it.
 constexpr const char* kCheckpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
 
-std::string StringAt(const json& object, const char* pointer) {
+std::string PodText(const json& object, const char* pointer) {
   const auto at = json::json_pointer(pointer);
   return object.contains(at) && object.at(at).is_string() ? object.at(at).get<std::string>() : "";
 }
@@ -23,8 +23,8 @@ std::string StringAt(const json& object, const char* pointer) {
 // `pod`: prorata's on the node.
 Result<NodeShares> AskNode(const Kubectl& kubectl, const std::string& node, const json& pod) {
   const std::vector<std::string> in_pod = {"exec",
-                                           "--namespace=" + StringAt(pod, "/metadata/namespace"),
-                                           StringAt(pod, "/metadata/name"), "--"};
+                                           "--namespace=" + PodText(pod, "/metadata/namespace"),
+                                           PodText(pod, "/metadata/name"), "--"};
   const auto run = [&](std::vector<std::string> command) {
     command.insert(command.begin(), in_pod.begin(), in_pod.end());
     return kubectl.Run(command);
@@ -39,7 +39,7 @@ Result<NodeShares> AskNode(const Kubectl& kubectl, const std::string& node, cons
     if (!share) return std::unexpected(share.error());
     found.shares.push_back(std::move(*share));
   }
-  if (StringAt(pod, "/metadata/labels/app") == kPluginApp) {
+  if (PodText(pod, "/metadata/labels/app") == kPluginApp) {
     // Without it shares are known by the programs on them.
     const auto checkpoint = run({"cat", kCheckpoint});
     if (checkpoint) found.holders = HoldersOf(*checkpoint, pod);
@@ -68,7 +68,7 @@ Result<ClusterShares> AskCluster(const Kubectl& kubectl, const std::string& syst
                 "--field-selector=status.phase=Running"});
   if (!nodes) return std::unexpected(nodes.error());
   std::map<std::string, json> pod_of;
-  for (const json& pod : *nodes) pod_of.emplace(StringAt(pod, "/spec/nodeName"), pod);
+  for (const json& pod : *nodes) pod_of.emplace(PodText(pod, "/spec/nodeName"), pod);
   if (pod_of.empty()) {
     return Fail("no_node", "no pod of prorata's runs in namespace '" + system_namespace +
                                "': is it installed there (docs/guide/kubernetes.md), or elsewhere "

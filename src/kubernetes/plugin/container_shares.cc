@@ -15,7 +15,7 @@ constexpr std::string_view kPodTokenPrefix = "kubernetes-pod-";
 constexpr char kShareClass[] = "prorata.dev/share=";
 constexpr uint32_t kPpmOfUnit = Fraction::kOne / kWholeGpuPercent;
 
-std::optional<uint32_t> NumberOf(std::string_view id) {
+std::optional<uint32_t> UnitNumber(std::string_view id) {
   uint32_t number = 0;
   const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), number);
   if (error != std::errc() || end != id.data() + id.size()) return std::nullopt;
@@ -54,7 +54,8 @@ const DeviceGrant* MemoryOf(const std::vector<DeviceGrant>& grants, const std::s
   return found == grants.end() ? nullptr : &*found;
 }
 
-Result<std::vector<std::string>> GpusOf(const NodePod& pod, const ContainerRequest& request) {
+Result<std::vector<std::string>> AllocatedGpus(const NodePod& pod,
+                                               const ContainerRequest& request) {
   if (!pod.assigned) {
     return Fail("not_assigned", "pod " + pod.name + " has no annotation " +
                                     kAssignedGpusAnnotation +
@@ -77,7 +78,7 @@ Result<std::vector<std::string>> GpusOf(const NodePod& pod, const ContainerReque
 // The share of a container of the pod, by the memory that the kubelet gave it.
 Result<api::ShareSpec> SpecOf(const NodePod& pod, const ContainerRequest& request,
                               const DeviceGrant& memory) {
-  auto gpus = GpusOf(pod, request);
+  auto gpus = AllocatedGpus(pod, request);
   if (!gpus) return std::unexpected(gpus.error());
   auto name = ShareOfUnits(memory.ids);
   if (!name) return std::unexpected(name.error());
@@ -109,7 +110,7 @@ bool HasSizeOf(const api::ShareSpec& spec, const api::ShareStatus& share) {
 Result<std::string> ShareOfUnits(std::span<const std::string> ids) {
   std::optional<uint32_t> least;
   for (const std::string& id : ids) {
-    const auto number = NumberOf(id);
+    const auto number = UnitNumber(id);
     if (!number) return Fail("bad_device", "the device ID '" + id + "' is no memory unit's");
     if (!least || *number < *least) least = number;
   }
@@ -119,7 +120,7 @@ Result<std::string> ShareOfUnits(std::span<const std::string> ids) {
 
 bool IsPodShare(std::string_view share_name) {
   if (!share_name.starts_with(kPodSharePrefix)) return false;
-  return NumberOf(share_name.substr(kPodSharePrefix.size())).has_value();
+  return UnitNumber(share_name.substr(kPodSharePrefix.size())).has_value();
 }
 
 Result<std::string> ContainerShares::CdiDeviceOf(std::span<const std::string> ids) {
