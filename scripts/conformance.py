@@ -75,7 +75,8 @@ def all_mutations():
 # --- Running --------------------------------------------------------------------------------------
 
 def _watched(command, environment, limit_s, end):
-    """Runs a command; kills it when it has said nothing for so long, or at `end`: (output, how it ended)."""
+    """Runs a command; kills it when it has said nothing for so long since it began a test (for SILENCE_S before: on a busy
+    machine a process takes seconds to begin), or at `end`: (output, how it ended)."""
     process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
                                start_new_session=True)
@@ -83,8 +84,9 @@ def _watched(command, environment, limit_s, end):
     with process.stdout as pipe:
         while True:
             left_s = end - time.monotonic()
-            if not select.select([pipe], [], [], max(0, min(limit_s, left_s)))[0]:
-                ending = "hung" if limit_s < left_s else "did not run"
+            silent_s = limit_s if b"[ RUN " in b"".join(chunks) else max(limit_s, SILENCE_S)
+            if not select.select([pipe], [], [], max(0, min(silent_s, left_s)))[0]:
+                ending = "hung" if silent_s < left_s else "did not run"
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # its children hold the pipe open, too
             chunk = os.read(pipe.fileno(), 65536)

@@ -79,6 +79,24 @@ class Mutations(unittest.TestCase):
         self.assertEqual([verdict for verdict, _ in found.values()], ["FAILED"])
 
 
+class Hanging(unittest.TestCase):
+    """A test that hangs is ended after a moment of silence; a process that is slow to begin has longer."""
+
+    def verdict(self, script):
+        with tempfile.TemporaryDirectory(prefix="prorata-conformance-") as folder:
+            suite = conformance.program(pathlib.Path(folder))
+            suite.parent.mkdir(parents=True)
+            suite.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+            suite.chmod(0o755)
+            return conformance.run(pathlib.Path(folder), ["A.B"], limit_s=0.3)["A.B"][0]
+
+    def test_before_the_test_begins(self):
+        self.assertEqual(self.verdict("sleep 1; echo '[ RUN      ] A.B'; echo '[       OK ] A.B (1 ms)'"), "OK")
+
+    def test_after_it_began(self):
+        self.assertEqual(self.verdict("echo '[ RUN      ] A.B'; sleep 60; echo '[       OK ] A.B (1 ms)'"), "hung")
+
+
 class Order(unittest.TestCase):
     def test_tests_do_not_depend_on_their_order(self):
         for seed in (7, 4711):

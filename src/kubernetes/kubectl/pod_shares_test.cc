@@ -27,14 +27,14 @@ api::ShareStatus ShareNamed(const std::string& name, const std::string& containe
   return share;
 }
 
-json PodOf(const std::string& name, const std::string& container_id) {
+json ListedPod(const std::string& name, const std::string& container_id) {
   return {{"metadata", {{"name", name}, {"namespace", "team"}}},
           {"status",
            {{"containerStatuses",
              {{{"name", "main"}, {"containerID", "containerd://" + container_id}}}}}}};
 }
 
-json ClaimOf(const std::string& uid, std::vector<std::string> pods) {
+json ListedClaim(const std::string& uid, std::vector<std::string> pods) {
   json users = json::array();
   for (const std::string& pod : pods) users.push_back({{"resource", "pods"}, {"name", pod}});
   return {{"metadata", {{"name", "c"}, {"namespace", "team"}, {"uid", uid}}},
@@ -42,8 +42,8 @@ json ClaimOf(const std::string& uid, std::vector<std::string> pods) {
 }
 
 TEST(PodShares, AContainerThatRunsOnAShareHasIt) {
-  const auto found = PodShares(json::array({PodOf("a", "id1"), PodOf("b", "id2")}), json::array(),
-                               {{"n1", {ShareNamed("pod-7", "id2")}}});
+  const auto found = PodShares(json::array({ListedPod("a", "id1"), ListedPod("b", "id2")}),
+                               json::array(), {{"n1", {ShareNamed("pod-7", "id2")}}});
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].pod, "b");
   EXPECT_EQ(found[0].container, "main");
@@ -63,7 +63,7 @@ TEST(PodShares, AContainerThatHasAShareAndDoesNotUseIt) {
      "DeviceIDs": {"0": ["8", "7", "9"]}},
     {"PodUID": "u2", "ContainerName": "main", "ResourceName": "tencent.com/vcuda-core",
      "DeviceIDs": {"0": ["7"]}}]}})";
-  json pod = PodOf("a", "id1");
+  json pod = ListedPod("a", "id1");
   pod["metadata"]["uid"] = "u1";
   NodeShares node{"n1", {ShareNamed("pod-unit-7"), ShareNamed("pod-unit-1")}, {}};
   node.holders = HoldersOf(checkpoint, plugin);
@@ -72,13 +72,13 @@ TEST(PodShares, AContainerThatHasAShareAndDoesNotUseIt) {
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0].pod, "pod-unit-1") << "nobody's";
   EXPECT_EQ(found[1].pod + "/" + found[1].container, "a/main");
-  EXPECT_TRUE(HoldersOf(checkpoint, PodOf("b", "")).empty()) << "those of another plugin";
+  EXPECT_TRUE(HoldersOf(checkpoint, ListedPod("b", "")).empty()) << "those of another plugin";
   EXPECT_TRUE(HoldersOf("cat: no such file", plugin).empty());
 }
 
 TEST(PodShares, AKaiPodsShareIsNamedByItsUid) {
   const std::string uid = "5f0c1c1e-1111-4222-8333-444455556666";
-  json pod = PodOf("a", "id1");
+  json pod = ListedPod("a", "id1");
   pod["metadata"]["uid"] = uid;
   const auto found =
       PodShares(json::array({pod}), json::array(), {{"n1", {ShareNamed("kai-" + uid)}, {}}});
@@ -88,9 +88,10 @@ TEST(PodShares, AKaiPodsShareIsNamedByItsUid) {
 }
 
 TEST(PodShares, AClaimsShareIsOfThePodsThatItIsReservedFor) {
-  const auto found = PodShares(json::array({PodOf("a", "id1"), PodOf("b", "id2")}),
-                               json::array({ClaimOf("uid-1", {"b", "a"}), ClaimOf("uid-2", {})}),
-                               {{"n1", {ShareNamed("claim-uid-1"), ShareNamed("claim-uid-2")}}});
+  const auto found =
+      PodShares(json::array({ListedPod("a", "id1"), ListedPod("b", "id2")}),
+                json::array({ListedClaim("uid-1", {"b", "a"}), ListedClaim("uid-2", {})}),
+                {{"n1", {ShareNamed("claim-uid-1"), ShareNamed("claim-uid-2")}}});
   ASSERT_EQ(found.size(), 3u);
   EXPECT_EQ(found[0].pod, "claim-uid-2") << "nobody's: by its own name";
   EXPECT_EQ(found[0].pod_namespace, "-");
@@ -99,7 +100,7 @@ TEST(PodShares, AClaimsShareIsOfThePodsThatItIsReservedFor) {
 }
 
 TEST(PodShares, TheContainersOfAClaimAreThoseThatReferToIt) {
-  json pod = PodOf("a", "id1");
+  json pod = ListedPod("a", "id1");
   pod["spec"] = {
       {"resourceClaims", {{{"name", "gpu"}}, {{"name", "own"}, {"resourceClaimName", "mine"}}}},
       {"containers",
@@ -107,9 +108,9 @@ TEST(PodShares, TheContainersOfAClaimAreThoseThatReferToIt) {
         {{"name", "side"}, {"resources", {{"claims", {{{"name", "own"}}}}}}},
         {{"name", "both"}, {"resources", {{"claims", {{{"name", "own"}}, {{"name", "gpu"}}}}}}}}}};
   pod["status"]["resourceClaimStatuses"] = {{{"name", "gpu"}, {"resourceClaimName", "c"}}};
-  json mine = ClaimOf("uid-2", {"a"});
+  json mine = ListedClaim("uid-2", {"a"});
   mine["metadata"]["name"] = "mine";
-  const auto found = PodShares(json::array({pod}), json::array({ClaimOf("uid-1", {"a"}), mine}),
+  const auto found = PodShares(json::array({pod}), json::array({ListedClaim("uid-1", {"a"}), mine}),
                                {{"n1", {ShareNamed("claim-uid-1"), ShareNamed("claim-uid-2")}}});
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0].container, "main,both");
@@ -132,7 +133,7 @@ TEST(PodShares, ATableHasALineForEachGpu) {
   share.devices.push_back(share.devices.front());
   share.devices.back().index = 1;
   const std::string table =
-      PodTable(PodShares(json::array({PodOf("a", "id1")}), json::array(), {{"n1", {share}}}));
+      PodTable(PodShares(json::array({ListedPod("a", "id1")}), json::array(), {{"n1", {share}}}));
   EXPECT_EQ(table,
             "NAMESPACE  POD  CONTAINER  NODE  GPU  MEMORY           COMPUTE   GPU TIME  "
             "ENTITLED  WHY\n"
@@ -147,20 +148,20 @@ TEST(PodShares, WhyAPodIsSlowOrHasNothing) {
   share.devices[0].throttle_reasons = {ThrottleReason::kWaitsForOthers};
   share.devices[0].waiting_part = 0.5;
   share.devices[0].refusals = 2;
-  json pod = PodOf("a", "id1");
+  json pod = ListedPod("a", "id1");
   const auto shares = PodShares(json::array({pod}), json::array(), {{"n1", {share}}});
   EXPECT_EQ(WhyText(pod, json::array(), shares),
             "container main on GPU 0 of n1: waits for other shares 50%\n"
             "  has 25.0% of the GPU's time (request-limit 30%-100%, entitled -), holds 512 MiB "
             "/ 8 GiB\n"
             "  allocations refused: 2\n");
-  json waiting = PodOf("c", "id3");
+  json waiting = ListedPod("c", "id3");
   waiting["status"]["conditions"] = {
       {{"type", "PodScheduled"}, {"status", "False"}, {"message", "no room"}}};
   EXPECT_EQ(WhyText(waiting, json::array(), shares), "pod c has no share: no room\n");
   const json events = {{{"type", "Normal"}, {"reason", "Pulled"}, {"message", "x"}},
                        {{"type", "Warning"}, {"reason", "FailedPrepare"}, {"message", "no agent"}}};
-  EXPECT_EQ(WhyText(PodOf("d", "id4"), events, shares),
+  EXPECT_EQ(WhyText(ListedPod("d", "id4"), events, shares),
             "pod d has no share: FailedPrepare: no agent\n");
 }
 

@@ -13,8 +13,8 @@ namespace {
 using nlohmann::json;
 using std::chrono::steady_clock;
 
-const ResourceNames kNames;
-constexpr char kUid[] = "a451afc9-b27b-44fb-8f40-5c786695a2c9";
+const ResourceNames kPluginNames;
+constexpr char kSharedPodUid[] = "a451afc9-b27b-44fb-8f40-5c786695a2c9";
 
 // The agent: a share that is there under the same token is answered, one under another is in use.
 struct TokenAgent final : Agent {
@@ -69,8 +69,9 @@ class ContainerSharesTest : public testing::Test {
   static Agent::Deadline Soon() { return steady_clock::now() + std::chrono::milliseconds(50); }
 
   static json Container(const std::string& name, const char* memory) {
-    return {{"name", name},
-            {"resources", {{"limits", {{kNames.compute, "30"}, {kNames.memory, memory}}}}}};
+    return {
+        {"name", name},
+        {"resources", {{"limits", {{kPluginNames.compute, "30"}, {kPluginNames.memory, memory}}}}}};
   }
   void AddPod(const std::string& uid, const std::vector<json>& containers,
               const std::vector<json>& init, const AssignedGpus& assigned,
@@ -86,11 +87,11 @@ class ContainerSharesTest : public testing::Test {
   }
   void Give(const std::string& uid, const std::string& container,
             const std::vector<std::string>& units, const std::vector<std::string>& compute) {
-    grants_.push_back({uid, container, kNames.memory, units});
-    grants_.push_back({uid, container, kNames.compute, compute});
+    grants_.push_back({uid, container, kPluginNames.memory, units});
+    grants_.push_back({uid, container, kPluginNames.compute, compute});
   }
   Result<std::string> Start(const std::vector<std::string>& units) {
-    return shares_.Start(kNames.memory, units, Soon());
+    return shares_.Start(kPluginNames.memory, units, Soon());
   }
   std::vector<std::string> Names() {
     std::vector<std::string> names;
@@ -99,19 +100,20 @@ class ContainerSharesTest : public testing::Test {
   }
 
   TokenAgent agent_;
-  NodePods pods_{kNames};
+  NodePods pods_{kPluginNames};
   std::vector<DeviceGrant> grants_;
-  ContainerShares shares_{agent_, pods_, [this] { return grants_; }, kNames};
+  ContainerShares shares_{agent_, pods_, [this] { return grants_; }, kPluginNames};
 };
 
 TEST_F(ContainerSharesTest, AContainerHasWhatTheExtenderWrote) {
-  AddPod(kUid, {Container("a", "3"), Container("b", "2")}, {},
+  AddPod(kSharedPodUid, {Container("a", "3"), Container("b", "2")}, {},
          {{"a", {"GPU-1"}}, {"b", {"GPU-0"}}});
-  Give(kUid, "a", {"12", "9", "10"}, {"7"});
-  Give(kUid, "b", {"4", "5"}, {"8"});
+  Give(kSharedPodUid, "a", {"12", "9", "10"}, {"7"});
+  Give(kSharedPodUid, "b", {"4", "5"}, {"8"});
   EXPECT_EQ(*ContainerShares::CdiDeviceOf(grants_[0].ids), "prorata.dev/share=pod-unit-9");
   EXPECT_EQ(*Start({"9", "10", "12"}), "team/train/a");
-  EXPECT_EQ(*shares_.Start(kNames.compute, std::vector<std::string>{"8"}, Soon()), "team/train/b");
+  EXPECT_EQ(*shares_.Start(kPluginNames.compute, std::vector<std::string>{"8"}, Soon()),
+            "team/train/b");
   ASSERT_EQ(Names(), (std::vector<std::string>{"pod-unit-4", "pod-unit-9"}));
   const api::ShareSpec& made = agent_.shares["pod-unit-9"];
   EXPECT_EQ(made.gpus, std::vector<std::string>{"GPU-1"});
@@ -123,13 +125,13 @@ TEST_F(ContainerSharesTest, AContainerHasWhatTheExtenderWrote) {
 TEST_F(ContainerSharesTest, AnnotationsAreTheSharesOptions) {
   const AssignedGpus assigned = {{"a", {"GPU-1"}}, {"b", {"GPU-0"}}};
   const std::vector<json> containers = {Container("a", "3"), Container("b", "2")};
-  AddPod(kUid, containers, {}, assigned,
+  AddPod(kSharedPodUid, containers, {}, assigned,
          {{"prorata.dev/compute-limit.a", "60"},
           {"prorata.dev/priority.a", "2"},
           {"prorata.dev/on-full.b", "wait=30s"},
           {"prorata.dev/memory.b", "90Gi"}});
-  Give(kUid, "a", {"9", "10", "12"}, {"7"});
-  Give(kUid, "b", {"4", "5"}, {"8"});
+  Give(kSharedPodUid, "a", {"9", "10", "12"}, {"7"});
+  Give(kSharedPodUid, "b", {"4", "5"}, {"8"});
   ASSERT_TRUE(Start({"9", "10", "12"}));
   ASSERT_TRUE(Start({"4", "5"}));
   const api::ShareSpec& a = agent_.shares["pod-unit-9"];
@@ -141,7 +143,7 @@ TEST_F(ContainerSharesTest, AnnotationsAreTheSharesOptions) {
   EXPECT_EQ(b.memory->bytes, 2 * kMemoryUnitBytes) << "its size is what its limits say";
 
   EXPECT_EQ(shares_.ApplyWishes(Soon())->size(), 0u);
-  AddPod(kUid, containers, {}, assigned,
+  AddPod(kSharedPodUid, containers, {}, assigned,
          {{"prorata.dev/weight.a", "300"},
           {"prorata.dev/on-full.b", "wait=30s"},
           {"prorata.dev/priority.a", "2"}});
@@ -149,7 +151,7 @@ TEST_F(ContainerSharesTest, AnnotationsAreTheSharesOptions) {
             std::vector<std::string>{"pod-unit-9: compute limit 60% to 100%, weight 100 to 300"});
   EXPECT_EQ(agent_.updates, 1);
   // One that is wrong changes nothing of the pod's.
-  AddPod(kUid, containers, {}, assigned, {{"prorata.dev/weight.a", "0"}});
+  AddPod(kSharedPodUid, containers, {}, assigned, {{"prorata.dev/weight.a", "0"}});
   EXPECT_EQ(shares_.ApplyWishes(Soon())->size(), 0u);
   EXPECT_EQ(agent_.shares["pod-unit-9"].weight, 300u);
   agent_.shares.clear();
@@ -157,9 +159,9 @@ TEST_F(ContainerSharesTest, AnnotationsAreTheSharesOptions) {
 }
 
 TEST_F(ContainerSharesTest, AnAnnotationMayMeanOnlyOneContainer) {
-  AddPod(kUid, {Container("a", "3"), Container("b", "2")}, {}, {{"a", {"GPU-1"}}, {"b", {"GPU-0"}}},
-         {{"prorata.dev/weight", "300"}});
-  Give(kUid, "a", {"9", "10", "12"}, {"7"});
+  AddPod(kSharedPodUid, {Container("a", "3"), Container("b", "2")}, {},
+         {{"a", {"GPU-1"}}, {"b", {"GPU-0"}}}, {{"prorata.dev/weight", "300"}});
+  Give(kSharedPodUid, "a", {"9", "10", "12"}, {"7"});
   EXPECT_NE(Start({"9", "10", "12"})
                 .error()
                 .message.find("the pod has several containers with parts of GPUs (a, b)"),
@@ -167,16 +169,16 @@ TEST_F(ContainerSharesTest, AnAnnotationMayMeanOnlyOneContainer) {
 }
 
 TEST_F(ContainerSharesTest, AShareIsSomebodys) {
-  AddPod(kUid, {Container("a", "3"), Container("b", "2")}, {},
+  AddPod(kSharedPodUid, {Container("a", "3"), Container("b", "2")}, {},
          {{"a", {"GPU-1"}}, {"b", {"GPU-0"}}});
-  Give(kUid, "a", {"12", "9", "10"}, {"7"});
-  Give(kUid, "b", {"4", "5"}, {"8"});
+  Give(kSharedPodUid, "a", {"12", "9", "10"}, {"7"});
+  Give(kSharedPodUid, "b", {"4", "5"}, {"8"});
   Give("gone", "c", {"20"}, {"9"});
   const auto holder = shares_.HolderOf("pod-unit-9");
   ASSERT_TRUE(holder);
   EXPECT_EQ(holder->pod.name_space + "/" + holder->pod.name + "/" + holder->container,
             "team/train/a");
-  EXPECT_EQ(holder->pod.uid, kUid);
+  EXPECT_EQ(holder->pod.uid, kSharedPodUid);
   EXPECT_EQ(shares_.HolderOf("pod-unit-4")->container, "b");
   EXPECT_FALSE(shares_.HolderOf("pod-unit-12")) << "it is named by its least unit";
   EXPECT_FALSE(shares_.HolderOf("pod-unit-20")) << "the pod is not there any more";
@@ -184,8 +186,8 @@ TEST_F(ContainerSharesTest, AShareIsSomebodys) {
 }
 
 TEST_F(ContainerSharesTest, NothingIsGuessed) {
-  AddPod(kUid, {Container("a", "2")}, {}, {{"a", {"GPU-1", "GPU-2"}}});
-  Give(kUid, "a", {"1", "2"}, {"7"});
+  AddPod(kSharedPodUid, {Container("a", "2")}, {}, {{"a", {"GPU-1", "GPU-2"}}});
+  Give(kSharedPodUid, "a", {"1", "2"}, {"7"});
   const auto code = [&](const std::vector<std::string>& units) {
     return Start(units).error().code;
   };
@@ -203,8 +205,8 @@ TEST_F(ContainerSharesTest, NothingIsGuessed) {
 }
 
 TEST_F(ContainerSharesTest, UnitsThatTheKubeletGaveToAnotherPod) {
-  AddPod(kUid, {Container("a", "1")}, {}, {{"a", {"GPU-0"}}});
-  Give(kUid, "a", {"1"}, {"7"});
+  AddPod(kSharedPodUid, {Container("a", "1")}, {}, {{"a", {"GPU-0"}}});
+  Give(kSharedPodUid, "a", {"1"}, {"7"});
   ASSERT_TRUE(Start({"1"}));
   grants_.clear();
   AddPod("later", {Container("a", "1")}, {}, {{"a", {"GPU-1"}}});
@@ -216,11 +218,11 @@ TEST_F(ContainerSharesTest, UnitsThatTheKubeletGaveToAnotherPod) {
 // The kubelet gives what an init container had to those after it: b's share has the name that
 // first's had.
 TEST_F(ContainerSharesTest, WhatAnInitContainerHadIsTheNextOnes) {
-  AddPod(kUid, {Container("a", "2"), Container("b", "3")}, {Container("first", "3")},
+  AddPod(kSharedPodUid, {Container("a", "2"), Container("b", "3")}, {Container("first", "3")},
          {{"a", {"GPU-0"}}, {"b", {"GPU-0"}}, {"first", {"GPU-0"}}});
-  Give(kUid, "first", {"1", "2", "3"}, {"7"});
-  Give(kUid, "a", {"2", "3"}, {"7"});
-  Give(kUid, "b", {"1", "4", "5"}, {"8"});
+  Give(kSharedPodUid, "first", {"1", "2", "3"}, {"7"});
+  Give(kSharedPodUid, "a", {"2", "3"}, {"7"});
+  Give(kSharedPodUid, "b", {"1", "4", "5"}, {"8"});
   ASSERT_EQ(*Start({"1", "2", "3"}), "team/train/first");
   ASSERT_EQ(*Start({"2", "3"}), "team/train/a");
   EXPECT_EQ(Names(), std::vector<std::string>{"pod-unit-2"}) << "first's is over";
@@ -232,21 +234,21 @@ TEST_F(ContainerSharesTest, WhatAnInitContainerHadIsTheNextOnes) {
 }
 
 TEST_F(ContainerSharesTest, AnInitContainerWithTheSameUnitsHasTheSameShare) {
-  AddPod(kUid, {Container("a", "2")}, {Container("first", "2")},
+  AddPod(kSharedPodUid, {Container("a", "2")}, {Container("first", "2")},
          {{"a", {"GPU-0"}}, {"first", {"GPU-0"}}});
-  Give(kUid, "first", {"1", "2"}, {"7"});
-  Give(kUid, "a", {"1", "2"}, {"7"});
+  Give(kSharedPodUid, "first", {"1", "2"}, {"7"});
+  Give(kSharedPodUid, "a", {"1", "2"}, {"7"});
   EXPECT_EQ(*Start({"1", "2"}), "team/train/a");
   EXPECT_EQ(*Start({"1", "2"}), "team/train/a");
 }
 
 TEST_F(ContainerSharesTest, SharesOfPodsThatAreGone) {
   agent_.shares["pod-unit-5"] = agent_.shares["claim-x"] = agent_.shares["pod-unit-x"] = {};
-  AddPod(kUid, {Container("a", "1")}, {}, {{"a", {"GPU-0"}}});
-  Give(kUid, "a", {"1"}, {"7"});
+  AddPod(kSharedPodUid, {Container("a", "1")}, {}, {{"a", {"GPU-0"}}});
+  Give(kSharedPodUid, "a", {"1"}, {"7"});
   ASSERT_TRUE(Start({"1"}));
   EXPECT_EQ(*shares_.RemoveStale(Soon()), std::vector<std::string>{"pod-unit-5"});
-  pods_.Change({{"metadata", {{"uid", kUid}}}, {"status", {{"phase", "Succeeded"}}}});
+  pods_.Change({{"metadata", {{"uid", kSharedPodUid}}}, {"status", {{"phase", "Succeeded"}}}});
   EXPECT_EQ(*shares_.RemoveStale(Soon()), std::vector<std::string>{"pod-unit-1"});
   EXPECT_EQ(Names(), (std::vector<std::string>{"claim-x", "pod-unit-x"}));
 }

@@ -19,8 +19,8 @@ api::DeviceStatus DeviceOf(const std::string& uuid, uint64_t bytes) {
   return device;
 }
 
-api::ShareStatus ShareOn(const std::string& name, const std::string& uuid, uint64_t bytes,
-                         uint32_t ppm) {
+api::ShareStatus AnnotatedShare(const std::string& name, const std::string& uuid, uint64_t bytes,
+                                uint32_t ppm) {
   api::ShareStatus share;
   share.name = name;
   share.devices.resize(1);
@@ -35,8 +35,9 @@ TEST(AnnotationsTest, GpusForPodsAreWhatOthersLeave) {
                                             DeviceOf("C", 16 * kGib)};
   devices[1].foreign_bytes = kGib;
   devices[2].exclusive = "whole";
-  const std::vector<api::ShareStatus> shares = {ShareOn("pod-unit-0", "A", 8 * kGib, 500'000),
-                                                ShareOn("host", "B", 2 * kGib, 200'000)};
+  const std::vector<api::ShareStatus> shares = {
+      AnnotatedShare("pod-unit-0", "A", 8 * kGib, 500'000),
+      AnnotatedShare("host", "B", 2 * kGib, 200'000)};
   const std::vector<NodeGpu> expected = {
       {"A", "Model", 64, 100, 64}, {"B", "Model", 52, 80, 64}, {"C", "Model", 0, 0, 64}};
   EXPECT_EQ(GpusForPods(devices, shares, &IsPods), expected);

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kUid[] = "a451afc9-b27b-44fb-8f40-5c786695a2c9";
+constexpr char kResizedUid[] = "a451afc9-b27b-44fb-8f40-5c786695a2c9";
 constexpr char kComingUid[] = "b451afc9-b27b-44fb-8f40-5c786695a2c9";
 
 json AllocatedJson(const std::string& uid, const std::string& name, const std::string& memory) {
@@ -44,7 +44,7 @@ struct OneShareAgent final : Agent {
     state.devices[0].uuid = "GPU-0";
     state.devices[0].total_bytes = 16 * kGiB;
     api::ShareStatus share;
-    share.name = ShareNameOfClaim(kUid);
+    share.name = ShareNameOfClaim(kResizedUid);
     api::ShareDevice on;
     on.uuid = "GPU-0";
     on.memory_limit_bytes = on.memory_request_bytes = 8 * kGiB;
@@ -94,7 +94,9 @@ struct ResizesTest : testing::Test {
   Resizes resizes{claims, agent, events, [this] { ++changes; }};
   std::vector<PodView> pods = {Pod("train")};
 
-  ResizesTest() { api.allocated[kUid] = AllocatedJson(kUid, "train-gpu-x7k2p", "8Gi"); }
+  ResizesTest() {
+    api.allocated[kResizedUid] = AllocatedJson(kResizedUid, "train-gpu-x7k2p", "8Gi");
+  }
 
   static PodView Pod(const std::string& name) {
     return {"team", name, "uid-" + name, true, {}, {{"gpu", "train-gpu-x7k2p"}}};
