@@ -20,7 +20,7 @@ inline constexpr uint64_t kMinFenceAtNs = 50'000;
 // What a launch of unknown length is taken for in the bound of the backlog until it is measured.
 inline constexpr uint64_t kUnknownNs = 2'000'000;
 // A launch that is fenced within this was fenced at once.
-inline constexpr int64_t kPromptNs = 100'000;
+inline constexpr uint64_t kPromptNs = 100'000;
 
 inline constexpr uint32_t kCountShift = 40;
 inline constexpr uint64_t kOneLaunch = uint64_t{1} << kCountShift;
@@ -35,7 +35,8 @@ struct Batch {
   bool unknown = false;  // holds a launch without an estimate
   bool pressed = false;  // when it was fenced, the fence before it was still outstanding: the
                          // device had work all along, so end to end is what the batch took
-  bool prompt = false;   // fenced right after its first launch, with a start event of its own
+  bool prompt = false;   // fenced right after its first launch, with a start event of its own, ...
+  uint64_t gap_ns = 0;   // ... so long after which the launch was made
   uint32_t streams = 1;  // busy on the device when it was fenced, this one included
 };
 
@@ -50,17 +51,24 @@ struct Measured {
 // `elapsed_ns`: from the batch's start (its own event, or the fence before it) to its fence.
 // `crowded`: other shares ran beside it. Between launches that come slowly the device idles, and
 // that is inside `elapsed`: only a batch whose stream had work all along, or a single launch that
-// was fenced at once, took what was measured. Beside n streams it took an nth of that at least.
+// was fenced at once, took what was measured. That one took less by its gap, unless its thread was
+// stopped after the launch itself: of a long gap, how much of it was before is not known. Beside n
+// streams it took an nth of that at least.
 inline Measured MeasureBatch(const Batch& batch, uint64_t elapsed_ns, bool crowded) {
   const bool exact = batch.pressed || (batch.launches <= 1 && batch.prompt);
   const uint64_t streams = std::max<uint64_t>(1, batch.streams);
+  const uint64_t gap_ns = exact && !batch.pressed ? std::min(batch.gap_ns, elapsed_ns) : 0;
+  const uint64_t least_ns = elapsed_ns - gap_ns;
+  const uint64_t most_ns = batch.unknown || gap_ns <= least_ns ? least_ns : elapsed_ns;
   Measured seen;
-  seen.busy_ns = batch.unknown ? elapsed_ns / streams : batch.estimate_ns;
-  if (exact && streams == 1 && !crowded) seen.busy_ns = elapsed_ns;
+  seen.busy_ns = batch.unknown ? most_ns / streams : batch.estimate_ns;
+  if (exact && streams == 1 && !crowded) {
+    seen.busy_ns = std::clamp(seen.busy_ns, least_ns, most_ns);
+  }
   if (crowded && !batch.unknown) return seen;
   if (batch.key != 0 && batch.launches != 0 && (exact || elapsed_ns < batch.estimate_ns)) {
-    seen.most_ns = std::max<uint64_t>(1, elapsed_ns / batch.launches);
-    seen.least_ns = exact ? seen.most_ns / streams : 1;
+    seen.most_ns = std::max<uint64_t>(1, most_ns / batch.launches);
+    seen.least_ns = exact ? least_ns / batch.launches / streams : 1;
   }
   const uint64_t room_ns = batch.estimate_ns * streams * 5 / 4;
   if (batch.key == 0 && exact) {

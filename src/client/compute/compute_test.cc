@@ -101,6 +101,29 @@ TEST(Measure, ASingleLaunchFencedAtOnceIsItsElapsedTimeAndTeaches) {
   EXPECT_EQ(seen.least_ns, 700u);
 }
 
+// The device idles between a start event and a launch that comes later.
+TEST(Measure, TheTimeThatALaunchTookToComeIsNoWork) {
+  Batch batch = Known(1, 0);
+  batch.unknown = batch.prompt = true;
+  batch.gap_ns = 2 * kUs;
+  const Measured first = MeasureBatch(batch, 7 * kUs, false);
+  EXPECT_EQ(first.busy_ns, 5u * kUs);
+  EXPECT_EQ(first.most_ns, 5u * kUs);
+  EXPECT_EQ(first.least_ns, 5u * kUs);
+  batch.unknown = false;
+  batch.estimate_ns = 5 * kUs;
+  batch.gap_ns = 90 * kUs;  // the thread was stopped on the way, be it before or after the launch
+  const Measured late = MeasureBatch(batch, 95 * kUs, false);
+  EXPECT_EQ(late.busy_ns, 5u * kUs) << "as estimated: it can be";
+  EXPECT_EQ(late.most_ns, 95u * kUs);
+  EXPECT_EQ(late.least_ns, 5u * kUs);
+  EXPECT_EQ(MeasureBatch(batch, 4 * kUs, false).busy_ns, 4u * kUs) << "no more than all of it";
+  const Measured longer = MeasureBatch(batch, 200 * kUs, false);
+  EXPECT_EQ(longer.busy_ns, 110u * kUs) << "its gap is the shorter part: that was before it";
+  EXPECT_EQ(longer.most_ns, 110u * kUs);
+  EXPECT_EQ(longer.least_ns, 110u * kUs);
+}
+
 TEST(Measure, GapsBetweenSlowLaunchesAreNoWork) {
   const Measured seen = MeasureBatch(Known(10, 500 * kUs), 600 * kUs, false);
   EXPECT_EQ(seen.busy_ns, 500u * kUs);

@@ -387,6 +387,8 @@ class WorkTracker : public WorkPoller<World> {
     const int64_t began_ns = stream->began_ns.load(std::memory_order_relaxed);
     const uint64_t key = stream->batch_key.exchange(0, std::memory_order_relaxed);
     const uint32_t streams = compute.occupancy.reasons();
+    const bool at_once = fence->started && just_launched;
+    const auto gap_ns = at_once ? static_cast<uint64_t>(world_.NowNs() - began_ns) : 0;
     fence->follows = stream->follows && !fence->started;
     fence->batch = {
         .key = key == kMixedKey ? 0 : key,
@@ -394,7 +396,8 @@ class WorkTracker : public WorkPoller<World> {
         .estimate_ns = NsIn(open),
         .unknown = unknown,
         .pressed = fence->follows && polled && stream->pending.load() != 0,
-        .prompt = fence->started && just_launched && world_.NowNs() - began_ns < kPromptNs,
+        .prompt = at_once && gap_ns < kPromptNs,
+        .gap_ns = gap_ns,
         .streams = streams > 1 ? streams : 1};
     fence->backlog_ns = fence->batch.estimate_ns + (unknown ? kUnknownNs : 0);
     const Recorded recorded = world_.Record(*stream, fence->end);

@@ -87,6 +87,29 @@ TEST_F(WorkTrackerTest, AWaitThatAnotherThreadPutsInCountsNothingTwice) {
   EXPECT_EQ(Occupied(), static_cast<uint64_t>(2 * kEachNs));
 }
 
+// Kernels of 5 us, each waited for, by a thread whose calls take 2 us and that is now and then
+// stopped on its way to a launch.
+TEST_F(WorkTrackerTest, TinyKernelsAreMeasuredWithoutTheTimeThatTheirLaunchesTook) {
+  Context context(world_, 1);
+  StreamRecord& stream = context.streams[0];
+  constexpr int64_t kKernelNs = 5'000, kCallNs = 2'000;
+  constexpr int kKernels = 4000;
+  for (int i = 0; i < kKernels; ++i) {
+    const uint32_t estimate_ns = world_.estimates().Lookup(1);
+    ASSERT_TRUE(BeginsBatch(&stream, estimate_ns));
+    tracker_.Begin(&stream, estimate_ns);
+    world_.now_ns += i % 64 == 15 ? 80 * kUs : kCallNs;
+    world_.free_at_ns[&stream] = world_.now_ns + kKernelNs;
+    const Added added = AddLaunch(&stream, &context, 1, estimate_ns);
+    if (added.opened) tracker_.Opened(&stream);
+    if (added.due) tracker_.End(&stream, estimate_ns == 0);
+    Synchronize(context, 0);
+    world_.now_ns += kCallNs;
+    Poll();
+  }
+  EXPECT_NEAR(static_cast<double>(Measured()), kKernels * kKernelNs, 0.05 * kKernels * kKernelNs);
+}
+
 TEST_F(WorkTrackerTest, AnIdleStreamIsGoneAtOnce) {
   Context context(world_, 1);
   EXPECT_FALSE(tracker_.StreamGone(&context.streams[0]));
