@@ -390,15 +390,14 @@ class WorkTracker : public WorkPoller<World> {
     const bool at_once = fence->started && just_launched;
     const auto gap_ns = at_once ? static_cast<uint64_t>(world_.NowNs() - began_ns) : 0;
     fence->follows = stream->follows && !fence->started;
-    fence->batch = {
-        .key = key == kMixedKey ? 0 : key,
-        .launches = LaunchesIn(open),
-        .estimate_ns = NsIn(open),
-        .unknown = unknown,
-        .pressed = fence->follows && polled && stream->pending.load() != 0,
-        .prompt = at_once && gap_ns < kPromptNs,
-        .gap_ns = gap_ns,
-        .streams = streams > 1 ? streams : 1};
+    fence->batch = {.key = key == kMixedKey ? 0 : key,
+                    .launches = LaunchesIn(open),
+                    .estimate_ns = NsIn(open),
+                    .unknown = unknown,
+                    .pressed = fence->follows && polled && stream->pending.load() != 0,
+                    .prompt = at_once && gap_ns < kPromptNs,
+                    .gap_ns = gap_ns,
+                    .streams = streams > 1 ? streams : 1};
     fence->backlog_ns = fence->batch.estimate_ns + (unknown ? kUnknownNs : 0);
     const Recorded recorded = world_.Record(*stream, fence->end);
     if (recorded != Recorded::kYes) {
