@@ -94,7 +94,7 @@ set(prorata_common_headers
   <optional> <random> <set> <span> <string> <string_view> <thread> <utility> <vector>)
 
 # Even so, most of what is left goes to the headers that each source reads and the templates that it
-# instantiates: a target's sources are compiled as few, neighbours together, which takes half of the time. So
+# instantiates: a target's sources are compiled as few, neighbours together, which takes two thirds of the time. So
 # names in anonymous namespaces of one target differ, or its FOLDERS are kept apart. `dev` compiles each source by
 # itself, and so does `fuzz`, without precompiled headers: what leans on another source's includes fails there.
 set(PRORATA_UNITY_SOURCES 32 CACHE STRING "Up to so many sources are compiled as one")
@@ -153,8 +153,9 @@ add_custom_target(fuzzers)
 
 # Tests took a third of a build's time, and half of that went to optimising what runs for a few milliseconds.
 set(prorata_test_options -O0)
-# Under a sanitizer programs, and libraries with precompiled headers of their own, are not optimised
-# either: those headers take long, and tests spend their time in policies and the simulated GPU.
+# Programs, and libraries whose work takes no longer than whom they wait for (a person, an API server, the kernel),
+# are optimised less; under a sanitizer not at all: tests spend their time in policies and the simulated GPU.
+set(prorata_waiting_options $<$<CONFIG:RelWithDebInfo>:-O1>)
 if(PRORATA_SANITIZE)
   set(prorata_waiting_options -O0)
 endif()
@@ -170,55 +171,48 @@ set_target_properties(prorata_precompiled_tests PROPERTIES
   RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 prorata_precompile(prorata_precompiled_tests <gtest/gtest.h>)
 target_compile_options(prorata_precompiled_tests PRIVATE ${prorata_test_options})
-# The same with the one header that most of those need which ask for more.
-set(prorata_json_header <nlohmann/json.hpp>)
+# The same with JSON's. GCC optimises what is in a precompiled header as it was made, so it has the options of the
+# libraries that use it: all of them wait.
 add_library(prorata_precompiled_json STATIC ${CMAKE_BINARY_DIR}/precompiled.cc)
 target_link_libraries(prorata_precompiled_json PRIVATE prorata_sanitize prorata_warnings)
 target_compile_options(prorata_precompiled_json PRIVATE ${prorata_waiting_options})
-prorata_precompile(prorata_precompiled_json ${prorata_json_header})
+prorata_precompile(prorata_precompiled_json <nlohmann/json.hpp>)
 add_executable(prorata_precompiled_json_tests ${CMAKE_BINARY_DIR}/precompiled.cc)
 target_link_libraries(prorata_precompiled_json_tests PRIVATE GTest::gtest prorata_sanitize prorata_warnings)
 set_target_properties(prorata_precompiled_json_tests PROPERTIES
   RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 target_compile_options(prorata_precompiled_json_tests PRIVATE ${prorata_test_options})
-prorata_precompile(prorata_precompiled_json_tests <gtest/gtest.h> ${prorata_json_header})
+prorata_precompile(prorata_precompiled_json_tests <gtest/gtest.h> <nlohmann/json.hpp>)
 
-# prorata_library(NAME SOURCES a.cc b.cc [DEPS component ...] [PRECOMPILE <header> ...]): a component, or part of
-# one, as a static library. PLAIN: without precompiled headers. WAITS: what it does takes no longer than whom it
-# waits for (a person, an API server, the kernel), so it is optimised less, and compiled in two thirds of the time.
+# prorata_library(NAME SOURCES a.cc b.cc [DEPS component ...]): a component, or part of one, as a static library.
+# WAITS: with the options for what waits. JSON: that, and its header precompiled. PLAIN: no precompiled headers.
 function(prorata_library name)
-  cmake_parse_arguments(arg "PLAIN;WAITS" "" "SOURCES;DEPS;PRECOMPILE" ${ARGN})
+  cmake_parse_arguments(arg "PLAIN;WAITS;JSON" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
   prorata_unity(${name} ${arg_SOURCES})
-  if(arg_WAITS AND NOT PRORATA_SANITIZE)
-    target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  if(arg_WAITS OR arg_JSON)
+    target_compile_options(${name} PRIVATE ${prorata_waiting_options})
   endif()
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PUBLIC ${arg_DEPS} prorata_sanitize PRIVATE prorata_warnings)
-  if(arg_PRECOMPILE)
-    target_compile_options(${name} PRIVATE ${prorata_waiting_options})
-    if(arg_PRECOMPILE STREQUAL prorata_json_header)
-      prorata_precompile_as(${name} prorata_precompiled_json)
-    else()
-      prorata_precompile(${name} ${arg_PRECOMPILE})
-    endif()
+  if(arg_JSON)
+    prorata_precompile_as(${name} prorata_precompiled_json)
   elseif(NOT arg_PLAIN)
     prorata_precompile_as(${name} prorata_precompiled)
   endif()
 endfunction()
 
-# prorata_program(NAME SOURCES main.cc DEPS ...): a program in build/bin. What takes time in most is in their
-# libraries, and options take long to compile. MEASURES: its own code is measured, and optimised.
+# prorata_program(NAME SOURCES main.cc DEPS ...): a program in build/bin. MEASURES: its own code is measured, and
+# optimised; that of most waits, and what takes them time is in their libraries.
 function(prorata_program name)
   cmake_parse_arguments(arg "MEASURES" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   prorata_unity(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} prorata_sanitize prorata_warnings)
-  if(NOT arg_MEASURES AND NOT PRORATA_SANITIZE)
-    target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  if(NOT arg_MEASURES)
+    target_compile_options(${name} PRIVATE ${prorata_waiting_options})
   endif()
-  target_compile_options(${name} PRIVATE ${prorata_waiting_options})
 endfunction()
 
 # Ends a test that hangs. Far above what any takes on a busy machine under a sanitizer: a test that is
@@ -229,9 +223,9 @@ set(prorata_test_timeout_s 900)
 # is a test of ctest. ONE_PROCESS: of many short tests; a sanitizer's start takes 0.1 s, so that under one they
 # are a single test. Labelled no-tsan (one thread: nothing to see) or no-asan-ubsan (it would take too
 # long), it is neither built nor run under that sanitizer. FORKS: it starts processes by the thousand.
-# PRECOMPILE <header> ...: as for a library. FOLDERS: as for prorata_unity.
+# JSON: with its header precompiled. FOLDERS: as for prorata_unity.
 function(prorata_test name)
-  cmake_parse_arguments(arg "ONE_PROCESS;FORKS;FOLDERS" "TIMEOUT" "SOURCES;DEPS;LABELS;PRECOMPILE" ${ARGN})
+  cmake_parse_arguments(arg "ONE_PROCESS;FORKS;FOLDERS;JSON" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT ${prorata_test_timeout_s})
   endif()
@@ -257,10 +251,8 @@ function(prorata_test name)
     gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 600
       PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "unit;${arg_LABELS}" ${environment})
   endif()
-  if(arg_PRECOMPILE STREQUAL prorata_json_header)
+  if(arg_JSON)
     prorata_precompile_as(${name} prorata_precompiled_json_tests)
-  elseif(arg_PRECOMPILE)
-    prorata_precompile(${name} <gtest/gtest.h> ${arg_PRECOMPILE})
   else()
     prorata_precompile_as(${name} prorata_precompiled_tests)
   endif()
