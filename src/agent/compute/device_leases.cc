@@ -53,13 +53,15 @@ DeviceLeases::Outcome DeviceLeases::SetTerms(Key key, const policy::ComputeTerms
   return Reschedule(now_ns);
 }
 
-// Whoever is above a share, or has a request, may want the device at any moment: what the share has
-// unfinished by then is what that one waits for, whether the share is alone or not.
+// Whoever is above a share, or has a request, may want the device at any moment once it has a
+// member: what the share has unfinished by then is what that one waits for, whether the share is
+// alone or not.
 void DeviceLeases::BoundBacklogs() {
+  for (auto& [key, on] : shares_) on.may_wake = on.time->AnyMember();
   for (auto& [key, on] : shares_) {
     int64_t bound_ns = LeasePolicy::kNever, alone_ns = LeasePolicy::kNever;
     for (const auto& [other_key, other] : shares_) {
-      if (other_key == key) continue;
+      if (other_key == key || !other.may_wake) continue;
       if (other.terms.request > Fraction::Zero()) alone_ns = std::min(alone_ns, kBesideRequestsNs);
       if (other.terms.priority <= on.terms.priority) continue;
       // Beyond the bound a batch may be under way, and another may just have passed it.
@@ -225,6 +227,9 @@ void DeviceLeases::Sample(int64_t now_ns) {
   Moment& moment = moments_.emplace_back();
   moment.when_ns = now_ns;
   uint32_t at_work = 0;
+  const bool changed = std::ranges::any_of(
+      shares_, [](const auto& one) { return one.second.may_wake != one.second.time->AnyMember(); });
+  if (changed) BoundBacklogs();
   for (auto& [key, on] : shares_) {
     moment.shares[key] = {ChargedNs(key), on.time->BusyNs(), on.held};
     on.time->CountActive();

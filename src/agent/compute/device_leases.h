@@ -104,6 +104,7 @@ class DeviceLeases {
     policy::ComputeTerms terms;
     HeldTimes held;
     int64_t bound_ns = kNever;              // of its backlog, for the sake of others that may wake
+    bool may_wake = false;                  // it had a member when bounds were looked at last
     double charged_before_ns = 0;           // until the last ResetAfterOutage
     policy::LeasePolicy::ShareState state;  // after the last decision
     bool blocked = false;                   // as Work::blocked

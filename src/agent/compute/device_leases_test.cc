@@ -113,6 +113,23 @@ TEST_F(LatelyTest, ALeaseForAFewLaunchesHasNotDrainedBeforeItIsClosed) {
   EXPECT_EQ(policy_->events, expected);
 }
 
+// Whoever has a request may want the device at any moment, once a program is there.
+TEST_F(LatelyTest, AShareWithoutAProgramBoundsNobodysBacklog) {
+  Program& neighbour = programs_[0];
+  const uint32_t alone_us = neighbour.limits.backlog_alone_us;
+  Program other;
+  leases_.Add(3, other.time, {{200'000}, Fraction::One(), 1}, kMs);
+  EXPECT_EQ(neighbour.limits.backlog_alone_us, alone_us);
+  other.time.Admit(0);
+  other.time.SetUsage(0, &other.usage);
+  leases_.Sample(100 * kMs);
+  EXPECT_LT(neighbour.limits.backlog_alone_us, alone_us);
+  other.time.Depart(0);
+  leases_.Sample(200 * kMs);
+  EXPECT_EQ(neighbour.limits.backlog_alone_us, alone_us);
+  leases_.Remove(3, 300 * kMs);
+}
+
 TEST_F(LatelyTest, IdlenessIsBelievedOfAContendedLeaseOnly) {
   Lease(1, true);
   leases_.Reschedule(kMs);

@@ -56,8 +56,9 @@ RanTimes::Answer RanTimes::Divide(const ProcessTimes::Figures& figures, const Sh
   answer.span_ns = figures.span_ns;
   for (const auto& [share, own_ns] : shares.own_ns) {
     const auto total = totals_.find(share);
-    const uint64_t before_ns = total != totals_.end() ? total->second.own_ns : own_ns;
-    answer.own_ns[share] = std::min(static_cast<int64_t>(own_ns - before_ns), answer.span_ns);
+    const uint64_t measured_ns =
+        total != totals_.end() ? own_ns - total->second.own_ns + total->second.late_ns : 0;
+    answer.own_ns[share] = std::min(static_cast<int64_t>(measured_ns), answer.span_ns);
   }
   // A member that has ended stays its share's until NVML no longer names its process.
   std::map<pid_t, Key> owners = shares.members;
@@ -91,12 +92,14 @@ void RanTimes::Count(const Answer& answer, const Shares& shares) {
   for (const auto& [share, own_ns] : shares.own_ns) {
     const auto found = totals_.find(share);
     Total& total = totals_[share];
-    // Of a time without figures what was measured is all that is known.
-    const uint64_t measured_ns = own_ns - (found == totals_.end() ? 0 : total.own_ns);
+    const uint64_t measured_ns = own_ns - total.own_ns + total.late_ns;
     const auto within_ns = static_cast<uint64_t>(answer.own_ns.at(share));
-    const bool follows = found != totals_.end() && within_ns == measured_ns;
+    // Of a time without figures what was measured is all that is known.
+    const bool follows =
+        found != totals_.end() && measured_ns <= 2 * static_cast<uint64_t>(answer.span_ns);
     total.counted_ns +=
         follows ? static_cast<uint64_t>(part * static_cast<double>(within_ns)) : measured_ns;
+    total.late_ns = follows ? measured_ns - within_ns : 0;
     total.own_ns = own_ns;
   }
 }
@@ -130,7 +133,7 @@ uint64_t RanTimes::BusyNs(Key share, uint64_t own_ns, int64_t now_ns) const {
   const auto found = totals_.find(share);
   if (found == totals_.end()) return own_ns;
   const Total& total = found->second;
-  return total.counted_ns + (Fresh(now_ns) ? 0 : own_ns - total.own_ns);
+  return total.counted_ns + (Fresh(now_ns) ? 0 : own_ns - total.own_ns + total.late_ns);
 }
 
 }  // namespace prorata::agent

@@ -61,7 +61,8 @@ class RanTimes {
   };
   struct Total {
     uint64_t counted_ns = 0;
-    uint64_t own_ns = 0;  // as of the last figures: is in counted_ns, in their place
+    uint64_t own_ns = 0;   // as of the last figures: is in counted_ns, in their place, ...
+    uint64_t late_ns = 0;  // ... but so much, which was more than their time: is in the next
   };
   bool Fresh(int64_t now_ns) const;
   // By what members measured since the last figures, which an NVML that does not answer may mean as

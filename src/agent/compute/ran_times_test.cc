@@ -63,6 +63,21 @@ TEST_F(RanTimesTest, TogetherTheyHaveWhatOthersLeave) {
   EXPECT_DOUBLE_EQ(Busy(kB), 0.30);
 }
 
+// A member alone is looked at ten times a second: an answer has two or three of its looks.
+TEST_F(RanTimesTest, WhatIsMeasuredInLumpsIsAllCounted) {
+  for (int i = 0; i < 20; ++i) {
+    Measured(kA, i % 2 == 0 ? 200 : 300);
+    Pass(250, {{kA1, 100}});
+  }
+  EXPECT_DOUBLE_EQ(Busy(kA), 1);
+  EXPECT_NEAR(static_cast<double>(BusyMs(kA)), 20 * 250, 50);
+  Measured(kA, 300);
+  Pass(250, {{kA1, 100}});
+  for (int i = 0; i < 20; ++i) Pass(250, {});
+  EXPECT_EQ(Busy(kA), 0);
+  EXPECT_EQ(BusyMs(kA), 20u * 250 + 300);
+}
+
 TEST_F(RanTimesTest, FiguresAreOfTheLastSecondAndOfOthersOfFive) {
   for (int i = 0; i < 40; ++i) Measured(kA, 200), Pass(250, {{kOutside, 10}});
   for (int i = 0; i < 2; ++i) Measured(kA, 50), Pass(250, {{kOutside, 10}});

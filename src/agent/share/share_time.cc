@@ -184,6 +184,8 @@ bool ShareTime::AllDeparted() const {
                                           [](const Member& member) { return member.departed; });
 }
 
+bool ShareTime::AnyMember() const { return !members_.empty() && !AllDeparted(); }
+
 bool ShareTime::AllDrained(bool stalled) const {
   const uint32_t sequence = SequenceOf(lease());
   bool any_drained = false;

@@ -47,6 +47,7 @@ class ShareTime {
   // Since it joined, of the member that made most; as new as its helper's last look.
   uint64_t MostLaunches() const;
   bool AllDeparted() const;  // it has members, and all of them are dead
+  bool AnyMember() const;    // it has one that is not
   // What was submitted before the lease was revoked is done. `stalled`: then a member that says
   // nothing and has nothing unfinished (it is stopped, say) no longer keeps the others of its share
   // from their lease, if one of them has drained.
