@@ -268,11 +268,11 @@ class Machine:
                 found.append(int(folder.name))
         return found
 
-    def peak_bytes(self):
-        """The most of the simulated device's memory that was ever in use, by its own account."""
-        out = subprocess.run([BUILD / "tests" / "sim_usage"], input="0\n", env=self.environment,
+    def usage(self, device=0):
+        """The simulated device's own account, now: what tests/scenarios/sim_usage.cc says."""
+        out = subprocess.run([BUILD / "tests" / "sim_usage", str(device)], input="0\n", env=self.environment,
                              text=True, capture_output=True, check=True, timeout=DEADLINE_S).stdout
-        return json.loads(out.splitlines()[-1])["peak_bytes"]
+        return json.loads(out.splitlines()[-1])
 
     # What the agent says.
 

@@ -146,7 +146,7 @@ class TwoShares(RequestCase):
         # What a killed program held, too, at once.
         b.kill()
         self.assertEqual(a.take(LIMIT - REQUEST), 0)
-        self.assertLessEqual(self.machine.peak_bytes(), DEVICE)
+        self.assertLessEqual(self.machine.usage()["peak_bytes"], DEVICE)
 
     def test_an_agent_that_was_killed_changes_nothing(self):
         a, b = Program(self, "a"), Program(self, "b")
@@ -388,7 +388,7 @@ class AtRandom(RequestCase):
             self.assertEqual(taker.take(LIMIT - CONTEXT), 0)
             taker.free_all()
             harness.wait_until(lambda: self.machine.share(other)["memory_waits"] == 0)
-        self.assertLessEqual(self.machine.peak_bytes(), DEVICE)
+        self.assertLessEqual(self.machine.usage()["peak_bytes"], DEVICE)
         print(f"{self.within} within a request, {self.refusals} refused, {self.deaths} killed")
         self.assertGreater(self.within, self.STEPS // 8)
 

@@ -126,7 +126,7 @@ def run_once(harness, exercise, python, arguments, on_a_share):
         status, out, err = machine.call(command, exercise.timeout_s, environment)
         if status != 0:
             raise AssertionError(f"exit status {status}\n{out[-2000:]}{err[-6000:]}")
-        if on_a_share and (over := machine.peak_bytes() - SHARE_BYTES) > 0:
+        if on_a_share and (over := machine.usage()["peak_bytes"] - SHARE_BYTES) > 0:
             raise AssertionError(f"compatibility: FAILED at the limit: {over} bytes of the device above it")
         return json.loads(out.splitlines()[-1])
     finally:

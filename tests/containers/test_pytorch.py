@@ -22,7 +22,7 @@ class PyTorch(podman.PodmanTestCase):
         status, out, err = self.podman.run(self.named("torch"), share, pytorch.command(*arguments), options)
         self.assertEqual(status, 0, out + err)
         pytorch.check(self, out, "a container")
-        self.assertLessEqual(self.machine.peak_bytes(), SHARE)
+        self.assertLessEqual(self.machine.usage()["peak_bytes"], SHARE)
 
     def test_in_a_container(self):
         self.exercise()

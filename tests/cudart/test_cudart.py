@@ -123,8 +123,8 @@ class Cudart(harness.MachineTestCase):
             self.assertGreater(report["refused"], 0)
             self.assertGreater(report["recovered"], 0)
         if not harness.REAL_GPU:
-            self.assertLessEqual(self.machine.peak_bytes(), 2 * GIB)
-            self.assertGreater(self.machine.peak_bytes(), GIB)
+            self.assertLessEqual(self.machine.usage()["peak_bytes"], 2 * GIB)
+            self.assertGreater(self.machine.usage()["peak_bytes"], GIB)
             harness.wait_until(lambda: nvml.memory()[2] == 0, what="all memory back")
 
     def test_two_of_one_share_never_exceed_it_together_13(self):

@@ -41,7 +41,7 @@ class PyTorchCase:
             out = self.cluster.kubectl("logs", name)
             self.assertEqual(self.cluster.phase(name), "Succeeded", out)
             pytorch.check(self, out, f"pod {name}")
-        self.assertLessEqual(self.machine.peak_bytes(), 2 * SHARE)
+        self.assertLessEqual(self.machine.usage()["peak_bytes"], 2 * SHARE)
 
 
 class ByClaims(PyTorchCase, dra.DraTestCase):

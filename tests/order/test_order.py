@@ -53,10 +53,7 @@ class OrderCase(harness.MachineTestCase):
         return result, charged_ns, used_ns
 
     def used_ns(self, device):
-        usage = subprocess.run([harness.BUILD / "tests" / "sim_usage", str(device)], input="0\n",
-                               text=True, env=self.machine.environment, capture_output=True,
-                               check=True, timeout=harness.DEADLINE_S).stdout
-        return sum(json.loads(usage.splitlines()[-1])["processes"].values())
+        return sum(self.machine.usage(device)["processes"].values())
 
     @staticmethod
     def settled(read):

@@ -8,12 +8,10 @@ weigh little; all seconds here are the simulated machine's. PRORATA_TEST_LONG=1:
 s.
 """
 import dataclasses
-import json
 import mmap
 import os
 import pathlib
 import struct
-import subprocess
 import sys
 import time
 
@@ -22,7 +20,6 @@ import harness  # pylint: disable=wrong-import-position
 import quiet  # pylint: disable=wrong-import-position
 
 SHAPES = harness.BUILD / "tests" / "shapes"
-SIM_USAGE = harness.BUILD / "tests" / "sim_usage"
 KERNELS = harness.BUILD / "tests" / "conformance_kernels.so"
 LONG = os.environ.get("PRORATA_TEST_LONG") == "1"
 LIMIT_POINTS = 0.03   # DESIGN §8, a limit: 0.01; in many processes three times that
@@ -121,13 +118,7 @@ class Run:
 
     def usage(self):
         """The account of each device, now."""
-        accounts = []
-        for device in range(self.devices):
-            out = subprocess.run([SIM_USAGE, str(device)], input="0\n", capture_output=True,
-                                 env=self.machine.environment, text=True, check=True,
-                                 timeout=harness.DEADLINE_S).stdout
-            accounts.append(json.loads(out.splitlines()[-1]))
-        return accounts
+        return [self.machine.usage(device) for device in range(self.devices)]
 
     def pids(self):
         return [process.pid for process in (*self.processes.values(), self.agent) if process]

@@ -76,6 +76,16 @@ class Figures(promises.PromiseCase):
             return outcome, promised
         self.judge(attempt)
 
+    def test_a_share_alone(self):
+        # Its member publishes what it measures ten times a second, and figures are made four times.
+        programs = [busy("alone", ("--compute", "0.5"), kernel_us=1000, per_sync=100)]
+
+        def attempt():
+            outcome = promises.measure(programs, 1.5, DILATION)
+            return outcome, within("busy as shown", self.shown(outcome, "alone", "busy"),
+                                   outcome.device_time("alone"), POINTS)
+        self.judge(attempt)
+
     def test_a_share_with_a_limit_alone(self):
         # Of the device's time, not of what all shares together used.
         programs = [busy("limited", ("--compute-limit", "0.2"), kernel_us=1000, per_sync=4)]

@@ -133,7 +133,7 @@ class Memory(harness.MachineTestCase):
                                            ["--allocate", "128MiB", "--until-refused"])
             self.assertEqual(report["allocated_bytes"], harness.GIB)
         self.assertIsNone(load.poll())
-        self.assertEqual(self.machine.peak_bytes(), 4 * harness.GIB)
+        self.assertEqual(self.machine.usage()["peak_bytes"], 4 * harness.GIB)
 
 
 # Only those of this file.

@@ -51,11 +51,11 @@ context_memory = "16MiB"
         begin, waited, looks = time.monotonic(), 0, 0
         # Until it was a stress: the device was nearly full, and somebody had to wait for it.
         while (time.monotonic() < begin + SECONDS or looks < 10 or not waited or
-               self.machine.peak_bytes() < DEVICE * 7 // 8):
+               self.machine.usage()["peak_bytes"] < DEVICE * 7 // 8):
             for program in programs.values():
                 self.assertIsNone(program.poll(), "it ended by itself")
             self.assertLess(time.monotonic(), begin + SECONDS + 600,
-                            f"{waited} waits, {self.machine.peak_bytes()} bytes at most")
+                            f"{waited} waits, {self.machine.usage()['peak_bytes']} bytes at most")
             shares = {share["name"]: share["devices"][0] for share in self.machine.ps()}
             # Without the overhead, of which the audit's part is no grant.
             granted = {name: share["granted_bytes"] - share["overhead_bytes"]
@@ -79,7 +79,7 @@ context_memory = "16MiB"
                                what=f"the ledger of {name} at zero")
             self.assertEqual(self.machine.share(name)["members"], [])
         self.assertEqual(self.nvml.memory()[2], 0)
-        self.assertLessEqual(self.machine.peak_bytes(), DEVICE)
+        self.assertLessEqual(self.machine.usage()["peak_bytes"], DEVICE)
         for program in programs.values():
             program.stdin.close()
             self.assertEqual(program.wait(timeout=harness.DEADLINE_S), 0)

@@ -74,7 +74,7 @@ context_memory = "48MiB"
         self.assertEqual(self.machine.share("s")["members"], [])
         watcher.stop()
         self.assertEqual((report["errors"], report["crashed"]), (0, []), report["first_error"])
-        self.assertLessEqual(self.machine.peak_bytes(), LIMIT)
+        self.assertLessEqual(self.machine.usage()["peak_bytes"], LIMIT)
         # It was a stress: the share was full, and all kinds were made.
         self.assertGreater(sum(report["refused"].values()), 0)
         self.assertEqual([kind for kind, made in report["made"].items() if not made], [])
@@ -98,13 +98,13 @@ context_memory = "48MiB"
         begin, done = time.monotonic(), 0
 
         def enough():
-            return (done >= least and self.machine.peak_bytes() > LIMIT // 2 and
+            return (done >= least and self.machine.usage()["peak_bytes"] > LIMIT // 2 and
                     watcher.samples > 100)
         while time.monotonic() < begin + SECONDS or not enough():
             self.assertIsNone(process.poll(), "it ended by itself")
             self.assertIsNone(watcher.error)
             self.assertLess(time.monotonic(), begin + SECONDS + 600,
-                            f"{done} acts, {self.machine.peak_bytes()} bytes at most, "
+                            f"{done} acts, {self.machine.usage()['peak_bytes']} bytes at most, "
                             f"{watcher.samples} looks")
             time.sleep(self.random.uniform(0, 0.4))
             done += act()
