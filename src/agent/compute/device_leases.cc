@@ -69,6 +69,7 @@ void DeviceLeases::BoundBacklogs() {
     }
     on.bound_ns = bound_ns;
     on.time->WriteBacklogs(on.terms, std::min(alone_ns, bound_ns));
+    on.time->SetContendedBacklog(std::min(on.bound_ns, on.state.backlog_ns));
   }
 }
 

@@ -122,8 +122,10 @@ TEST_F(LatelyTest, AShareWithoutAProgramBoundsNobodysBacklog) {
   EXPECT_EQ(neighbour.limits.backlog_alone_us, alone_us);
   other.time.Admit(0);
   other.time.SetUsage(0, &other.usage);
+  policy_->states[1].backlog_ns = 3 * kMs;
   leases_.Sample(100 * kMs);
   EXPECT_LT(neighbour.limits.backlog_alone_us, alone_us);
+  EXPECT_EQ(neighbour.limits.backlog_contended_us, 3'000u) << "what the policy says stays";
   other.time.Depart(0);
   leases_.Sample(200 * kMs);
   EXPECT_EQ(neighbour.limits.backlog_alone_us, alone_us);
