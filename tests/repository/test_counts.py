@@ -88,6 +88,11 @@ class Reports(unittest.TestCase):
         self.assertEqual((results.passed, len(results.failed)), (0, 1))
         self.assertIn("XPASS(strict)", results.failed[0][1])
 
+    def test_an_expected_failure_by_chance_may_pass(self):
+        results = self.pytest_results("@unmet('why', by_chance=True)\ndef test_x(self):\n    pass",
+                                      "@unmet('why', by_chance=True)\ndef test_y(self):\n    self.assertEqual(1, 2)")
+        self.assertEqual((results.passed, results.failed, len(results.unmet)), (2, [], 1))
+
     def test_an_expected_failure_keeps_errors_and_skips(self):
         results = self.pytest_results(
             "@unmet('why')\ndef test_error(self):\n    raise OSError('no expected failure')",
