@@ -62,9 +62,11 @@ class Trace:
 
 
 class TraceCase(harness.MachineTestCase):
+    DILATION = 1
+
     def setUp(self):
         super().setUp()
-        self.agent = self.machine.start_agent()
+        self.agent = self.machine.start_agent("--dilation", str(self.DILATION))
         self.file = self.machine.folder / "trace.json"
 
     def start_busy(self, **shares):
@@ -93,9 +95,13 @@ class TraceCase(harness.MachineTestCase):
         harness.wait_until(lambda: charged() > begin + seconds, what=f"{seconds} s of use")
 
 
-# Who waits for what is told in parts of real time: beside all other tests a share did not come to its limit.
+# Who waits for what is told in parts of time. Beside other tests programs wait for a processor more than for each other,
+# so the clock is slow.
 @pytest.mark.pairs
 class WhoRanAndWhy(TraceCase):
+    DILATION = 4
+    MACHINE_TOML = f"dilation = {DILATION}\n"
+
     def test_two_busy_shares_and_a_limited_one(self):
         self.start_busy(a=["--compute", "0.2"], b=["--compute", "0.2"],
                         limited=["--compute-limit", "0.1"])

@@ -91,7 +91,7 @@ class Figures(promises.PromiseCase):
 
     def test_a_share_with_a_limit_alone(self):
         # Of the device's time, not of what all shares together used.
-        programs = [busy("limited", ("--compute-limit", "0.2"), kernel_us=1000, per_sync=4)]
+        programs = [busy("limited", ("--compute-limit", "0.5"), kernel_us=1000, per_sync=4)]
 
         def attempt():
             outcome = promises.measure(programs, 1.5, DILATION)

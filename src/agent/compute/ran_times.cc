@@ -37,11 +37,10 @@ void RanTimes::Take(const ProcessTimes::Samples& samples, const Shares& shares, 
   looks_.clear();
   const auto figures = processes_.Take(samples, SeemsIdle(shares, now_ns), now_ns);
   if (!figures) return;
-  if (!Fresh(now_ns)) {
-    answers_.clear();
-  }
-  answered_ns_ = now_ns;
-  answers_.push_back(Divide(*figures, shares));
+  const int64_t before_ns = std::exchange(answered_ns_, now_ns);
+  const bool follows = before_ns != 0 && now_ns - before_ns <= kFreshNs;
+  if (!follows) answers_.clear();
+  answers_.push_back(Divide(*figures, shares, follows ? now_ns - before_ns : figures->span_ns));
   int64_t all_ns = 0;
   for (const Answer& one : answers_) all_ns += one.span_ns;
   while (all_ns - answers_.front().span_ns >= kWindowNs) {
@@ -51,14 +50,16 @@ void RanTimes::Take(const ProcessTimes::Samples& samples, const Shares& shares, 
   Count(answers_.back(), shares);
 }
 
-RanTimes::Answer RanTimes::Divide(const ProcessTimes::Figures& figures, const Shares& shares) {
+RanTimes::Answer RanTimes::Divide(const ProcessTimes::Figures& figures, const Shares& shares,
+                                  int64_t passed_ns) {
   Answer answer;
   answer.span_ns = figures.span_ns;
+  answer.passed_ns = passed_ns;
   for (const auto& [share, own_ns] : shares.own_ns) {
     const auto total = totals_.find(share);
     const uint64_t measured_ns =
         total != totals_.end() ? own_ns - total->second.own_ns + total->second.late_ns : 0;
-    answer.own_ns[share] = std::min(static_cast<int64_t>(measured_ns), answer.span_ns);
+    answer.own_ns[share] = std::min(static_cast<int64_t>(measured_ns), passed_ns);
   }
   // A member that has ended stays its share's until NVML no longer names its process.
   std::map<pid_t, Key> owners = shares.members;
@@ -79,12 +80,15 @@ RanTimes::Answer RanTimes::Divide(const ProcessTimes::Figures& figures, const Sh
 }
 
 double RanTimes::Part() const {
-  int64_t left_ns = 0, own_ns = 0;
+  double span_ns = 0, others_ns = 0, passed_ns = 0, own_ns = 0;
   for (const Answer& answer : answers_) {
-    left_ns += answer.span_ns - answer.others_ns;
-    for (const auto& [share, ns] : answer.own_ns) own_ns += ns;
+    span_ns += static_cast<double>(answer.span_ns);
+    others_ns += static_cast<double>(answer.others_ns);
+    passed_ns += static_cast<double>(answer.passed_ns);
+    for (const auto& [share, ns] : answer.own_ns) own_ns += static_cast<double>(ns);
   }
-  return own_ns <= left_ns ? 1 : static_cast<double>(left_ns) / static_cast<double>(own_ns);
+  const double left_ns = passed_ns * (1 - others_ns / span_ns);
+  return own_ns <= left_ns ? 1 : left_ns / own_ns;
 }
 
 void RanTimes::Count(const Answer& answer, const Shares& shares) {
@@ -96,7 +100,7 @@ void RanTimes::Count(const Answer& answer, const Shares& shares) {
     const auto within_ns = static_cast<uint64_t>(answer.own_ns.at(share));
     // Of a time without figures what was measured is all that is known.
     const bool follows =
-        found != totals_.end() && measured_ns <= 2 * static_cast<uint64_t>(answer.span_ns);
+        found != totals_.end() && measured_ns <= 2 * static_cast<uint64_t>(answer.passed_ns);
     total.counted_ns +=
         follows ? static_cast<uint64_t>(part * static_cast<double>(within_ns)) : measured_ns;
     total.late_ns = follows ? measured_ns - within_ns : 0;
@@ -117,16 +121,16 @@ std::optional<double> RanTimes::Others(int64_t now_ns) const {
 
 std::optional<double> RanTimes::Busy(Key share, int64_t now_ns) const {
   if (!Fresh(now_ns)) return std::nullopt;
-  int64_t span_ns = 0;
+  int64_t passed_ns = 0;
   int64_t own_ns = 0;
   for (auto answer = answers_.rbegin(); answer != answers_.rend(); ++answer) {
     const auto found = answer->own_ns.find(share);
-    if (found == answer->own_ns.end() || span_ns >= kBusyWindowNs) break;
-    span_ns += answer->span_ns;
+    if (found == answer->own_ns.end() || passed_ns >= kBusyWindowNs) break;
+    passed_ns += answer->passed_ns;
     own_ns += found->second;
   }
-  if (span_ns == 0) return std::nullopt;
-  return Part() * static_cast<double>(own_ns) / static_cast<double>(span_ns);
+  if (passed_ns == 0) return std::nullopt;
+  return Part() * static_cast<double>(own_ns) / static_cast<double>(passed_ns);
 }
 
 uint64_t RanTimes::BusyNs(Key share, uint64_t own_ns, int64_t now_ns) const {

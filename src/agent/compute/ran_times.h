@@ -55,9 +55,14 @@ class RanTimes {
 
  private:
   struct Answer {
+    // From look to look of NVML's driver; it looks five times a second, and answers for whole
+    // looks.
     int64_t span_ns = 0;
-    int64_t others_ns = 0;
-    std::map<Key, int64_t> own_ns;  // of every share that there was: what its members measured
+    int64_t others_ns = 0;  // of that
+    // From answer to answer, by our clock.
+    int64_t passed_ns = 0;
+    std::map<Key, int64_t>
+        own_ns;  // of that, and of every share that there was: what its members measured
   };
   struct Total {
     uint64_t counted_ns = 0;
@@ -68,7 +73,7 @@ class RanTimes {
   // By what members measured since the last figures, which an NVML that does not answer may mean as
   // well.
   bool SeemsIdle(const Shares& shares, int64_t now_ns) const;
-  Answer Divide(const ProcessTimes::Figures& figures, const Shares& shares);
+  Answer Divide(const ProcessTimes::Figures& figures, const Shares& shares, int64_t passed_ns);
   void Count(const Answer& answer, const Shares& shares);
   // What the device can have had of what members measured, from 0 to 1.
   double Part() const;

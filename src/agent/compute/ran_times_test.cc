@@ -78,6 +78,21 @@ TEST_F(RanTimesTest, WhatIsMeasuredInLumpsIsAllCounted) {
   EXPECT_EQ(BusyMs(kA), 20u * 250 + 300);
 }
 
+// NVML's driver looks five times a second, and is asked about four times: an answer is of 0.2 or
+// 0.4 s. What members measured is of the time between answers.
+TEST_F(RanTimesTest, WhatIsMeasuredIsOfTheTimeBetweenAnswers) {
+  constexpr int64_t kLookMs = 200;
+  for (int i = 0; i < 40; ++i) {
+    Measured(kA, 120);
+    now_ns_ += 240 * kMs;
+    const int64_t look_ms = now_ns_ / kMs / kLookMs * kLookMs;
+    ran_.Take({{kA1, static_cast<uint64_t>(look_ms) * 1'000, 50}}, shares_, now_ns_);
+    if (i < 4) continue;
+    EXPECT_NEAR(Busy(kA), 0.50, 0.001) << "after answer " << i;
+  }
+  EXPECT_EQ(BusyMs(kA), 40u * 120);
+}
+
 TEST_F(RanTimesTest, FiguresAreOfTheLastSecondAndOfOthersOfFive) {
   for (int i = 0; i < 40; ++i) Measured(kA, 200), Pass(250, {{kOutside, 10}});
   for (int i = 0; i < 2; ++i) Measured(kA, 50), Pass(250, {{kOutside, 10}});
