@@ -39,6 +39,11 @@ if(PRORATA_CCACHE)
   endif()
 endif()
 
+# A twentieth of the compiler's time went to looking for memory to use again, which saves 0.2 GB a process.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=1048576>)
+endif()
+
 add_library(prorata_warnings INTERFACE)
 target_compile_options(prorata_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wimplicit-fallthrough>)
@@ -203,15 +208,19 @@ function(prorata_library name)
 endfunction()
 
 # prorata_program(NAME SOURCES main.cc DEPS ...): a program in build/bin. MEASURES: its own code is measured, and
-# optimised; that of most waits, and what takes them time is in their libraries.
+# optimised; that of most waits, and what takes them time is in their libraries. JSON: with its header precompiled.
 function(prorata_program name)
-  cmake_parse_arguments(arg "MEASURES" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(arg "MEASURES;JSON" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   prorata_unity(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} prorata_sanitize prorata_warnings)
   if(NOT arg_MEASURES)
     target_compile_options(${name} PRIVATE ${prorata_waiting_options})
+  endif()
+  if(arg_JSON)
+    target_compile_options(${name} PRIVATE -fPIC)  # as the libraries, whose precompiled header it is
+    prorata_precompile_as(${name} prorata_precompiled_json)
   endif()
 endfunction()
 
