@@ -5,6 +5,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 import unittest
 
 import pytest
@@ -110,12 +111,16 @@ class Following(ResourceConfigCase):
         self.machine.start(self.machine.command(["--name", "x"], [
             harness.GPULOAD, "--seconds", "3600", "--kernel-us", "2000"]))
 
-        def used():
-            return self.machine.share("x")["device_time_ns"]
-        harness.wait_until(lambda: used() > 3e8, what="the load")
+        def second_above(least):
+            before = self.machine.usage()  # the device's own account
+            time.sleep(1)
+            after = self.machine.usage()
+            return after["busy_ns"] - before["busy_ns"] > least * (after["now_ns"] - before["now_ns"])
+        harness.wait_until(lambda: self.machine.usage()["busy_ns"] > 3e8, what="the load")
         self.replace(f"x 0 1 {2 * GIB}")
         self.becomes({"x": (0, 1, 2 * GIB)})
         harness.wait_until(lambda: self.machine.share("x")["entitled"] == 1, what="all of the GPU")
+        harness.wait_until(lambda: second_above(0.5), what="twice the old limit")
 
     def test_a_swapped_link_as_a_config_map_has_it(self):
         def version(name, *lines):
