@@ -39,7 +39,7 @@ if(PRORATA_CCACHE)
   endif()
 endif()
 
-# A twentieth of the compiler's time went to looking for memory to use again, which saves 0.2 GB a process.
+# Below this GCC does not look for memory to use again: that took a twentieth of its time, and saves 0.2 GB a process.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=1048576>)
 endif()

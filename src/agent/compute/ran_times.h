@@ -59,10 +59,10 @@ class RanTimes {
     // looks.
     int64_t span_ns = 0;
     int64_t others_ns = 0;  // of that
-    // From answer to answer, by our clock.
+    // From answer to answer, by our clock; of that, of every share that there was, what its members
+    // measured.
     int64_t passed_ns = 0;
-    std::map<Key, int64_t>
-        own_ns;  // of that, and of every share that there was: what its members measured
+    std::map<Key, int64_t> own_ns;
   };
   struct Total {
     uint64_t counted_ns = 0;
