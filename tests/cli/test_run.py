@@ -1,6 +1,7 @@
 """`prorata run` as a way to run a program: status, signals, environment, the agent it starts."""
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -64,6 +65,27 @@ class Status(harness.MachineTestCase):
         # Its memory may be on the device for a moment longer; the next run waits for that.
         for _ in range(20):
             self.machine.run_json(["--name", "again", "--memory", "1GiB"], ["--allocate", "64MiB"])
+
+    def test_who_joins_while_the_machine_stands_still(self):
+        """A machine that was suspended: its time goes on, and nobody had a processor."""
+        agent = self.machine.start_agent()
+        load = self.machine.start(self.machine.command(["--name", "x", "--memory", "1GiB"], [
+            "sh", "-c", 'read go; exec "$@"', "sh", harness.GPULOAD, "--allocate", "64MiB"]), stdin=subprocess.PIPE)
+        harness.wait_until(lambda: self.machine.share("x"), what="the share")
+        agent.send_signal(signal.SIGSTOP)
+        self.addCleanup(agent.send_signal, signal.SIGCONT)
+        load.stdin.write("\n")
+        load.stdin.flush()
+        fds = pathlib.Path(f"/proc/{load.pid}/fd")
+        harness.wait_until(lambda: any(os.readlink(fd).startswith("socket:") for fd in fds.iterdir()),
+                           what="a program that asks to join")
+        load.send_signal(signal.SIGSTOP)
+        time.sleep(2.5)  # longer than an agent is waited for
+        load.send_signal(signal.SIGCONT)
+        time.sleep(0.1)  # the agent is the second to get one
+        agent.send_signal(signal.SIGCONT)
+        out, err = load.communicate(timeout=harness.DEADLINE_S)
+        self.assertEqual(load.returncode, 0, out + err)
 
     def test_run_becomes_the_program(self):
         # No process stands between: what is sent to prorata is sent to the program.

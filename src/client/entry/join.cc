@@ -40,6 +40,8 @@ namespace {
 constexpr int64_t kJoinWithinNs = 2'000'000'000;
 constexpr int64_t kBusyAgentWithinNs = 60'000'000'000;
 constexpr int64_t kTryEveryNs = 50'000'000;
+// For the last try: what an agent needs that has just been given a processor again.
+constexpr int64_t kOnceMoreNs = 500'000'000;
 constexpr size_t kPageBytes = 4096;
 
 // kCalling: as kBusy, and the driver's cuInit was called.
@@ -150,6 +152,10 @@ CUresult JoinOrPrint() {
              (HeartbeatLostNs() < kHeartStoodStillNs ? busy_until_ns : start_ns + kJoinWithinNs)) {
     const std::atomic<uint32_t> never{0};
     FutexWait(&never, 0, kTryEveryNs);
+  }
+  // This process may have stood still itself meanwhile, and the agent with it: a suspended machine.
+  if (result == JoinResult::kNoAgent) {
+    result = JoinAgent(NowNs() + kOnceMoreNs, &refused, busy_until_ns);
   }
   if (result == JoinResult::kJoined) return CUDA_SUCCESS;
   if (result == JoinResult::kRefused) {
