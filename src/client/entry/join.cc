@@ -40,8 +40,6 @@ namespace {
 constexpr int64_t kJoinWithinNs = 2'000'000'000;
 constexpr int64_t kBusyAgentWithinNs = 60'000'000'000;
 constexpr int64_t kTryEveryNs = 50'000'000;
-// For the last try: what an agent needs that has just been given a processor again.
-constexpr int64_t kOnceMoreNs = 500'000'000;
 constexpr size_t kPageBytes = 4096;
 
 // kCalling: as kBusy, and the driver's cuInit was called.
@@ -138,9 +136,9 @@ void PrintRefused(const wire::Refused& refused) {
       .Print();
 }
 
-// Joins within two seconds: an agent may be restarting just now. One whose heart beats is waited
-// for longer: on a machine that is busy enough it answers late. Without a welcome there is no row
-// of grants, so nothing could be allocated; better to say so here.
+// Joins within two seconds, or two more: an agent may be restarting just now. One whose heart beats
+// is waited for longer: on a machine that is busy enough it answers late. Without a welcome there
+// is no row of grants, so nothing could be allocated; better to say so here.
 CUresult JoinOrPrint() {
   const int64_t start_ns = NowNs();
   const int64_t busy_until_ns = start_ns + kBusyAgentWithinNs;
@@ -155,7 +153,7 @@ CUresult JoinOrPrint() {
   }
   // This process may have stood still itself meanwhile, and the agent with it: a suspended machine.
   if (result == JoinResult::kNoAgent) {
-    result = JoinAgent(NowNs() + kOnceMoreNs, &refused, busy_until_ns);
+    result = JoinAgent(NowNs() + kJoinWithinNs, &refused, busy_until_ns);
   }
   if (result == JoinResult::kJoined) return CUDA_SUCCESS;
   if (result == JoinResult::kRefused) {
