@@ -274,6 +274,11 @@ class Machine:
                              text=True, capture_output=True, check=True, timeout=DEADLINE_S).stdout
         return json.loads(out.splitlines()[-1])
 
+    def busy_since(self, before, device=0):
+        """For what part of the time since this `usage` kernels ran on the device."""
+        now = self.usage(device)
+        return (now["busy_ns"] - before["busy_ns"]) / (now["now_ns"] - before["now_ns"])
+
     # What the agent says.
 
     def ps(self):

@@ -112,10 +112,9 @@ class Following(ResourceConfigCase):
             harness.GPULOAD, "--seconds", "3600", "--kernel-us", "2000"]))
 
         def second_above(least):
-            before = self.machine.usage()  # the device's own account
+            before = self.machine.usage()
             time.sleep(1)
-            after = self.machine.usage()
-            return after["busy_ns"] - before["busy_ns"] > least * (after["now_ns"] - before["now_ns"])
+            return self.machine.busy_since(before) > least
         harness.wait_until(lambda: self.machine.usage()["busy_ns"] > 3e8, what="the load")
         self.replace(f"x 0 1 {2 * GIB}")
         self.becomes({"x": (0, 1, 2 * GIB)})

@@ -1,4 +1,5 @@
 """`prorata run` as a way to run a program: status, signals, environment, the agent it starts."""
+import contextlib
 import json
 import os
 import pathlib
@@ -77,8 +78,11 @@ class Status(harness.MachineTestCase):
         load.stdin.write("\n")
         load.stdin.flush()
         fds = pathlib.Path(f"/proc/{load.pid}/fd")
-        harness.wait_until(lambda: any(os.readlink(fd).startswith("socket:") for fd in fds.iterdir()),
-                           what="a program that asks to join")
+
+        def asks_to_join():
+            with contextlib.suppress(FileNotFoundError):  # a descriptor that is closed meanwhile
+                return any(os.readlink(fd).startswith("socket:") for fd in fds.iterdir())
+        harness.wait_until(asks_to_join, what="a program that asks to join")
         load.send_signal(signal.SIGSTOP)
         time.sleep(2.5)  # longer than an agent is waited for
         load.send_signal(signal.SIGCONT)

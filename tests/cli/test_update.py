@@ -144,22 +144,18 @@ class Compute(UpdateCase):
 
         # An agent that a busy machine holds up calls a lease back late; what was used too much is
         # made up for, so the mean since a limit was set comes down to it.
-        def part_since(before):
-            now = self.machine.usage()  # the device's own account
-            return (now["busy_ns"] - before["busy_ns"]) / (now["now_ns"] - before["now_ns"])
-
         def held_below(most):
             begin = self.machine.usage()
 
             def held():
                 time.sleep(1)
-                return part_since(begin) < most
+                return self.machine.busy_since(begin) < most
             harness.wait_until(held, what=f"a mean below {most}")
 
         def a_second_above(least):
             begin = self.machine.usage()
             time.sleep(1)
-            return part_since(begin) > least
+            return self.machine.busy_since(begin) > least
         harness.wait_until(lambda: self.device()["device_time_ns"] > 3e8, what="the load")
         held_below(0.36)
         self.update_well("--compute-limit", "0.9")

@@ -56,8 +56,7 @@ class Hostile(podman.PodmanTestCase):
         what a share was charged is up to 0.1 s old."""
         before = self.machine.usage()
         during()
-        after = self.machine.usage()
-        return (after["busy_ns"] - before["busy_ns"]) / (after["now_ns"] - before["now_ns"])
+        return self.machine.busy_since(before)
 
     def start_attack(self, share):
         """A container that waits for a line to begin."""

@@ -96,13 +96,9 @@ class Kinds(podman.PodmanTestCase):
 
         with quiet.Watch() as watch:
             before = self.machine.usage()  # the device's own account: nobody else runs there
-
-            def since():
-                now = self.machine.usage()
-                return now["busy_ns"] - before["busy_ns"], now["now_ns"] - before["now_ns"]
-            harness.wait_until(lambda: since()[0] > 0.9e9, what="GPU time", step_s=0.05)
-            used_ns, passed_ns = since()
-            part = used_ns / passed_ns
+            harness.wait_until(lambda: self.machine.usage()["busy_ns"] - before["busy_ns"] > 0.9e9, what="GPU time",
+                               step_s=0.05)
+            part = self.machine.busy_since(before)
         watch.judge(self, abs(part - 0.3) < 0.05, f"a limit of 0.3 is {part:.3f} in a time of its own")
 
     def test_memory_near_the_programs_own_need(self):

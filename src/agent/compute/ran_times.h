@@ -55,13 +55,10 @@ class RanTimes {
 
  private:
   struct Answer {
-    // From look to look of NVML's driver; it looks five times a second, and answers for whole
-    // looks.
-    int64_t span_ns = 0;
+    int64_t span_ns = 0;    // from look to look of NVML's driver, which looks five times a second
     int64_t others_ns = 0;  // of that
-    // From answer to answer, by our clock; of that, of every share that there was, what its members
-    // measured.
-    int64_t passed_ns = 0;
+    int64_t passed_ns = 0;  // from answer to answer, by our clock
+    // Of that, for every share that there was: what its members measured.
     std::map<Key, int64_t> own_ns;
   };
   struct Total {
