@@ -138,16 +138,19 @@ def check_scripts(build):
     return problems
 
 
+# What a compiler command says to GCC alone, its precompiled header, and what it compiles.
+NOT_FOR_CLANG = re.compile(r" -Winvalid-pch| -Wno-(?:restrict|stringop-\w+|subobject-linkage)| --param=\S+"
+                           r"| -include \S*/cmake_pch\.hxx| -o \S+ -c \S+")
+
+
 def tidy_commands(build):
-    """{source: (folder, its compiler command without source and output)} of product sources. Without
-    precompiled headers, and the warnings of GCC's that come with them: clang knows neither."""
+    """{source: (folder, its compiler command as clang takes it, without source and output)} of product sources."""
     # GoogleTest's macros cost a minute a file and hide what the checks look for.
     wanted = {str(ROOT / path) for path in tracked(".cc")
               if path.parts[0] != "tests" and not path.stem.endswith(("_test", "_fuzz"))}
     found = {}
     for entry in json.loads(pathlib.Path(build, "compile_commands.json").read_text()):
-        command = re.sub(r" -Winvalid-pch| -Wno-(?:restrict|stringop-\w+|subobject-linkage)| -include \S*/cmake_pch\.hxx"
-                         r"| -o \S+ -c \S+", "", entry["command"])
+        command = NOT_FOR_CLANG.sub("", entry["command"])
         for source in wanted & compiled_sources(entry["file"]):
             found.setdefault(source, (entry["directory"], command))
     return found
@@ -162,8 +165,8 @@ def compiled_sources(path):
 
 def tidy(tool, sources, directory, command):
     """Findings in sources of one command, read as one: most of the time goes to the headers that they
-    share. Where the compiler itself complains, which may be of two sources' names that are alike, as two
-    halves, to the single source."""
+    share. Where the compiler itself complains of a line, which may be of two sources' names that are alike, as
+    two halves, to the single source."""
     with tempfile.TemporaryDirectory(prefix="prorata-tidy-") as folder:
         one = pathlib.Path(folder, "sources.cc")
         one.write_text("".join(f'#include "{source}"\n' for source in sources))
@@ -173,12 +176,13 @@ def tidy(tool, sources, directory, command):
             [tool, "--quiet", f"--config-file={ROOT}/.clang-tidy", "--checks=-bugprone-suspicious-include",
              f"--header-filter=^{ROOT}/({'|'.join(SOURCE_DIRS)})/", "-p", folder, one],
             cwd=ROOT, capture_output=True, text=True, check=False)
-    if "[clang-diagnostic-" in done.stdout and len(sources) > 1:
+    if re.search(r"^/.*\[clang-diagnostic-", done.stdout, re.M) and len(sources) > 1:
         half = len(sources) // 2
         return tidy(tool, sources[:half], directory, command) | tidy(tool, sources[half:], directory, command)
     found = {line for line in done.stdout.splitlines() if re.search(r": (error|warning): ", line)}
     if done.returncode and not found:
-        found.add(f"clang-tidy of {', '.join(sources)} ended with {done.returncode}: {done.stderr[-500:]}")
+        found.add(f"clang-tidy of {', '.join(sources)} ended with {done.returncode}: "
+                  f"{(done.stdout + done.stderr)[-500:]}")
     return found
 
 
