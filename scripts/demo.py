@@ -231,7 +231,7 @@ def interrupt(_signal, _frame):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seconds", type=float, default=15)
+    parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build",
                         help="folder of the build (default: build)")
     options = parser.parse_args()
