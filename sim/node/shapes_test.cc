@@ -181,27 +181,25 @@ TEST(Shapes, AHostFunctionBeforeLongWorkKeepsNobodyWaiting) {
 // A wait for three kernels of 36 us ends after a slice of the other's long ones: what it takes is
 // not what they take.
 TEST(Shapes, WhoWaitsForItsShortKernelsBesideOneThatStallsPaysForTheShortOnes) {
-  Unmet(
-      "it is charged ten times what it used, for it takes slices of the other for its own kernels",
-      [] {
-        Scenario scenario = For(11 * kS);
-        ProgramSpec& waits = AddProgram(scenario, 0);
-        Kernel(waits, 36 * kUs, 3);
-        waits.gap_ns = 31 * kUs;
-        ProgramSpec& stalls = AddProgram(scenario, 0.3);
-        Kernel(stalls, 20 * kUs, 8);
-        stalls.kernel.choice_ns = {20 * kUs, 20 * kMs};
-        stalls.graph = 15;
-        stalls.start_ns = 500 * kMs;
-        FindDevices(&scenario);
-        const Promises seen = Judge(scenario);
-        EXPECT_EQ(seen.failure, "");
-        for (const Promise& one : seen.programs) {
-          std::printf("busy %.3f charged %.3f\n", one.busy, one.charged);
-        }
-        EXPECT_LE(seen.programs[0].charged, 2 * seen.programs[0].busy);
-        EXPECT_GE(seen.programs[1].charged, 0.9 * seen.programs[1].busy);
-      });
+  Unmet("it is charged ten times what it used: slices of the other's are in what it measures", [] {
+    Scenario scenario = For(11 * kS);
+    ProgramSpec& waits = AddProgram(scenario, 0);
+    Kernel(waits, 36 * kUs, 3);
+    waits.gap_ns = 31 * kUs;
+    ProgramSpec& stalls = AddProgram(scenario, 0.3);
+    Kernel(stalls, 20 * kUs, 8);
+    stalls.kernel.choice_ns = {20 * kUs, 20 * kMs};
+    stalls.graph = 15;
+    stalls.start_ns = 500 * kMs;
+    FindDevices(&scenario);
+    const Promises seen = Judge(scenario);
+    EXPECT_EQ(seen.failure, "");
+    for (const Promise& one : seen.programs) {
+      std::printf("busy %.3f charged %.3f\n", one.busy, one.charged);
+    }
+    EXPECT_LE(seen.programs[0].charged, 1.5 * seen.programs[0].busy);
+    EXPECT_GE(seen.programs[1].charged, 0.9 * seen.programs[1].busy);
+  });
 }
 
 TEST(Shapes, WithoutRequestsTwoHaveWhatTheyHaveWithoutProrata) {
