@@ -38,7 +38,7 @@ LAYERS = {
     "api": (),
     "policy": ("memory", "compute", "placement"),
     "driver": (),
-    "client": ("platform", "session", "memory", "compute", "nvml", "entry"),
+    "client": ("platform", "session", "memory", "code", "compute", "nvml", "entry"),
     "agent": ("runtime", "config", "share", "compute", "memory", "containers", "node", "server", "testing"),
     "cli": ("text", "top", "options", None),
     "kubernetes": ("api", "notices", "dra", "pods", "resize", "admission", "plugin", "nri", "kai", "extender",
@@ -54,7 +54,8 @@ ONLY = {
     "client": {"generated", "shm", "wire", "driver", "client"},
 }
 # Folders beside each other: neither includes the other.
-APART = ({"client/memory", "client/compute", "client/nvml"}, {"policy/memory", "policy/compute", "policy/placement"})
+APART = ({"client/memory", "client/compute", "client/nvml"}, {"client/code", "client/compute", "client/nvml"},
+         {"policy/memory", "policy/compute", "policy/placement"})
 # Beside src/. The simulated GPU knows nothing of the product; what simulates a node or a cluster runs
 # the product's own code.
 SIM = {
@@ -75,6 +76,7 @@ POLICY_BANNED = re.compile(
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 90
+FOLDER_SOURCES_MAX = 30
 README_LINES_MAX = 150
 # Page of docs/, sources, and what of them the page must name: every metric, every event, and every word
 # and message that a member writes.
@@ -242,7 +244,7 @@ def sim_may_include(name):
 def check_layers(build):
     problems = []
     for path in tracked(".cc", ".h"):
-        test = path.stem.endswith(("_test", "_fuzz", "_bench")) or path.stem.startswith("testing_")
+        test = is_test(path)
         if path.parts[0] == "sim":
             allows = sim_may_include(str(path))
             problems += [f"{path}:{number}: {'/'.join(path.parts[:2])} must not include {name}"
@@ -326,8 +328,19 @@ def long_python_functions(path, text):
                 yield f"{path}:{node.lineno}: a function of {length} lines; {FUNCTION_LINES_MAX} is the most"
 
 
+def is_test(path):
+    return path.stem.endswith(("_test", "_fuzz", "_bench")) or path.stem.startswith("testing_")
+
+
+def crowded_folders(paths):
+    """Folders with more sources beside their tests than are taken in at a look."""
+    counts = collections.Counter(path.parent for path in paths if path.parts[0] != "tests" and not is_test(path))
+    return [f"{folder}: {count} sources; {FOLDER_SOURCES_MAX} is the most"
+            for folder, count in sorted(counts.items()) if count > FOLDER_SOURCES_MAX]
+
+
 def check_size():
-    problems = []
+    problems = crowded_folders(tracked(*CPP, ".py"))
     listed = "\n".join((ROOT / path).read_text() for path in map(pathlib.Path, subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*CMakeLists.txt", "cmake/*"], cwd=ROOT, capture_output=True, text=True,
         check=True).stdout.split()) if (ROOT / path).exists())

@@ -61,6 +61,14 @@ class LongFunctions(unittest.TestCase):
         self.assertIn("x:2: a function", problem)
 
 
+class Folders(unittest.TestCase):
+    def test_of_more_sources_than_may_be_are_found(self):
+        sources = [pathlib.Path("src/a", f"{number}.cc") for number in range(lint.FOLDER_SOURCES_MAX)]
+        self.assertEqual(lint.crowded_folders([*sources, pathlib.Path("src/a/0_test.cc"), pathlib.Path("src/b/0.cc")]), [])
+        (problem,) = lint.crowded_folders([*sources, pathlib.Path("src/a/0.h")])
+        self.assertEqual(problem, "src/a: 31 sources; 30 is the most")
+
+
 class Layers(unittest.TestCase):
     """Who may include whom, at both levels."""
 

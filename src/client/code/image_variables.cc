@@ -1,4 +1,4 @@
-#include "client/memory/image_variables.h"
+#include "client/code/image_variables.h"
 
 #include <elf.h>
 

@@ -1,4 +1,4 @@
-#include "client/memory/implicit_allocations.h"
+#include "client/code/implicit_allocations.h"
 
 #include <atomic>
 
