@@ -18,6 +18,7 @@
 #include "apps/kubernetes/kubectl.h"
 #include "apps/kubernetes/nri.h"
 #include "apps/kubernetes/webhook.h"
+#include "base/standard_descriptors.h"
 #include "kubernetes/api/kube_client.h"
 #include "kubernetes/api/kube_config.h"
 #include "kubernetes/dra/agent_client.h"
@@ -104,6 +105,7 @@ int RunDra(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  prorata::ReserveStandardDescriptors();
   if (std::string_view(argv[0]).ends_with("kubectl-prorata")) return RunKubectlPlugin(argc, argv);
   Options options;
   CLI::App app("prorata in Kubernetes");

@@ -9,6 +9,7 @@
 
 #include "agent/containers/cache_hook.h"
 #include "agent/server/agent.h"
+#include "base/standard_descriptors.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/container_commands.h"
@@ -131,6 +132,7 @@ int RunCommand(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  prorata::ReserveStandardDescriptors();
   const auto outcome = prorata::cli::ParseCommandLine({argv + 1, argv + argc});
   std::fputs(outcome.err.c_str(), stderr);
   if (!outcome.options) {

@@ -233,6 +233,37 @@ class Output(NewcomerCase):
                 self.assertIn("cannot write", err)
                 self.assertIn("No space left on device", err)
 
+    def test_a_closed_standard_output_is_no_file_of_the_commands_own(self):
+        self.good("create", "x", "-m", "1G")
+        for command in (["version"], ["ps"], ["gpus", "--json"], ["inspect", "x"], ["top", "--once"],
+                        ["events", "--no-follow"], ["debug", "trace"]):
+            with self.subTest(command=command):
+                status, out, err = self.machine.call(
+                    ["bash", "-c", 'exec "$@" >&-', "bash", harness.PRORATA, *command])
+                self.assertEqual((status, out), (REFUSED, ""), err)
+                self.assertIn("Bad file descriptor", err)
+        # A program still finds closed what was closed.
+        command = ["bash", "-c", 'exec "$@" <&- >&-', "bash", harness.PRORATA, "run", "-m", "1G", "--", "bash", "-c",
+                   "ls -l /proc/$$/fd >&2"]
+        status, _, err = self.machine.call(command)
+        self.assertEqual(status, 0, err)
+        self.assertNotIn("/dev/null", err)
+
+    def test_an_agent_without_standard_descriptors_writes_to_no_file_of_its_own(self):
+        self.machine.kill_agent()
+        agent = self.machine.start(
+            ["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", harness.PRORATA, "agent"])
+        harness.wait_until(self.machine.agent_answers, what="an answer of the agent")
+        for number in range(3):
+            self.assertEqual(os.readlink(f"/proc/{agent.pid}/fd/{number}"), "/dev/null")
+
+    def test_a_share_whose_name_cannot_be_printed_is_named(self):
+        with open("/dev/full", "w") as full:
+            status, _, err = self.prorata("create", "y", "-m", "1G", stdout=full)
+        self.assertEqual(status, REFUSED)
+        self.assertIn("share 'y' was made", err)
+        self.good("rm", "y")
+
     def drawn(self, **environment):
         """The bytes that `top` writes to a terminal, up to the first whole screen and its end."""
         ours, its = os.openpty()
