@@ -102,6 +102,8 @@ class Lists(NewcomerCase):
         harness.wait_until(lambda: entitled() == {"busy": "100.0%", "idle": "-", "idle2": "-"},
                            what="all of it for the busy one")
         self.assertIn("entitled -", self.good("inspect", "idle"))
+        figures = self.machine.share("idle")
+        self.assertEqual((figures["entitled"], figures["active"]), (0, False))
         tops = {row["NAME"]: row["ENTITLED"] for row in self.rows("top", "--once")}
         self.assertEqual((tops["idle"], tops["busy"]), ("-", "100.0%"))
 

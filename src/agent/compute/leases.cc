@@ -108,7 +108,7 @@ void Leases::Drained(Share& share, Member& member, uint32_t index, uint32_t sequ
 void Leases::Describe(Share& share, uint32_t index, api::ShareDevice& out) {
   const DeviceLeases& leases = scheduler_.device(share.config().devices[index].device);
   const policy::LeasePolicy::ShareState state = leases.State(share.id());
-  out.entitled = state.entitled;
+  out.entitled = state.active ? state.entitled : 0;
   out.active = state.active;
   out.open = state.phase == policy::LeasePolicy::Phase::kRunning;
   out.waiting = state.waits;

@@ -83,7 +83,7 @@ constexpr Column<ShareDevice> kShareColumns[] = {
     {"prorata_share_entitled_ratio", MetricType::Gauge,
      "The part of the device's time that the share is entitled to now, among those that want it; 0 "
      "while it does not want it",
-     [](const ShareDevice& on) { return on.active ? on.entitled : 0; }},
+     [](const ShareDevice& on) { return on.entitled; }},
     {"prorata_share_compute_request_ratio", MetricType::Gauge,
      "The compute request: the part of the device's time that the share is guaranteed",
      [](const ShareDevice& on) { return on.compute_request.value(); }},

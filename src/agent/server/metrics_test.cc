@@ -77,7 +77,7 @@ TEST(MetricsTest, EveryFigureIsThatOfTheStatus) {
            "prorata_share_busy_seconds_total" + on_0 + "1.75",
            "prorata_share_gpu_time_ratio" + on_0 + "0.25",
            "prorata_share_busy_ratio" + on_0 + "0.125",
-           "prorata_share_entitled_ratio" + on_0 + "0",  // it wants none
+           "prorata_share_entitled_ratio" + on_0 + "0.5",
            "prorata_share_entitled_ratio" + on_3 + "0.5",
            "prorata_share_compute_request_ratio" + on_0 + "0.3",
            "prorata_share_compute_limit_ratio" + on_0 + "0.75",

@@ -117,7 +117,7 @@ void AddTermsOptions(CLI::App* app, RawTerms* raw, const RawTerms& without) {
       ->option_text("SIZE");
   app->add_option("--compute", raw->compute,
                   "Compute request: the part of the GPU's time that it is guaranteed whenever it "
-                  "wants it, e.g. 0.3 or 30%" +
+                  "wants it and no share of a higher priority does, e.g. 0.3 or 30%" +
                       without.compute)
       ->option_text("FRACTION");
   app->add_option(
@@ -131,12 +131,13 @@ void AddTermsOptions(CLI::App* app, RawTerms* raw, const RawTerms& without) {
              without.weight)
       ->option_text("N");
   app->add_option("--priority", raw->priority,
-                  "While it wants the GPU, shares of a lower priority wait; from -100 to 100" +
+                  "While it wants the GPU, shares of a lower priority wait, with their compute requests, "
+                  "too; a --compute-limit leaves them the rest. From -100 to 100" +
                       without.priority)
       ->option_text("N");
   app->add_option("--yield-within", raw->yield_within,
-                  "How much work of shares of a lower priority it may have to wait for, from 500us "
-                  "to 1s" +
+                  "For how long it may have to wait for work of shares of a lower priority, from "
+                  "500us to 1s" +
                       without.yield_within)
       ->option_text("DURATION");
   app->add_option("--on-full", raw->on_full,

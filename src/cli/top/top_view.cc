@@ -24,7 +24,7 @@ double Weight(const ShareDevice& on, TopSort sort) {
     case TopSort::kTime:
       return on.achieved;
     case TopSort::kEntitled:
-      return on.active ? on.entitled : 0;
+      return on.entitled;
     case TopSort::kMemory:
       return static_cast<double>(on.used_bytes);
     case TopSort::kWaiting:

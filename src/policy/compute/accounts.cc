@@ -359,13 +359,13 @@ int64_t TimeSharing::LimitedNs(const Share& share) const {
 TimeSharing::ShareState TimeSharing::State(Key key) const {
   const Share* asked = Find(key);
   if (asked == nullptr) return {};
-  std::vector<const Share*> among = {asked};
+  std::vector<ComputeTerms> among = {asked->terms};
   for (const Share& share : shares_) {
-    if (&share != asked && IsActive(share)) among.push_back(&share);
+    if (&share != asked && IsActive(share)) among.push_back(share.terms);
   }
   ShareState state;
   state.phase = asked->phase;
-  state.entitled = EntitledAmong(among).front();
+  state.entitled = EntitlementsByPriority(among).front();
   state.active = IsActive(*asked);
   state.lag_ns = asked->lag_ns;
   state.charged_ns = asked->charged_ns;

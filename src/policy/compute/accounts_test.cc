@@ -15,6 +15,16 @@ class AccountsTest : public TimeSharingTest {
   }
 };
 
+TEST_F(AccountsTest, WhileAHigherPriorityWantsTheDeviceOthersAreEntitledToWhatItsLimitLeaves) {
+  Add(1, Terms(0.6));
+  Wants(1, 0);
+  EXPECT_EQ(policy_.State(1).entitled, 1);
+  Add(2, Terms(0.2, 0.3, 1));
+  Wants(2, kMs);
+  EXPECT_NEAR(policy_.State(1).entitled, 0.7, 1e-6);
+  EXPECT_NEAR(policy_.State(2).entitled, 0.3, 1e-6);
+}
+
 // Members publish now and then: a kernel that ran while nobody waited is known when somebody does.
 TEST_F(AccountsTest, WhatIsSaidLateOfTheTimeBeforeSomebodyWaitedIsCharged) {
   Add(1, Terms(0.5));

@@ -1,6 +1,8 @@
 #include "policy/compute/entitlement.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 
 namespace prorata::policy {
 namespace {
@@ -28,12 +30,12 @@ void HandOutSpare(std::span<const ComputeTerms> runnable, double spare,
 
 }  // namespace
 
-std::vector<double> Entitlements(std::span<const ComputeTerms> runnable) {
+std::vector<double> Entitlements(std::span<const ComputeTerms> runnable, double part) {
   double requests = 0;
   for (const ComputeTerms& terms : runnable) requests += terms.request.value();
-  const double scale = requests > 1 ? 1 / requests : 1;
+  const double scale = requests > part ? part / requests : 1;
   std::vector<double> entitled;
-  double spare = 1;
+  double spare = part;
   for (const ComputeTerms& terms : runnable) {
     entitled.push_back(std::min(terms.request.value() * scale, terms.limit.value()));
     spare -= entitled.back();
@@ -41,10 +43,11 @@ std::vector<double> Entitlements(std::span<const ComputeTerms> runnable) {
   HandOutSpare(runnable, spare, entitled);
 
   // The floor, taken from the others in proportion.
+  const double floor = std::min(kMinEntitled, part / static_cast<double>(runnable.size()));
   double raised = 0;
   double taken_from = 0;
   for (size_t i = 0; i < runnable.size(); ++i) {
-    const double least = std::min(kMinEntitled, runnable[i].limit.value());
+    const double least = std::min(floor, runnable[i].limit.value());
     if (entitled[i] < least) {
       raised += least - entitled[i];
     } else {
@@ -53,13 +56,30 @@ std::vector<double> Entitlements(std::span<const ComputeTerms> runnable) {
   }
   double sum = 0;
   for (const double e : entitled) sum += e;
-  const double over = std::max(0.0, sum + raised - 1);
+  const double over = std::max(0.0, sum + raised - part);
   for (size_t i = 0; i < runnable.size(); ++i) {
-    const double least = std::min(kMinEntitled, runnable[i].limit.value());
+    const double least = std::min(floor, runnable[i].limit.value());
     if (entitled[i] < least) {
       entitled[i] = least;
     } else if (taken_from > 0) {
       entitled[i] *= std::max(0.0, 1 - over / taken_from);
+    }
+  }
+  return entitled;
+}
+
+std::vector<double> EntitlementsByPriority(std::span<const ComputeTerms> runnable) {
+  std::map<int32_t, std::vector<size_t>, std::greater<>> classes;
+  for (size_t i = 0; i < runnable.size(); ++i) classes[runnable[i].priority].push_back(i);
+  std::vector<double> entitled(runnable.size());
+  double left = 1;
+  for (const auto& [priority, members] : classes) {
+    std::vector<ComputeTerms> terms;
+    for (const size_t i : members) terms.push_back(runnable[i]);
+    const std::vector<double> own = Entitlements(terms, left);
+    for (size_t at = 0; at < members.size(); ++at) {
+      entitled[members[at]] = own[at];
+      left = std::max(0.0, left - own[at]);
     }
   }
   return entitled;

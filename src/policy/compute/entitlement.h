@@ -23,10 +23,13 @@ struct ComputeTerms {
 // others fill it: a promise to them is kept within half a point, and nobody hangs for ever.
 inline constexpr double kMinEntitled = 0.005;
 
-// The fraction of the device's time that each of these shares is entitled to while exactly they
-// want it: its request (scaled down if the requests add up to more than the device), and its
-// weighted part of the rest, up to its limit. Adds up to 1, or less if the limits leave some
-// unused.
-std::vector<double> Entitlements(std::span<const ComputeTerms> runnable);
+// The fraction of the device's time that each of these shares, all of one priority, is entitled to
+// while exactly they want it and `part` of it is theirs: its request (scaled down if the requests
+// add up to more than that), and its weighted part of the rest, up to its limit. Adds up to `part`,
+// or less if the limits leave some unused.
+std::vector<double> Entitlements(std::span<const ComputeTerms> runnable, double part = 1);
+
+// The same of shares of several priorities: each has what the limits of those above it leave.
+std::vector<double> EntitlementsByPriority(std::span<const ComputeTerms> runnable);
 
 }  // namespace prorata::policy

@@ -42,6 +42,17 @@ TEST(Entitlements, NobodyIsEntitledToNothing) {
   ExpectEntitled({WeightedTerms(1), WeightedTerms(0)}, {1 - kMinEntitled, kMinEntitled});
 }
 
+TEST(Entitlements, ALowerPriorityHasWhatTheLimitsOfThoseAboveLeave) {
+  ComputeTerms above = WeightedTerms(0.2, 0.3);
+  above.priority = 1;
+  const ComputeTerms below = WeightedTerms(0.6);
+  EXPECT_EQ(EntitlementsByPriority({{below, above}}), (std::vector<double>{0.7, 0.3}));
+  EXPECT_EQ(EntitlementsByPriority({{below, above, below}}), (std::vector<double>{0.35, 0.3, 0.35}))
+      << "requests of more than is left are scaled";
+  above.limit = Fraction::One();
+  EXPECT_EQ(EntitlementsByPriority({{below, above}}), (std::vector<double>{0, 1}));
+}
+
 TEST(Entitlements, NeverAboveTheDeviceOrALimit) {
   for (uint32_t seed = 1; seed <= 5000; ++seed) {
     std::mt19937 random(seed);
@@ -50,6 +61,12 @@ TEST(Entitlements, NeverAboveTheDeviceOrALimit) {
     for (ComputeTerms& terms : runnable) {
       terms = WeightedTerms(0, unit(random), 1 + random() % 1000);
       if (random() % 2 != 0) terms.request.ppm = random() % (terms.limit.ppm + 1);
+      terms.priority = static_cast<int32_t>(random() % 3);
+    }
+    const std::vector<double> by_priority = EntitlementsByPriority(runnable);
+    EXPECT_LE(std::accumulate(by_priority.begin(), by_priority.end(), 0.0), 1 + 1e-9);
+    for (size_t i = 0; i < runnable.size(); ++i) {
+      EXPECT_LE(by_priority[i], runnable[i].limit.value() + 1e-9) << "seed " << seed;
     }
     const std::vector<double> entitled = Entitlements(runnable);
     EXPECT_LE(std::accumulate(entitled.begin(), entitled.end(), 0.0), 1 + 1e-9) << "seed " << seed;
