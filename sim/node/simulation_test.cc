@@ -74,10 +74,7 @@ TEST(WithoutProrata, ALongKernelAloneIsNotCutUp) {
 TEST(WithProrata, SharesGetTheirParts) {
   for (const uint64_t seed : {1, 2, 3}) ExpectMet("shares_532", seed);
 }
-TEST(WithProrata, ACeilingHoldsWhenARequestIsRaised) {
-  Unmet("the device is used 1.2 points less than its elastic ceiling of 0.9 allows",
-        [] { ExpectMet("ceiling_and_update"); });
-}
+TEST(WithProrata, ACeilingHoldsWhenARequestIsRaised) { ExpectMet("ceiling_and_update"); }
 TEST(WithProrata, APairWithGapsKeepsTheDeviceBusy) { ExpectMet("gaps"); }
 TEST(WithProrata, TwoBusyProgramsGetHalfEach) {
   const Report report = RunScenario(Read("two_busy"), {});

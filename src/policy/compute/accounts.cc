@@ -203,8 +203,8 @@ void TimeSharing::FillBuckets(const std::vector<double>& charges, double passed_
     Share& share = shares_[i];
     all += charges[i];
     const double limit = share.terms.limit.value();
-    // A slice deep: what flows in during the slices of others is not lost. Nor is what others owe.
-    const double most = SliceNs() + std::max(0.0, share.lag_ns);
+    // What flows in during the slices of others is not lost.
+    const double most = kMaxCreditSlices * SliceNs();
     share.limit_tokens_ns =
         std::clamp(share.limit_tokens_ns + limit * passed_ns - charges[i], -kMaxDebtNs, most);
     // What it has beyond its request while something is left below the ceiling it does not owe.
@@ -303,18 +303,6 @@ int64_t TimeSharing::MayRunNs(const Share& running) const {
   return TokensLastNs(running);
 }
 
-// What is left below the ceiling beyond all requests is for who is owed most: one with a request
-// would else take it too, as long as its own is used up.
-bool TimeSharing::MayTakeElastic(const Share& share) const {
-  return std::none_of(shares_.begin(), shares_.end(), [&](const Share& other) {
-    const double limit = other.terms.limit.value();
-    const bool held_back = limit < 1 && other.limit_tokens_ns < ReopenTokens();
-    return &other != &share && Waits(other) && !held_back &&
-           other.terms.priority >= share.terms.priority &&
-           other.lag_ns > std::max(0.0, share.lag_ns);
-  });
-}
-
 // For how long a running share may go on.
 int64_t TimeSharing::TokensLastNs(const Share& share) const {
   double left = std::numeric_limits<double>::infinity();
@@ -322,8 +310,7 @@ int64_t TimeSharing::TokensLastNs(const Share& share) const {
     left = share.limit_tokens_ns / (1 - share.terms.limit.value());
   }
   if (HasCeiling()) {
-    const double elastic =
-        MayTakeElastic(share) ? ceiling_tokens_ns_ / (1 - options_.elastic_ceiling.value()) : 0;
+    const double elastic = ceiling_tokens_ns_ / (1 - options_.elastic_ceiling.value());
     const double requested =
         share.request_tokens_ns / std::max(0.01, 1 - share.terms.request.value());
     left = std::min(left, std::max(elastic, requested));
@@ -342,11 +329,9 @@ int64_t TimeSharing::TokensAfterNs(const Share& share) const {
   if (HasCeiling()) {
     const double ceiling = options_.elastic_ceiling.value();
     const double request = share.terms.request.value();
-    double until = FillsIn(ReopenTokens() - kNearlyNs, share.request_tokens_ns, request);
-    if (MayTakeElastic(share)) {
-      until = std::min(until, FillsIn(ReopenTokens() - kNearlyNs, ceiling_tokens_ns_, ceiling));
-    }
-    wait = std::max(wait, until);
+    const double until = FillsIn(ReopenTokens() - kNearlyNs, share.request_tokens_ns, request);
+    wait = std::max(
+        wait, std::min(until, FillsIn(ReopenTokens() - kNearlyNs, ceiling_tokens_ns_, ceiling)));
   }
   return static_cast<int64_t>(std::ceil(std::min(wait, kLongestNs)));
 }

@@ -75,8 +75,9 @@ class TimeSharing final : public LeasePolicy {
  private:
   // How often the progress of a co-run set is judged. Shorter, a pause of a program counts as slow.
   static constexpr int64_t kCoRunCheckNs = 100'000'000;
-  // A share may save up this many slices. Doubled, a share that was kept waiting runs for longer in
-  // a row afterwards; halved, a long kernel of another is not made good for.
+  // A share may save up this many slices, of what it is due and of its limit. Doubled, a share that
+  // was kept waiting runs for longer in a row afterwards; halved, a long kernel of another is not
+  // made good for.
   static constexpr double kMaxCreditSlices = 2;
   // Debts are kept up to this: a kernel of several seconds is paid for in full. Larger, an error of
   // accounting could stop a share for as long.
@@ -215,7 +216,6 @@ class TimeSharing final : public LeasePolicy {
   double Held(const Share& share, bool waited) const;
   double HeldSince(const Share& share, bool waited) const;
   double ReopenTokens() const;
-  bool MayTakeElastic(const Share& share) const;
   int64_t MayRunNs(const Share& running) const;
   int64_t TokensLastNs(const Share& share) const;
   int64_t TokensAfterNs(const Share& share) const;
