@@ -109,13 +109,15 @@ std::string Size(const std::optional<uint64_t>& bytes) {
 
 std::string Colon(const std::string& text) { return text.empty() ? "" : ": " + text; }
 
-// "the share's own limit of 4 GiB is reached (3 GiB used)"
+// "the share's limit is 4 GiB, and it holds 3 GiB"
 std::string Full(const Event& event) {
-  const std::string used = event.used_bytes ? " (" + FormatBytes(*event.used_bytes) + " used)" : "";
-  if (event.why == "device_full") return "the GPU is full" + used;
-  if (event.why != "own_limit") return event.why + used;
-  return "the share's own limit" +
-         (event.limit_bytes ? " of " + FormatBytes(*event.limit_bytes) : "") + " is reached" + used;
+  const std::string holds = event.used_bytes ? " holds " + FormatBytes(*event.used_bytes) : "";
+  if (event.why == "own_limit" && event.limit_bytes) {
+    return "the share's limit is " + FormatBytes(*event.limit_bytes) +
+           (holds.empty() ? "" : ", and it" + holds);
+  }
+  return (event.why == "device_full" ? "the GPU is full" : event.why) +
+         (holds.empty() ? "" : ", and the share" + holds);
 }
 
 std::string Refusal(const Event& event) {

@@ -83,7 +83,7 @@ nlohmann::json ToJson(const Event& event);
 Result<Event> EventFromJson(const nlohmann::json& json);
 
 // The event in words, without its time and share: "process 812 (python) was refused 2 GiB on GPU 0:
-// the share's own limit of 4 GiB is reached (3 GiB used)".
+// the share's limit is 4 GiB, and it holds 3 GiB".
 std::string Words(const Event& event);
 
 }  // namespace prorata::api

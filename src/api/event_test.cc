@@ -29,13 +29,13 @@ Event Refusal() {
 TEST(Event, SaysWhatWasAskedAndWhatThereIs) {
   Event event = Refusal();
   EXPECT_EQ(Words(event),
-            "process 812 (python) was refused 2 GiB on GPU 0: the share's own limit of 4 GiB is "
-            "reached (3 GiB used)");
+            "process 812 (python) was refused 2 GiB on GPU 0: the share's limit is 4 GiB, and "
+            "it holds 3 GiB");
   event.count = 3;
   event.why = "device_full";
   EXPECT_EQ(Words(event),
-            "process 812 (python) was refused 3 times on GPU 0, last 2 GiB: the GPU is full (3 "
-            "GiB used)");
+            "process 812 (python) was refused 3 times on GPU 0, last 2 GiB: the GPU is full, "
+            "and the share holds 3 GiB");
 }
 
 TEST(Event, APersistentKernelIsReportedWithWhatToDo) {

@@ -30,14 +30,19 @@ bool AgentLives(const AgentPlace& place) {
   return lock && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
+std::unexpected<Error> CannotUse(const std::string& what, int error_number) {
+  Error error = FailErrno("agent_start", "cannot " + what, error_number).error();
+  error.message += "; set PRORATA_DIR to a folder of yours";
+  return std::unexpected(error);
+}
+
 Result<UniqueFd> LockStart(const AgentPlace& place) {
   if (::mkdir(place.runtime_dir.c_str(), 0755) != 0 && errno != EEXIST) {
-    return FailErrno("agent_start", "cannot make the agent's folder '" + place.runtime_dir + "'",
-                     errno);
+    return CannotUse("make the agent's folder '" + place.runtime_dir + "'", errno);
   }
   const std::string path = place.runtime_dir + "/start.lock";
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!lock) return FailErrno("agent_start", "cannot open '" + path + "'", errno);
+  if (!lock) return CannotUse("open '" + path + "'", errno);
   while (::flock(lock.get(), LOCK_EX) != 0) {
     if (errno != EINTR) return FailErrno("agent_start", "cannot lock '" + path + "'", errno);
   }

@@ -24,8 +24,10 @@ Found Examine(const std::string& path) {
 }
 
 std::unexpected<Error> NotExecutable(std::string_view path) {
-  return Fail("not_executable",
-              "'" + std::string(path) + "' cannot be executed; check its permissions");
+  struct stat info;
+  const bool folder = ::stat(std::string(path).c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  return Fail("not_executable", "'" + std::string(path) + "' cannot be executed; " +
+                                    (folder ? "it is a folder" : "check its permissions"));
 }
 
 std::unexpected<Error> NotFound(std::string_view name) {

@@ -59,9 +59,9 @@ int Create(const ShareOptions& options, const AgentPlace& place) {
   if (!share) return Refuse(share.error());
   const Status written = WriteOut("prorata.dev/share=" + share->name + "\n");
   if (written) return kExitOk;
-  return Refuse({written.error().code, "share '" + share->name + "' was made, and ends with `prorata rm " +
-                                           share->name + "`, but its name was not printed: " +
-                                           written.error().message});
+  return Refuse({written.error().code,
+                 "share '" + share->name + "' was made, and ends with `prorata rm " + share->name +
+                     "`, but its name was not printed: " + written.error().message});
 }
 
 int Inspect(const NamedOptions& options, bool as_json, const AgentPlace& place) {

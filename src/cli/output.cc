@@ -1,10 +1,10 @@
 #include "cli/output.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
 #include "cli/options/options.h"
+#include "cli/text/one_line.h"
 
 namespace prorata::cli {
 namespace {
@@ -37,9 +37,7 @@ int CloseOutput(int status) {
 }
 
 void PrintError(const std::string& message) {
-  std::string line = message;
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  std::fprintf(stderr, "prorata: %s\n", line.c_str());
+  std::fprintf(stderr, "prorata: %s\n", OneLine(message).c_str());
 }
 
 int Refuse(const Error& error) {

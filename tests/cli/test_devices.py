@@ -134,7 +134,7 @@ class Refusals(DevicesCase):
         self.refused(["--gpu", "0,0"], "GPU 0 ", "twice")
         self.refused(["--gpu", "0,4"], "no GPU '4'", "3 (GPU-")
         self.refused(["--gpus", "5"], "5 GPUs", "only 4")
-        self.refused(["--gpu", "0,2", "--memory", "1GiB,2=5GiB"], "5 GiB", "GPU 2 ", "4 GiB left")
+        self.refused(["--gpu", "0,2", "--memory", "1GiB,2=5GiB"], "5 GiB", "GPU 2 ", "4 GiB in all")
         self.refused(["--gpus", "4", "--memory", "5GiB"], "4 GPUs", "0 of the 4", "5 GiB")
         self.refused(["--gpu", "0,2", "--memory", "1=1GiB"], "GPU '1'", "none of the share's")
         self.refused(["--gpu", "0,2", "--compute", "2=0.5", "--compute-limit", "0.4"],

@@ -237,7 +237,7 @@ class BadInput(RequestCase):
                 (("--gpu", "7", "--memory", "25%"), 1, ("'7'", "the GPUs are: 0 (GPU-")),
                 (("--gpu", "0", "--memory", "25%,7=50%"), 1, ("'7'", "none of the share's")),
                 (("--memory-request", "9GiB", "--memory", "12GiB"), 1,
-                 ("requests 9 GiB", "only 8 GiB left", "8 GiB of its 16 GiB", "2 shares")),
+                 ("requests 9 GiB", "only 8 GiB left", "8 GiB of its 16 GiB", "2 other shares")),
                 (("--memory", "9GiB"), 1, ("asks for 9 GiB", "only 8 GiB left", "--memory-request")),
                 (("--memory", "12GiB", "--memory-request", "1GiB"), 1,
                  ("up to 12 GiB", "never give it more than 8 GiB", "lower limit"))):

@@ -175,7 +175,7 @@ class Bad(UpdateCase):
         self.start("--memory", "2GiB", "--compute", "0.4")
         before = self.device()
         self.refused(1, "no share named 'y'", "--memory", "1GiB", name="y")
-        self.refused(1, "only .* left", "--memory", "17GiB")
+        self.refused(1, "only 16 GiB in all", "--memory", "17GiB")
         self.refused(1, "compute limit on GPU 0 .*, 0.3, is below the request, 0.4", "--compute-limit", "0.3")
         self.refused(2, "nothing to change")
         self.refused(2, "--memory", "--memory", "0")

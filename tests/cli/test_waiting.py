@@ -165,7 +165,16 @@ class HowAWaitEnds(WaitingCase):
     def test_in_time_as_out_of_memory(self):
         holder = self.start("holder")
         self.take(holder, 3 * GIB)
-        self.take(self.start("waiter", "--on-full", "wait=300ms"), 3 * GIB, OUT_OF_MEMORY)
+        waiter = self.start("waiter", "--on-full", "wait=300ms")
+        self.take(waiter, MIB)
+        self.take(waiter, 3 * GIB, OUT_OF_MEMORY)
+        # What it asked for, without what it had.
+        def asked():
+            out = self.machine.call([harness.PRORATA, "events", "--no-follow", "--json", "--share", "waiter"])[1]
+            events = map(json.loads, out.splitlines())
+            return {one["event"]: one["asked_bytes"] for one in events if "asked_bytes" in one}
+        kinds = ("wait_begun", "wait_ended", "refusal")
+        harness.wait_until(lambda: asked() == dict.fromkeys(kinds, 3 * GIB), what="3 GiB in all events")
         harness.wait_until(lambda: self.waits("waiter") == 0, what="the end of the wait")
 
     def test_beyond_its_own_limit_nobody_waits(self):

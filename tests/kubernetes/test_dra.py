@@ -73,7 +73,7 @@ class OneGpu(DraTestCase):
     def test_a_pod_is_told_what_it_was_refused(self):
         self.cluster.apply(template("share", {"memory": "2Gi"}), pod("a", "share"))
         self.cluster.wait_running("a")
-        self.wait_event("a", "GpuMemoryRefused", "was refused 128 MiB on GPU 0: the share's own limit of 2 GiB is reached")
+        self.wait_event("a", "GpuMemoryRefused", "was refused 128 MiB on GPU 0: the share's limit is 2 GiB")
         # A program that tries again and again is one event.
         for _ in range(3):
             self.cluster.execute("a", "gpuload", "--allocate", "128MiB", "--until-refused")

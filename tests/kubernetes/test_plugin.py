@@ -54,7 +54,7 @@ class OneGpu(PluginTestCase):
     def test_a_pod_is_told_what_it_was_refused(self):
         self.cluster.apply(pod("a", container("main", 30, 2)), pod("b", container("main", 30, 8, SLEEP)))
         self.wait_event("a", "GpuMemoryRefused", "in container 'main' process ")
-        self.wait_event("a", "GpuMemoryRefused", "was refused 128 MiB on GPU 0: the share's own limit of 2 GiB is reached")
+        self.wait_event("a", "GpuMemoryRefused", "was refused 128 MiB on GPU 0: the share's limit is 2 GiB")
         self.assertEqual([event for event in self.cluster.events_of("b") if event.startswith("Gpu")], [])
 
     def group_pod(self, name, group, size, one):

@@ -387,13 +387,15 @@ bool MemoryRequests::Judge(Pending& pending) {
 void MemoryRequests::QueueUp(Pending& pending, Share& share, uint64_t sum_bytes) {
   const Request& asked = pending.request;
   if (!pending.reported) {
+    const Member& member = *share.FindMember(asked.slot);
     pending.reported = true;
+    pending.asked_bytes =
+        asked.needed_bytes - std::min(asked.needed_bytes, share.ChargedBytes(member, asked.device));
     spdlog::info("share '{}': process {} waits for {} of GPU {}", share.config().name,
-                 share.FindMember(asked.slot)->process.pid, FormatBytes(asked.needed_bytes),
+                 member.process.pid, FormatBytes(pending.asked_bytes),
                  share.config().devices[asked.device].device);
-    auto event =
-        EventOf(api::EventKind::kWaitBegun, share, share.FindMember(asked.slot), asked.device);
-    event.asked_bytes = asked.needed_bytes;
+    auto event = EventOf(api::EventKind::kWaitBegun, share, &member, asked.device);
+    event.asked_bytes = pending.asked_bytes;
     events_.AddCounted(std::move(event));
   }
   sum_bytes += share.AuditedBytes(asked.device);
@@ -429,7 +431,7 @@ void MemoryRequests::Finish(Pending& pending, GrantResult result, const char* ou
   }
   if (pending.reported && share != nullptr) {
     auto event = EventOf(api::EventKind::kWaitEnded, *share, member, device);
-    event.asked_bytes = pending.request.needed_bytes;
+    event.asked_bytes = pending.asked_bytes;
     event.waited_ms = (clock_.NowNs() - pending.since_ns) / kNsPerMs;
     event.outcome = outcome;
     events_.AddCounted(std::move(event));

@@ -93,7 +93,8 @@ class MemoryRequests {
     int64_t since_ns = 0;       // on the members' clock
     int64_t until_ns = 0;       // B
     int64_t back_until_ns = 0;  // A, real time
-    bool reported = false;      // that a wait has begun
+    bool reported = false;      // that a wait has begun, ...
+    uint64_t asked_bytes = 0;   // ... for so much beside what the member had
     uint64_t polls_until = 0;   // Others::polls by which it was decided by what is there now
   };
   struct Others {  // programs outside prorata

@@ -149,9 +149,11 @@ Status ShareLives::Adopt(SavedShare saved) {
   for (Member* member : members) {
     if (!member->departed) use_.members.Watch(share, *member);
   }
-  spdlog::info("share '{}' taken over, with {} members", share.config().name, members.size());
+  const std::string processes =
+      std::to_string(members.size()) + (members.size() == 1 ? " process" : " processes");
+  spdlog::info("share '{}' taken over, with {}", share.config().name, processes);
   api::Event adopted = EventOf(api::EventKind::kShareAdopted, share);
-  adopted.detail = std::to_string(members.size()) + " process(es)";
+  adopted.detail = processes;
   use_.events.Add(std::move(adopted));
   use_.reaper.ReapSoon();
   boost::asio::post(loop_, [this, id = share.id()] { TakeAwayIfDone(id); });

@@ -58,8 +58,8 @@ Result<UniqueFd> TakeRuntimeDir(const std::string& path) {
   if (!lock) return FailErrno("runtime_dir", "cannot open '" + lock_path + "'", errno);
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) {
-      return Fail("agent_running",
-                  "an agent is running already in '" + path + "'; use that one" + kOtherFolder);
+      return Fail("agent_running", "an agent is running already in '" + path +
+                                       "'; use that one, or end it first (a GPU has one agent)");
     }
     return FailErrno("runtime_dir", "cannot lock '" + lock_path + "'", errno);
   }

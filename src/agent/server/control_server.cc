@@ -199,9 +199,10 @@ Status ControlServer::MayAsk(const Peer& peer, const api::ControlRequest& reques
   if (joins && share->Admits(peer.uid)) return {};
   if (changes && share != nullptr && peer.uid == share->config().owner_uid) return {};
   if (share == nullptr || (makes && !joins)) {
-    return Fail("not_allowed", "this agent makes and ends shares only for root and for user " +
-                                   std::to_string(::geteuid()) + "; " + you +
-                                   ": ask them for a share that you may use");
+    return Fail("not_allowed",
+                "this agent makes, changes and ends shares only for root" +
+                    (::geteuid() == 0 ? "" : " and for user " + std::to_string(::geteuid())) +
+                    "; " + you + ": ask for a share that you may use");
   }
   return Fail("not_allowed",
               "share '" + name + "' belongs to user " + std::to_string(share->config().owner_uid) +

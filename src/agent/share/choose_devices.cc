@@ -72,6 +72,10 @@ std::vector<uint32_t> RanksOf(std::span<const api::DeviceStatus> devices) {
 
 }  // namespace
 
+std::string OtherShares(uint64_t count) {
+  return std::to_string(count) + (count == 1 ? " other share" : " other shares");
+}
+
 std::string Describe(const api::DeviceStatus& device) {
   return "GPU " + std::to_string(device.index) + " (" + device.uuid + ")";
 }

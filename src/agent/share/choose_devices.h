@@ -13,8 +13,9 @@
 
 namespace prorata::agent {
 
-// "GPU 2 (GPU-8-4-4-4-12)", for people.
+// "GPU 2 (GPU-8-4-4-4-12)", and "1 other share", for people.
 std::string Describe(const api::DeviceStatus& device);
+std::string OtherShares(uint64_t count);
 
 // The devices that `spec` names, in its order; or, of those where the share `fits`, as many as it
 // asks for, chosen by policy::ChooseLinked. Indices in `devices`. Errors: "unknown_gpu",

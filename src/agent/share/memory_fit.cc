@@ -29,11 +29,18 @@ uint64_t LeftByRatio(const api::DeviceStatus& device) {
   return Less(most, device.limit_bytes);
 }
 
+// "8 GiB of its 16 GiB are promised to 2 other shares and 0 B are used outside prorata"
 std::string WhatIsTaken(const api::DeviceStatus& device) {
   return FormatBytes(device.promised_bytes) + " of its " + FormatBytes(device.total_bytes) +
-         " are promised to " + std::to_string(device.shares) +
-         (device.shares == 1 ? " share and " : " shares and ") + FormatBytes(device.foreign_bytes) +
-         " are used outside prorata";
+         " are promised to " + OtherShares(device.shares) + " and " +
+         FormatBytes(device.foreign_bytes) + " are used outside prorata";
+}
+
+// What to ask for where that is more than the device could ever give.
+std::string AtMost(const api::DeviceStatus& device) {
+  const uint64_t bytes = NotSetAside(device);
+  return bytes == 0 ? "; end or `prorata update` a share there"
+                    : "; ask for at most " + FormatBytes(bytes);
 }
 
 std::unexpected<Error> Exceeded(std::string message) {
@@ -47,11 +54,15 @@ Status CheckSetAside(const MemoryTerms& terms, const api::DeviceStatus& device) 
           : "the share " +
                 std::string(terms.request_bytes == terms.limit_bytes ? "asks for " : "requests ") +
                 FormatBytes(terms.request_bytes) + " of memory, but " + Describe(device);
+  if (terms.request_bytes > device.total_bytes && NotSetAside(device) == device.total_bytes) {
+    return Exceeded(asks + " has only " + FormatBytes(device.total_bytes) + " in all" +
+                    AtMost(device));
+  }
   if (terms.request_bytes > NotSetAside(device)) {
     return Exceeded(asks + " has only " + FormatBytes(NotSetAside(device)) +
                     " left: " + WhatIsTaken(device) +
                     (terms.request_bytes > device.total_bytes
-                         ? "; ask for no more than it has"
+                         ? AtMost(device)
                          : "; ask for less, have less guaranteed (--memory-request), or end or "
                            "`prorata update` a share there"));
   }
@@ -122,14 +133,14 @@ Status CheckMemory(const MemoryTerms& terms, const api::DeviceStatus& device,
                     "; ask for a lower limit");
   }
   if (terms.by_ratio && terms.limit_bytes > LeftByRatio(device)) {
-    return Exceeded(
-        "the share asks for up to " + FormatBytes(terms.limit_bytes) + " of memory, but " +
-        Describe(device) + " has only " + FormatBytes(LeftByRatio(device)) +
-        " left: the limits of its " + std::to_string(device.shares) + " shares add up to " +
-        FormatBytes(device.limit_bytes) + ", and the agent (--overcommit) allows no more than " +
-        FormatRatio(device.overcommit) + " times the " + FormatBytes(There(device)) +
-        " that shares can hold; ask for less, or say with --memory-request how much "
-        "is guaranteed");
+    return Exceeded("the share asks for up to " + FormatBytes(terms.limit_bytes) +
+                    " of memory, but " + Describe(device) + " has only " +
+                    FormatBytes(LeftByRatio(device)) + " left: the limits of " +
+                    OtherShares(device.shares) + " add up to " + FormatBytes(device.limit_bytes) +
+                    ", and the agent (--overcommit) allows no more than " +
+                    FormatRatio(device.overcommit) + " times the " + FormatBytes(There(device)) +
+                    " that shares can hold; ask for less, or say with --memory-request how much "
+                    "is guaranteed");
   }
   return {};
 }

@@ -174,7 +174,7 @@ TEST(MemoryRequest, TwoOfFourToTwelveFitOnSixteenAndNoMoreThanThereIs) {
   Has(device, 4 * kGiB, 12 * kGiB);
   ExpectSays(Got(spec, {device}),
              {"memory_exceeded: ", "up to 12 GiB", "GPU 0 (GPU-0)", "never give it more than 8 GiB",
-              "8 GiB of its 16 GiB", "2 shares", "ask for a lower limit"});
+              "8 GiB of its 16 GiB", "2 other shares", "ask for a lower limit"});
   EXPECT_EQ(Got({.memory = 8 * kGiB, .memory_request = 4 * kGiB}, {device}), "4-8");
   EXPECT_EQ(Got({.memory = 8 * kGiB}, {device}), "8-8");
   ExpectSays(Got({.memory = 9 * kGiB}, {device}),
@@ -189,8 +189,7 @@ TEST(MemoryRequest, TwoOfFourToTwelveFitOnSixteenAndNoMoreThanThereIs) {
               "6 GiB beyond their requests", "try again"});
   // It could be had once: who waits for it may wait.
   EXPECT_EQ(Got({.memory = 9 * kGiB}, {Emptied(device)}), "9-9");
-  ExpectSays(Got({.memory = 17 * kGiB}, {Emptied(device)}),
-             {"17 GiB", "ask for no more than it has"});
+  ExpectSays(Got({.memory = 17 * kGiB}, {Emptied(device)}), {"17 GiB", "ask for at most 16 GiB"});
 }
 
 TEST(MemoryRequest, BadInputIsOneSentenceWithTheFigures) {

@@ -64,7 +64,7 @@ Status CheckGang(api::Gang gang, size_t gpus) {
   return Fail(
       "gang_of_one",
       "the share is to run on all its GPUs at the same time (gang always), but has one; ask "
-      "for several with --gpus or --gpu, or leave --gang out");
+      "for several with --gpus or --gpu when it is made, or leave --gang out");
 }
 
 std::string Where(const api::DeviceStatus& device) { return " on " + Describe(device); }
@@ -125,8 +125,8 @@ Status CheckRequest(Fraction request, const api::DeviceStatus& device) {
   return Fail("request_exceeded",
               "the share requests " + FormatFraction(request) + " of " + Describe(device) +
                   ", but only " + FormatFraction({RequestLeft(device)}) +
-                  " is left: the requests of its " + std::to_string(device.shares) +
-                  " shares add up to " + FormatFraction(device.promised_request) +
+                  " is left: the requests of " + OtherShares(device.shares) + " there add up to " +
+                  FormatFraction(device.promised_request) +
                   "; ask for less, or for less request and a higher --compute-limit");
 }
 

@@ -34,9 +34,9 @@ constexpr const char* kRemoveFooter =
     "As `docker rm`: a share that programs run on, or that a container has, is refused. With -f "
     "its\n"
     "programs are killed (SIGKILL) and the share ends with the last of them; a container goes on\n"
-    "without a GPU, or ends if such a program was its first. Programs of other users need the "
-    "rights\n"
-    "of `kill`: theirs, or root's. A share of `run` ends by itself, with its program.";
+    "without a GPU, or ends if such a program was its first. Only root may kill programs of "
+    "other\n"
+    "users. A share of `run` ends by itself, with its program.";
 
 constexpr const char* kInspectFooter =
     "Examples:\n"

@@ -2,20 +2,24 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string_view>
 #include <utility>
 
 #include "api/control.h"
 #include "base/bytes.h"
+#include "base/duration.h"
 #include "cli/options/container_options.h"
 #include "cli/options/debug_options.h"
+#include "cli/options/run_command.h"
 #include "cli/options/share_options.h"
 #include "cli/options/simulate_options.h"
 #include "cli/options/terms_options.h"
 #include "cli/options/top_options.h"
 #include "cli/options/users.h"
 #include "cli/text/help.h"
+#include "cli/text/one_line.h"
 #include "cli/text/version.h"
 
 namespace prorata::cli {
@@ -42,8 +46,9 @@ constexpr const char* kRunFooter =
     "them all at the same time: --gang.\n\n"
     "Once its share is made, prorata becomes the program: signals, terminal and exit status are "
     "the\n"
-    "program's own. Before that: 127, no such program; 126, it cannot be executed; 2, wrong\n"
-    "options; 1, the share was refused. The share ends with the program and its children. With "
+    "program's own. If it fails before: 127, no such program; 126, it cannot be executed; 2,\n"
+    "wrong options; 1, the share was refused. The share ends with the program and its children. "
+    "With "
     "the\n"
     "--name of a share of `create` the program runs on that one.\n"
     "If no agent answers, one is started; it ends after its last share.";
@@ -66,8 +71,9 @@ constexpr const char* kPsFooter =
     "             not 0; `gang`: it runs on all its GPUs at the same time\n"
     "  GPU TIME   the part of the GPU's time that the share had in about the last second\n"
     "  ENTITLED   the part that it is due now, among the shares that want some; -: it wants none\n"
-    "  MEMBERS    its processes; (1 OUTSIDE): one of its container uses the GPU past the share\n"
-    "  CONTAINER  the container that has the share; there where one has any";
+    "  MEMBERS    its processes; (1 OUTSIDE): a process of its container uses the GPU past\n"
+    "             the share\n"
+    "  CONTAINER  the container that has the share; shown where a share has one";
 
 constexpr const char* kGpusFooter =
     "Examples:\n"
@@ -79,7 +85,7 @@ constexpr const char* kGpusFooter =
     "  MEMORY            in use now, by all programs / all that the GPU has\n"
     "  PROMISED          what the memory requests of its shares add up to; in brackets what their\n"
     "                    limits add up to, if that is more, and what `agent --overcommit` allows\n"
-    "  BORROWED          what shares hold beyond their requests; there where limits are above "
+    "  BORROWED          what shares hold beyond their requests; shown where limits are above "
     "them\n"
     "  OTHERS            in use by programs that are on no share, and by the driver\n"
     "  COMPUTE PROMISED  what the compute requests of its shares add up to, of the GPU's time\n"
@@ -116,14 +122,14 @@ constexpr const char* kEventsFooter =
     "  prorata events --all --no-follow      the last thousand or so, and no more\n"
     "  prorata events --json --share nightly | jq -r 'select(.event == \"refusal\") | .pid'\n\n"
     "A line for each event: time, share (-: none), what happened. With --json an object for each;\n"
-    "docs/reference/events.md explains its fields. Sequence numbers begin with 1 when an agent\n"
-    "starts. Exit status: 0, all was printed, or Ctrl-C; 1, refused, or no such share; 3, the "
-    "agent\n"
-    "ended.";
+    "docs/reference/events.md of prorata's sources explains its fields. Sequence numbers begin "
+    "with\n"
+    "1 when an agent starts; --json shows them. Exit status: 0, all was printed, or Ctrl-C; 1, no\n"
+    "agent runs, or it refused; 3, the agent ended.";
 
 ParseOutcome UsageError(const std::string& message) {
   ParseOutcome outcome;
-  outcome.err = "prorata: " + message + "\n";
+  outcome.err = "prorata: " + OneLine(message) + "\n";
   outcome.status = kExitUsage;
   return outcome;
 }
@@ -168,39 +174,6 @@ Status FillEvents(bool all, EventsOptions* events) {
   if (events->share.empty()) return {};
   if (auto ok = api::ValidateShareName(events->share); !ok) {
     return Fail("usage", "--share: " + ok.error().message);
-  }
-  return {};
-}
-
-// What people know from Docker and `run` does without.
-std::string Hint(const std::string& option) {
-  if (option == "-d" || option == "--detach") {
-    return "prorata becomes the program; `&` at the end of the line puts it into the background";
-  }
-  if (option == "-i" || option == "-t" || option == "-it" || option == "-ti") {
-    return "leave it out: the program has this terminal";
-  }
-  if (option == "-e" || option == "--env") {
-    return "the program has the environment of this shell: write `env NAME=VALUE prorata run ...`";
-  }
-  if (option == "--rm") return "leave it out: the share ends with its program";
-  return "`prorata run --help` lists them";
-}
-
-// The program and its arguments: what CLI11 left over, then what stood after the first "--". When
-// the command began before a "--", that "--" is the program's own.
-Status FillCommand(const std::vector<std::string>& left_over, bool separated,
-                   const std::vector<std::string>& after, RunOptions* run) {
-  if (!left_over.empty() && left_over.front().starts_with("-")) {
-    const std::string& option = left_over.front();
-    return Fail("usage", "run: unknown option '" + option + "'; " + Hint(option));
-  }
-  run->command = left_over;
-  if (separated && !left_over.empty()) run->command.emplace_back("--");
-  run->command.insert(run->command.end(), after.begin(), after.end());
-  if (run->command.empty() || run->command.front().empty()) {
-    return Fail("usage",
-                "run: no command to run; write for example `prorata run -- python train.py`");
   }
   return {};
 }
@@ -312,7 +285,8 @@ class Parser {
     events_->add_flag("--json", options_.json, "Print one JSON object a line");
     events_
         ->add_option("--since", options_.events.since,
-                     "Begin after the event of this sequence number (default: with the next)")
+                     "Begin after the event of this sequence number (default: with the next; with "
+                     "--no-follow, with the first that the agent still has)")
         ->option_text("N")
         ->check(WholeFrom(0, INT64_MAX));
     events_->add_flag("-a,--all", all_events_, "Begin with the first that the agent still has");
@@ -337,13 +311,15 @@ class Parser {
         ->add_option(
             "--overcommit", raw_overcommit_,
             "Let the memory limits of a GPU's shares add up to RATIO times the memory that "
-            "shares may hold; such shares are guaranteed nothing (default: 1, no more than "
-            "there is)")
+            "shares may hold; such shares are guaranteed nothing (default: what shares that are "
+            "still there were made under, else 1)")
         ->option_text("[GPU=]RATIO[,...]");
     agent_
-        ->add_option("--elastic-ceiling", raw_elastic_ceilings_,
-                     "Let shares grow above their compute requests only while all of them together "
-                     "use less than FRACTION of the GPU's time (default: 1)")
+        ->add_option(
+            "--elastic-ceiling", raw_elastic_ceilings_,
+            "Let shares grow above their compute requests only while all of them together "
+            "use less than FRACTION of the GPU's time (default: what shares that are still "
+            "there were made under, else 1)")
         ->option_text("[GPU=]FRACTION[,...]")
         ->allow_extra_args(false);
     agent_
@@ -380,6 +356,13 @@ class Parser {
 
   // What `agent` was given, as it is read.
   Status FillAgent() {
+    std::error_code none;
+    const auto found = std::filesystem::status(options_.agent.cdi_dir, none).type();
+    if (!options_.agent.cdi_dir.empty() && found != std::filesystem::file_type::directory &&
+        found != std::filesystem::file_type::not_found) {
+      return Fail("usage", "--cdi-dir: '" + options_.agent.cdi_dir +
+                               "' is no folder; name one, which may be new");
+    }
     for (const std::string& text : raw_overcommit_) {
       auto overcommit = agent::ParseOvercommit(text);
       if (!overcommit) return Fail("usage", "--overcommit: " + overcommit.error().message);
@@ -409,6 +392,7 @@ class Parser {
     ParseOutcome outcome;
     if (run_->parsed()) {
       options_.verb = Verb::kRun;
+      if (auto ok = CheckWait(*run_, raw_run_); !ok) return UsageError(ok.error().message);
       if (auto ok = FillCommand(run_->remaining(), separated, after, &options_.run); !ok) {
         return UsageError(ok.error().message);
       }

@@ -67,8 +67,8 @@ void AddShareOptions(CLI::App* app, RawShare* raw, ShareOptions* share) {
                    " (default: 0)", " (default: 1, all that others leave)", " (default: 100)",
                    " (default: 0)", " (default: 2ms)", " (default: fail)", " (default: auto)"});
   app->add_flag("--guaranteed", share->guaranteed,
-                "Guarantee the whole memory limit, also where the agent overcommits: a "
-                "--memory-request that is the limit");
+                "Guarantee the whole memory limit, also where the agent overcommits: the same as a "
+                "--memory-request equal to --memory");
   app->add_option("--gpus", raw->gpus,
                   "Number of GPUs, which the agent chooses, the best-linked ones; or all of them "
                   "(default: 1)")

@@ -25,10 +25,13 @@ TermsOnGpu& TermsOn(const std::string& gpu, ShareChange* terms) {
 // Reads a list of values, each for a GPU or for all, into the field that `common` and `single`
 // point at.
 template <typename Value, typename Parse>
-Status ReadOption(const std::string& flag, const std::string& text, Parse parse, ShareChange* terms,
-                  std::optional<Value> ShareChange::* common,
+Status ReadOption(const std::string& flag, const std::string& text, const char* example,
+                  Parse parse, ShareChange* terms, std::optional<Value> ShareChange::* common,
                   std::optional<Value> TermsOnGpu::* single) {
-  const auto list = agent::SplitGpuList(text, "4GiB,2=6GiB");
+  if (text.starts_with('=')) {  // -m=4G
+    return Fail("usage", flag + ": '" + text + "' begins with a '='; write " + flag + text);
+  }
+  const auto list = agent::SplitGpuList(text, example);
   if (!list) return Fail("usage", flag + ": " + list.error().message);
   for (const agent::OfGpu& one : *list) {
     auto value = parse(std::string(one.value));
@@ -41,7 +44,9 @@ Status ReadOption(const std::string& flag, const std::string& text, Parse parse,
 Result<Fraction> ParseLimit(const std::string& text) {
   auto fraction = ParseFraction(text);
   if (fraction && *fraction == Fraction::Zero()) {
-    return Fail("usage", "a share that may take no GPU time at all cannot run");
+    return Fail("usage",
+                "a share that may take no GPU time at all cannot run; write for "
+                "example 0.3 or 30%");
   }
   return fraction;
 }
@@ -130,10 +135,11 @@ void AddTermsOptions(CLI::App* app, RawTerms* raw, const RawTerms& without) {
          "1 to 10000" +
              without.weight)
       ->option_text("N");
-  app->add_option("--priority", raw->priority,
-                  "While it wants the GPU, shares of a lower priority wait, with their compute requests, "
-                  "too; a --compute-limit leaves them the rest. From -100 to 100" +
-                      without.priority)
+  app->add_option(
+         "--priority", raw->priority,
+         "While it wants the GPU, shares of a lower priority wait, with their compute requests, "
+         "too; a --compute-limit leaves them the rest. From -100 to 100" +
+             without.priority)
       ->option_text("N");
   app->add_option("--yield-within", raw->yield_within,
                   "For how long it may have to wait for work of shares of a lower priority, from "
@@ -155,23 +161,26 @@ void AddTermsOptions(CLI::App* app, RawTerms* raw, const RawTerms& without) {
 
 Status ReadTermsOptions(const CLI::App& app, const RawTerms& raw, ShareChange* terms) {
   Status ok;
-  auto read = [&](const char* flag, const std::string& text, auto parse, auto common, auto single) {
-    if (ok && app.count(flag) > 0) ok = ReadOption(flag, text, parse, terms, common, single);
+  auto read = [&](const char* flag, const std::string& text, const char* example, auto parse,
+                  auto common, auto single) {
+    if (!ok || app.count(flag) == 0) return;
+    ok = ReadOption(flag, text, example, parse, terms, common, single);
   };
   auto size = [](const std::string& text) { return api::ParseMemorySize(text); };
   auto size_or_none = [](const std::string& text) { return api::ParseMemoryRequest(text); };
   auto fraction = [](const std::string& text) { return ParseFraction(text); };
-  read("--memory", raw.memory, size, &ShareChange::memory, &TermsOnGpu::memory);
-  read("--memory-request", raw.memory_request, size_or_none, &ShareChange::memory_request,
-       &TermsOnGpu::memory_request);
-  read("--compute", raw.compute, fraction, &ShareChange::compute_request,
+  read("--memory", raw.memory, "4GiB,2=6GiB", size, &ShareChange::memory, &TermsOnGpu::memory);
+  read("--memory-request", raw.memory_request, "4GiB,2=6GiB", size_or_none,
+       &ShareChange::memory_request, &TermsOnGpu::memory_request);
+  read("--compute", raw.compute, "0.3,2=0.5", fraction, &ShareChange::compute_request,
        &TermsOnGpu::compute_request);
-  read("--compute-limit", raw.compute_limit, ParseLimit, &ShareChange::compute_limit,
+  read("--compute-limit", raw.compute_limit, "0.3,2=0.5", ParseLimit, &ShareChange::compute_limit,
        &TermsOnGpu::compute_limit);
-  read("--weight", raw.weight, ParseWeight, &ShareChange::weight, &TermsOnGpu::weight);
-  read("--priority", raw.priority, ParsePriority, &ShareChange::priority, &TermsOnGpu::priority);
-  read("--yield-within", raw.yield_within, ParseYieldWithin, &ShareChange::yield_within_ns,
-       &TermsOnGpu::yield_within_ns);
+  read("--weight", raw.weight, "100,2=200", ParseWeight, &ShareChange::weight, &TermsOnGpu::weight);
+  read("--priority", raw.priority, "0,2=10", ParsePriority, &ShareChange::priority,
+       &TermsOnGpu::priority);
+  read("--yield-within", raw.yield_within, "2ms,2=5ms", ParseYieldWithin,
+       &ShareChange::yield_within_ns, &TermsOnGpu::yield_within_ns);
   if (ok && app.count("--on-full") > 0) {
     auto on_full = api::ParseOnFull(raw.on_full);
     if (!on_full) return Fail("usage", "--on-full: " + on_full.error().message);

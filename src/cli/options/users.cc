@@ -20,6 +20,9 @@ Result<api::AllowedUsers> ReadUsers(const std::string& text) {
       continue;
     }
     const passwd* known = user.empty() ? nullptr : ::getpwnam(user.c_str());
+    if (known == nullptr && (user == "all" || user == "none")) {
+      return Fail("usage", "--allow-users: '" + user + "' stands alone, without other users");
+    }
     if (known == nullptr) {
       return Fail("usage", "--allow-users: there is no user '" + user +
                                "' here; write names or ids as alice,1001, or `all` or `none`");

@@ -47,6 +47,15 @@ std::string CommandOf(const CLI::App& app, const CLI::App** last) {
   return path;
 }
 
+// An option of `run` and `create` that `update` has not.
+bool IsOfNewShares(const std::string& option) {
+  const auto named = [&option](const char* name) {
+    return option == name || option.starts_with(std::string(name) + "=");
+  };
+  return named("--gpu") || named("--gpus") || named("--guaranteed") || named("--name") ||
+         named("--share-memory-with") || named("--mode") || named("--any-container");
+}
+
 // "--memory" of "--memory: 1 required TEXT missing".
 std::string OptionIn(const std::string& text) {
   const size_t from = text.find("--");
@@ -98,8 +107,10 @@ const char* const kMainHelp =
     "  promised  what the requests of a GPU's shares add up to\n"
     "  entitled  the GPU time that a share is due now, among the shares that want some\n\n"
     "Environment:\n"
-    "  PRORATA_DIR         the agent's folder, by which all commands find it; a GPU has one agent\n"
-    "  PRORATA_DRIVER_DIR  the folder of the driver to use; the simulated GPU's is build/sim\n\n"
+    "  PRORATA_DIR         the agent's folder, by which all commands find it (default: root's is\n"
+    "                      /run/prorata); a GPU has one agent\n"
+    "  PRORATA_DRIVER_DIR  the folder of the driver to use; the simulated GPU's is build/sim\n"
+    "                      of prorata's sources, as a path from /\n\n"
     "`prorata COMMAND --help`, or `prorata help COMMAND`, says more of each.\n";
 
 std::string HelpFormatter::make_help(const CLI::App* app, std::string name,
@@ -196,7 +207,17 @@ std::string UsageErrorText(const CLI::App& app, const CLI::ParseError& error,
     const auto extras = app.remaining(true);
     const std::string extra = extras.empty() ? "" : extras.front();
     const bool dash = extra.starts_with('-');
-    return prefix + (dash ? "unknown option '" : "one word too many: '") + extra + "'" + see;
+    if (command == "update" && IsOfNewShares(extra)) {
+      return prefix + extra.substr(0, extra.find('=')) +
+             " can be given only when a share is made, by `run` or `create`" + see;
+    }
+    if (!dash && !typed->get_subcommands({}).empty()) {
+      return prefix + "'" + extra + "' is not a command of " + command + see;
+    }
+    return prefix +
+           (dash ? "unknown option '" + extra.substr(0, extra.find('='))
+                 : "one word too many: '" + extra) +
+           "'" + see;
   }
   const CLI::Option* its = option.empty() ? nullptr : typed->get_option_no_throw(option);
   if (const size_t end = text.find(" was given a disallowed flag override"); end != text.npos) {

@@ -8,9 +8,9 @@
 //
 // What other threads have reserved and not yet taken makes the figure too small, and it is none
 // when they charge at the same moment. What was expected stays charged then: it is given back only
-// by a figure taken while this thread alone was moving memory (in_flight.h). What is missing is counted
-// by the next such call, with what was taken implicitly meanwhile: code that is loaded lazily, at
-// its first launch, which must not wait for an answer.
+// by a figure taken while this thread alone was moving memory (in_flight.h). What is missing is
+// counted by the next such call, with what was taken implicitly meanwhile: code that is loaded
+// lazily, at its first launch, which must not wait for an answer.
 
 #include <cstdint>
 

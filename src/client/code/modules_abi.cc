@@ -1,8 +1,8 @@
 // Loading code into a context, and the limits of a context that cost device memory.
 
-#include "client/memory/allocations.h"
 #include "client/code/image_variables.h"
 #include "client/code/implicit_allocations.h"
+#include "client/memory/allocations.h"
 #include "client/memory/memory.h"
 #include "client/session/share.h"
 
