@@ -214,6 +214,7 @@ struct ShareStatus {
   KeptBy kept_by;
   int64_t created_unix_s = 0;
   AllowedUsers allow_users;
+  std::vector<std::string> share_memory_with = {};
   OnFull on_full;
   Gang gang = Gang::kAuto;
   bool runs_as_gang = false;  // now: asked for, or its kernels were seen to wait for each other

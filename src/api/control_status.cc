@@ -175,6 +175,8 @@ constexpr Field kShare[] = {
     Required<&S::kept_by>("kept_by", "what keeps it while no program runs on it"),
     Required<&S::created_unix_s>("created_unix_s", "when it was made", kUnixSeconds),
     Defaulted<&S::allow_users>("allow_users", "whose programs may join, beside the owner's"),
+    Optional<&S::share_memory_with, ListOf<Codec<std::string>, kMaxSharedWith>>("share_memory_with",
+        "shares whose programs may open memory that this one's export"),
     Required<&S::on_full>("on_full", "what becomes of an allocation that the GPU is too full for"),
     Defaulted<&S::gang>("gang",
         "with several GPUs: whether it runs on all of them at the same time"),

@@ -37,6 +37,12 @@ void AddDevice(const api::ShareDevice& device, std::vector<Row>* rows) {
       {"  GPU time", PercentText(device.achieved) + ", entitled " + EntitledText(device)});
 }
 
+std::string Names(const std::vector<std::string>& shares) {
+  std::string names;
+  for (const std::string& share : shares) names += (names.empty() ? "" : ", ") + share;
+  return names.empty() ? "no other share" : names;
+}
+
 // "python, on GPU 0, 512 MiB, by /usr/local/cuda/compat/libcuda.so.1: no limit of the share holds
 // for it"
 std::string Outside(const api::OutsideStatus& process) {
@@ -59,8 +65,9 @@ std::string InspectText(const api::ShareStatus& share, bool is_device) {
       {"created", Date(share.created_unix_s)},
       {"folder", share.directory},
       {"allowed users", FormatAllowedUsers(share.allow_users).empty()
-                            ? "none"
+                            ? "none but its owner and root"
                             : FormatAllowedUsers(share.allow_users)},
+      {"exports memory to", Names(share.share_memory_with)},
       {"containers", share.any_container ? "several at once" : "one after another"},
       {"on full", FormatOnFull(share.on_full)},
       {"gang", FormatGang(share.gang)},

@@ -43,6 +43,9 @@ class AcrossShares(harness.MachineTestCase):
         handle = self.export(["--share-memory-with", "third", "--share-memory-with", "other"])
         self.assertEqual(self.open_in("other", handle), (0, 64 * MIB))
         self.assertEqual(self.open_in("fourth", handle), (NOT_PERMITTED, 0))
+        self.assertEqual(self.machine.share("maker")["share_memory_with"], ["third", "other"])
+        self.assertRegex(self.machine.call([harness.PRORATA, "inspect", "maker"])[1],
+                         r"(?m)^exports memory to +third, other$")
 
     def test_memory_of_nobody_is_the_openers(self):
         process = self.machine.start([PROGRAM, "--export"], self.machine.bare_environment(),

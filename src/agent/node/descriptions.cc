@@ -13,6 +13,7 @@ api::ShareStatus Descriptions::OfShare(Share& share) const {
   status.kept_by = config.life.Describe();
   status.created_unix_s = config.created_unix_s;
   status.allow_users = config.allow_users;
+  status.share_memory_with = config.share_memory_with;
   status.on_full = config.on_full;
   status.gang = config.gang;
   status.runs_as_gang = leases_.RunsAsGang(share);

@@ -142,7 +142,7 @@ TEST(ValidateShareOnSeveralGpus, EveryRefusalSaysWhatWhereAndWhatThereIs) {
   expect({.gpus = {"0", "3"}, .memory = 5 * kGiB},
          {"memory_exceeded: ", "5 GiB", "GPU 3 ", "4 GiB left", "ask for less"});
   expect({.gpus = {"0", "1"}, .memory = 9 * kGiB},
-         {"memory_exceeded: ", "9 GiB", "GPU 0 ", "8 GiB", "no more than it has"});
+         {"memory_exceeded: ", "9 GiB", "GPU 0 ", "8 GiB in all", "at most 8 GiB"});
   expect({.gpu_count = 4, .memory = 5 * kGiB},
          {"memory_exceeded: ", "4 GPUs", "only 3 of the 4", "GPU 3 ", "4 GiB left"});
   expect({.gpu_count = 4, .compute_request = {600'000}},

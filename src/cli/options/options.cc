@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -356,13 +355,6 @@ class Parser {
 
   // What `agent` was given, as it is read.
   Status FillAgent() {
-    std::error_code none;
-    const auto found = std::filesystem::status(options_.agent.cdi_dir, none).type();
-    if (!options_.agent.cdi_dir.empty() && found != std::filesystem::file_type::directory &&
-        found != std::filesystem::file_type::not_found) {
-      return Fail("usage", "--cdi-dir: '" + options_.agent.cdi_dir +
-                               "' is no folder; name one, which may be new");
-    }
     for (const std::string& text : raw_overcommit_) {
       auto overcommit = agent::ParseOvercommit(text);
       if (!overcommit) return Fail("usage", "--overcommit: " + overcommit.error().message);

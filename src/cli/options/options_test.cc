@@ -414,7 +414,6 @@ TEST(OptionsTest, WhatIsMissingOrWrongIsNamedInWordsOfOurOwn) {
       {{"update", "a", "--gpus=2"}, {"--gpus can be given only when a share is made"}},
       {{"update", "a", "--guaranteed"}, {"--guaranteed can be given only when"}},
       {{"run", "--name", "\x1b[31mred\nb", "--", "x"}, {"?[31mred b"}},
-      {{"agent", "--cdi-dir", "/dev/null"}, {"'/dev/null' is no folder"}},
       {{"run", "--allow-users", "all,root", "--", "x"}, {"'all' stands alone"}},
       {{"run", "--compute-limit", "0", "--", "x"}, {"for example 0.3"}},
       {{"--yaml"}, {"--yaml"}},

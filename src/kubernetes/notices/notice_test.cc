@@ -28,8 +28,8 @@ TEST(Notice, IsOfWhatAPodsOwnerWantsToKnow) {
   EXPECT_TRUE(refused->warning);
   EXPECT_EQ(refused->reason, "GpuMemoryRefused");
   EXPECT_EQ(refused->message,
-            "process 812 (python) was refused 2 GiB on GPU 0: the share's own limit of 4 GiB is "
-            "reached (3 GiB used)");
+            "process 812 (python) was refused 2 GiB on GPU 0: the share's limit is 4 GiB, and "
+            "it holds 3 GiB");
   Event event;
   event.kind = EventKind::kWaitBegun;
   event.share = "a";
