@@ -14,6 +14,12 @@ namespace {
 // less often and longer; smaller, each of its slices costs a handover.
 constexpr double kReopenPart = 0.5;
 
+// What shares of a higher priority leave is taken from what they had for about so long. Longer, a
+// change is seen late; shorter, what is left changes with each of their slices.
+constexpr double kLatelyNs = 1e9;
+// Whoever is below a share that is always busy has a slice in two seconds (kStarvedNs).
+constexpr double kMinLeft = 0.0065;
+
 // What members publish is at most this old (the agent looks at all of it ten times a second).
 constexpr double kMaxUnclaimedNs = 200e6;
 // The bound of the backlog beside a share that stalls: two time slices of the hardware (2 ms on the
@@ -137,10 +143,31 @@ std::vector<double> TimeSharing::Charges(double passed_ns, bool waited) const {
   return charges;
 }
 
+// What those of higher priorities leave to a share of this one, by what they had of late.
+double TimeSharing::LeftTo(int32_t priority) const {
+  double left = 1;
+  for (const Share& share : shares_) {
+    if (share.terms.priority > priority) left -= share.had_lately;
+  }
+  return std::max(kMinLeft, left);
+}
+
+// Of shares of one priority. Requests are parts of the device, so of what is left to that priority
+// they come first.
 std::vector<double> TimeSharing::EntitledAmong(const std::vector<const Share*>& shares) const {
   std::vector<ComputeTerms> terms;
   for (const Share* share : shares) terms.push_back(share->terms);
-  return Entitlements(terms);
+  return Entitlements(terms, LeftTo(shares.front()->terms.priority));
+}
+
+// To what a share is entitled among those of its priority that are active.
+double TimeSharing::Entitled(const Share& share) const {
+  std::vector<const Share*> among = {&share};
+  for (const Share& other : shares_) {
+    const bool same = other.terms.priority == share.terms.priority;
+    if (&other != &share && same && IsActive(other)) among.push_back(&other);
+  }
+  return EntitledAmong(among).front();
 }
 
 std::vector<TimeSharing::Class> TimeSharing::Classes() {
@@ -187,11 +214,7 @@ void TimeSharing::MoveLags(const std::vector<double>& charges, double passed_ns)
     // Who is idle forgets both, as fast as it would have used the device.
     const bool forgets = free_ || !IsActive(share);
     if (!forgets || share.lag_ns == 0) continue;
-    std::vector<const Share*> among = {&share};
-    for (const Share& other : shares_) {
-      if (&other != &share && IsActive(other)) among.push_back(&other);
-    }
-    const double forgotten = EntitledAmong(among).front() * passed_ns;
+    const double forgotten = Entitled(share) * passed_ns;
     share.lag_ns = share.lag_ns < 0 ? std::min(0.0, share.lag_ns + forgotten)
                                     : std::max(0.0, share.lag_ns - forgotten);
   }
@@ -231,6 +254,11 @@ void TimeSharing::Account(int64_t now_ns) {
   unclaimed_ns_ = std::clamp(unclaimed_ns_ + passed_ns, 0.0, kMaxUnclaimedNs);
   NoteUncharged(passed_ns, charges);
   MoveLags(charges, passed_ns);
+  const double kept = std::exp(-passed_ns / kLatelyNs);
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    double& had = shares_[i].had_lately;
+    had = std::min(1.0, kept * had + (1 - kept) * charges[i] / passed_ns);
+  }
   FillBuckets(charges, passed_ns);
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[i];
@@ -344,13 +372,9 @@ int64_t TimeSharing::LimitedNs(const Share& share) const {
 TimeSharing::ShareState TimeSharing::State(Key key) const {
   const Share* asked = Find(key);
   if (asked == nullptr) return {};
-  std::vector<ComputeTerms> among = {asked->terms};
-  for (const Share& share : shares_) {
-    if (&share != asked && IsActive(share)) among.push_back(share.terms);
-  }
   ShareState state;
   state.phase = asked->phase;
-  state.entitled = EntitlementsByPriority(among).front();
+  state.entitled = Entitled(*asked);
   state.active = IsActive(*asked);
   state.lag_ns = asked->lag_ns;
   state.charged_ns = asked->charged_ns;

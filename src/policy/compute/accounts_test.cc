@@ -15,14 +15,39 @@ class AccountsTest : public TimeSharingTest {
   }
 };
 
-TEST_F(AccountsTest, WhileAHigherPriorityWantsTheDeviceOthersAreEntitledToWhatItsLimitLeaves) {
+// Of 0.7 of the device, the rest of a limit of 0.3: a request of 0.6, and half of what is left.
+TEST_F(AccountsTest, BelowAHigherPriorityRequestsComeFirst) {
   Add(1, Terms(0.6));
-  Wants(1, 0);
-  EXPECT_EQ(policy_.State(1).entitled, 1);
-  Add(2, Terms(0.2, 0.3, 1));
-  Wants(2, kMs);
-  EXPECT_NEAR(policy_.State(1).entitled, 0.7, 1e-6);
-  EXPECT_NEAR(policy_.State(2).entitled, 0.3, 1e-6);
+  Add(2, Terms(0, 0.3, 1));
+  Add(3, Terms(0));
+  for (int64_t now_ns = kMs; now_ns <= 20 * kS; now_ns += kMs) {
+    for (const LeasePolicy::Key key : {1, 2, 3}) {
+      if (In(key) == Phase::kDraining) Drains(key, now_ns);
+      if (In(key) == Phase::kRunning) Backlog(key, kMs, now_ns + kMs);
+      policy_.Wanted(key, now_ns);
+    }
+    Decide(now_ns);
+  }
+  EXPECT_NEAR(ChargedMs(2), 6000, 100);
+  EXPECT_NEAR(ChargedMs(1), 13000, 200);
+  EXPECT_NEAR(ChargedMs(3), 1000, 200);
+  EXPECT_NEAR(policy_.State(1).entitled, 0.65, 0.02);
+  EXPECT_NEAR(policy_.State(3).entitled, 0.05, 0.02);
+}
+
+TEST_F(AccountsTest, BelowOneThatIsAlwaysBusyNobodyIsEntitledToMuch) {
+  Add(1, Terms(0.6));
+  Add(2, Terms(0.2, 1, 1));
+  for (int64_t now_ns = kMs; now_ns <= 5 * kS; now_ns += kMs) {
+    for (const LeasePolicy::Key key : {1, 2}) {
+      if (In(key) == Phase::kDraining) Drains(key, now_ns);
+      if (In(key) == Phase::kRunning) Backlog(key, kMs, now_ns + kMs);
+      policy_.Wanted(key, now_ns);
+    }
+    Decide(now_ns);
+  }
+  EXPECT_LT(policy_.State(1).entitled, 0.02);
+  EXPECT_GT(policy_.State(2).entitled, 0.99);
 }
 
 // Members publish now and then: a kernel that ran while nobody waited is known when somebody does.

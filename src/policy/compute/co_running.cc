@@ -52,12 +52,8 @@ bool TimeSharing::MayCoRun() const {
 
 bool TimeSharing::ProgressIsShort(const Share& share, double passed_ns) const {
   if (share.busy_at_check_ns == 0 || share.busy_part <= 0) return false;
-  std::vector<const Share*> among = {&share};
-  for (const Share& other : shares_) {
-    if (&other != &share && IsActive(other)) among.push_back(&other);
-  }
   const auto made = static_cast<double>(share.work.busy_total_ns - share.busy_at_check_ns);
-  return made < kMinProgress * EntitledAmong(among).front() * share.busy_part * passed_ns;
+  return made < kMinProgress * Entitled(share) * share.busy_part * passed_ns;
 }
 
 bool TimeSharing::HasNoGapsNow(const Share& share, double passed_ns) const {

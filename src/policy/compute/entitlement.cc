@@ -1,8 +1,6 @@
 #include "policy/compute/entitlement.h"
 
 #include <algorithm>
-#include <functional>
-#include <map>
 
 namespace prorata::policy {
 namespace {
@@ -63,23 +61,6 @@ std::vector<double> Entitlements(std::span<const ComputeTerms> runnable, double 
       entitled[i] = least;
     } else if (taken_from > 0) {
       entitled[i] *= std::max(0.0, 1 - over / taken_from);
-    }
-  }
-  return entitled;
-}
-
-std::vector<double> EntitlementsByPriority(std::span<const ComputeTerms> runnable) {
-  std::map<int32_t, std::vector<size_t>, std::greater<>> classes;
-  for (size_t i = 0; i < runnable.size(); ++i) classes[runnable[i].priority].push_back(i);
-  std::vector<double> entitled(runnable.size());
-  double left = 1;
-  for (const auto& [priority, members] : classes) {
-    std::vector<ComputeTerms> terms;
-    for (const size_t i : members) terms.push_back(runnable[i]);
-    const std::vector<double> own = Entitlements(terms, left);
-    for (size_t at = 0; at < members.size(); ++at) {
-      entitled[members[at]] = own[at];
-      left = std::max(0.0, left - own[at]);
     }
   }
   return entitled;

@@ -29,7 +29,4 @@ inline constexpr double kMinEntitled = 0.005;
 // or less if the limits leave some unused.
 std::vector<double> Entitlements(std::span<const ComputeTerms> runnable, double part = 1);
 
-// The same of shares of several priorities: each has what the limits of those above it leave.
-std::vector<double> EntitlementsByPriority(std::span<const ComputeTerms> runnable);
-
 }  // namespace prorata::policy

@@ -42,15 +42,12 @@ TEST(Entitlements, NobodyIsEntitledToNothing) {
   ExpectEntitled({WeightedTerms(1), WeightedTerms(0)}, {1 - kMinEntitled, kMinEntitled});
 }
 
-TEST(Entitlements, ALowerPriorityHasWhatTheLimitsOfThoseAboveLeave) {
-  ComputeTerms above = WeightedTerms(0.2, 0.3);
-  above.priority = 1;
-  const ComputeTerms below = WeightedTerms(0.6);
-  EXPECT_EQ(EntitlementsByPriority({{below, above}}), (std::vector<double>{0.7, 0.3}));
-  EXPECT_EQ(EntitlementsByPriority({{below, above, below}}), (std::vector<double>{0.35, 0.3, 0.35}))
-      << "requests of more than is left are scaled";
-  above.limit = Fraction::One();
-  EXPECT_EQ(EntitlementsByPriority({{below, above}}), (std::vector<double>{0, 1}));
+TEST(Entitlements, OfAPartRequestsComeFirst) {
+  const std::vector<ComputeTerms> runnable = {WeightedTerms(0.6), WeightedTerms(0)};
+  EXPECT_NEAR(Entitlements(runnable, 0.7)[0], 0.65, 1e-6);
+  EXPECT_NEAR(Entitlements(runnable, 0.7)[1], 0.05, 1e-6);
+  EXPECT_NEAR(Entitlements(runnable, 0.4)[0], 0.4 - kMinEntitled, 1e-6) << "more than there is";
+  EXPECT_NEAR(Entitlements(runnable, 0.001)[1], 0.0005, 1e-6);
 }
 
 TEST(Entitlements, NeverAboveTheDeviceOrALimit) {
@@ -61,15 +58,11 @@ TEST(Entitlements, NeverAboveTheDeviceOrALimit) {
     for (ComputeTerms& terms : runnable) {
       terms = WeightedTerms(0, unit(random), 1 + random() % 1000);
       if (random() % 2 != 0) terms.request.ppm = random() % (terms.limit.ppm + 1);
-      terms.priority = static_cast<int32_t>(random() % 3);
     }
-    const std::vector<double> by_priority = EntitlementsByPriority(runnable);
-    EXPECT_LE(std::accumulate(by_priority.begin(), by_priority.end(), 0.0), 1 + 1e-9);
-    for (size_t i = 0; i < runnable.size(); ++i) {
-      EXPECT_LE(by_priority[i], runnable[i].limit.value() + 1e-9) << "seed " << seed;
-    }
-    const std::vector<double> entitled = Entitlements(runnable);
-    EXPECT_LE(std::accumulate(entitled.begin(), entitled.end(), 0.0), 1 + 1e-9) << "seed " << seed;
+    const double part = random() % 2 != 0 ? unit(random) : 1;
+    const std::vector<double> entitled = Entitlements(runnable, part);
+    EXPECT_LE(std::accumulate(entitled.begin(), entitled.end(), 0.0), part + 1e-9)
+        << "seed " << seed;
     for (size_t i = 0; i < runnable.size(); ++i) {
       EXPECT_LE(entitled[i], runnable[i].limit.value() + 1e-9) << "seed " << seed;
       EXPECT_GT(entitled[i] + (runnable[i].limit.ppm == 0), 0) << "seed " << seed;

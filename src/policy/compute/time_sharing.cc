@@ -379,7 +379,8 @@ int64_t TimeSharing::NextYield(const Share& running, const Share& next) const {
     return over_ns > now_ns_ ? over_ns : kNever;
   }
   // The one that runs pays all of the time, and both earn what they are entitled to.
-  const double pays = 1 - EntitledAmong({&running, &next}).front() + 0.01;
+  const std::vector<double> entitled = EntitledAmong({&running, &next});
+  const double pays = entitled[1] / (entitled[0] + entitled[1]) + 0.01;
   const auto crossed_ns = static_cast<int64_t>((running.lag_ns - next.lag_ns) / pays);
   return std::max(over_ns, now_ns_ + std::min(crossed_ns / 2 + kMinStepNs, options_.slice_ns));
 }

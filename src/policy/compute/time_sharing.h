@@ -118,6 +118,7 @@ class TimeSharing final : public LeasePolicy {
     double limit_tokens_ns = 0;
     double request_tokens_ns = 0;  // where there is an elastic ceiling
     double charged_ns = 0;
+    double had_lately = 0;        // the part of the device's time that it was charged
     double drain_charged_ns = 0;  // of that, since its lease was revoked
     int64_t added_ns = 0;
     std::deque<Span> held;  // of late: it had a lease, or had not drained (time_audit.cc)
@@ -210,7 +211,9 @@ class TimeSharing final : public LeasePolicy {
   void FillBuckets(const std::vector<double>& charges, double passed_ns);
   void ChargeLate(Share& share, double late_ns);
   void Refund(Share& share, int64_t since_ns);
+  double LeftTo(int32_t priority) const;
   std::vector<double> EntitledAmong(const std::vector<const Share*>& shares) const;
+  double Entitled(const Share& share) const;
   bool HasCeiling() const { return options_.elastic_ceiling < Fraction::One(); }
   bool Limited(const Share& share) const;
   double Held(const Share& share, bool waited) const;
