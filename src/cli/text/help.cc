@@ -47,13 +47,13 @@ std::string CommandOf(const CLI::App& app, const CLI::App** last) {
   return path;
 }
 
-// An option of `run` and `create` that `update` has not.
-bool IsOfNewShares(const std::string& option) {
-  const auto named = [&option](const char* name) {
-    return option == name || option.starts_with(std::string(name) + "=");
-  };
-  return named("--gpu") || named("--gpus") || named("--guaranteed") || named("--name") ||
-         named("--share-memory-with") || named("--mode") || named("--any-container");
+// "--gpu" of "--gpu=1".
+std::string NameOfOption(const std::string& word) { return word.substr(0, word.find('=')); }
+
+// An option by which a share is made.
+bool IsOfNewShares(const CLI::App& app, const std::string& option) {
+  return app.get_subcommand("run")->get_option_no_throw(option) != nullptr ||
+         app.get_subcommand("create")->get_option_no_throw(option) != nullptr;
 }
 
 // "--memory" of "--memory: 1 required TEXT missing".
@@ -207,16 +207,15 @@ std::string UsageErrorText(const CLI::App& app, const CLI::ParseError& error,
     const auto extras = app.remaining(true);
     const std::string extra = extras.empty() ? "" : extras.front();
     const bool dash = extra.starts_with('-');
-    if (command == "update" && IsOfNewShares(extra)) {
-      return prefix + extra.substr(0, extra.find('=')) +
+    if (command == "update" && dash && IsOfNewShares(app, NameOfOption(extra))) {
+      return prefix + NameOfOption(extra) +
              " can be given only when a share is made, by `run` or `create`" + see;
     }
     if (!dash && !typed->get_subcommands({}).empty()) {
       return prefix + "'" + extra + "' is not a command of " + command + see;
     }
     return prefix +
-           (dash ? "unknown option '" + extra.substr(0, extra.find('='))
-                 : "one word too many: '" + extra) +
+           (dash ? "unknown option '" + NameOfOption(extra) : "one word too many: '" + extra) +
            "'" + see;
   }
   const CLI::Option* its = option.empty() ? nullptr : typed->get_option_no_throw(option);
