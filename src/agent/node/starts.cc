@@ -120,8 +120,12 @@ uint64_t Starts::Create(const ShareSpec& spec, const Peer& owner, OnShare then,
   start.wait = wait;
   start.then = std::move(then);
   start.on_place = std::move(on_place);
+  start.asked_ns = clock_.NowNs();
+  const uint64_t now_ms = NowMs();
+  start.since_ms = wait ? std::min(wait->since_ms.value_or(now_ms), now_ms) : now_ms;
+  start.waited_before_ms = now_ms - start.since_ms;
   if (wait && wait->within_ms && *wait->within_ms < uint64_t{1} << 42) {
-    start.until_ns = clock_.NowNs() + static_cast<int64_t>(*wait->within_ms) * kNsPerMs;
+    start.until_ns = start.asked_ns + static_cast<int64_t>(*wait->within_ms) * kNsPerMs;
   }
   // Never answered from here: the caller does not know the ticket yet.
   boost::asio::post(loop_, [this, ticket, name = spec.name] {
@@ -204,13 +208,11 @@ void Starts::Enter(uint64_t ticket) {
   if (ok) ok = host_.MayName(start.spec);
   if (!ok) return Finish(ticket, std::unexpected(ok.error()));
   start.stage = Stage::kInLine;
-  const uint64_t now_ms = NowMs();
-  start.since_ms = now_ms;
-  if (start.wait && start.wait->since_ms) start.since_ms = std::min(*start.wait->since_ms, now_ms);
-  if (start.since_ms < now_ms && returning_ > 0) --returning_;
-  const auto after = std::upper_bound(
-      line_.begin(), line_.end(), start.since_ms,
-      [&](uint64_t ms, uint64_t other) { return ms < starts_.at(other).since_ms; });
+  if (start.waited_before_ms > 0 && returning_ > 0) --returning_;
+  const auto order = [&](uint64_t one) { return std::pair(starts_.at(one).since_ms, one); };
+  const auto after =
+      std::upper_bound(line_.begin(), line_.end(), ticket,
+                       [&](uint64_t one, uint64_t other) { return order(one) < order(other); });
   line_.insert(after, ticket);
   Serve();
 }
@@ -253,7 +255,7 @@ void Starts::Finish(uint64_t ticket, Result<Share*> share) {
 void Starts::AddEvent(api::Event event, const Start& start) {
   event.pid = start.owner.process.pid;
   event.asked_bytes = BytesAsked(start.spec, host_.DescribeDevices());
-  event.waited_ms = static_cast<int64_t>(NowMs() - start.since_ms);
+  event.waited_ms = static_cast<int64_t>(WaitedMs(start));
   events_.Add(std::move(event));
 }
 
@@ -349,8 +351,13 @@ Status Starts::MayWait(Start& start, const Error& why, uint32_t* place) const {
   return {};
 }
 
-Error Starts::TimedOut(const Start& start, uint32_t place) {
-  const int64_t waited_ns = static_cast<int64_t>(NowMs() - start.since_ms) * kNsPerMs;
+uint64_t Starts::WaitedMs(const Start& start) const {
+  return start.waited_before_ms +
+         static_cast<uint64_t>(clock_.NowNs() - start.asked_ns) / uint64_t{kNsPerMs};
+}
+
+Error Starts::TimedOut(const Start& start, uint32_t place) const {
+  const int64_t waited_ns = static_cast<int64_t>(WaitedMs(start)) * kNsPerMs;
   return {"timed_out", NameOf(start) + " was not made: it waited " +
                            FormatDuration(waited_ns / kNsPerS * kNsPerS) + " and is " +
                            api::PlaceInWords(place) + " in line: " + start.why +
@@ -371,11 +378,11 @@ void Starts::NotifyPlace(uint64_t ticket) {
   if (start.on_place) start.on_place(DescribeStart(start));
 }
 
-api::WaitingShare Starts::DescribeStart(const Start& start) {
+api::WaitingShare Starts::DescribeStart(const Start& start) const {
   api::WaitingShare waiting;
   waiting.place = start.place;
   waiting.since_ms = start.since_ms;
-  waiting.waited_ms = NowMs() - start.since_ms;
+  waiting.waited_ms = WaitedMs(start);
   waiting.pid = start.owner.process.pid;
   waiting.owner_uid = start.owner.uid;
   waiting.name = start.spec.name.value_or("");

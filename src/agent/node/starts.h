@@ -104,7 +104,9 @@ class Starts {
     OnPlace on_place;  // it waits, and in which place now
     OnShare then;
     Stage stage = Stage::kNaming;
-    uint64_t since_ms = 0;  // CLOCK_BOOTTIME; of an agent before this one, too
+    uint64_t since_ms = 0;  // when it was asked for, CLOCK_BOOTTIME; of an agent before this, too
+    uint64_t waited_before_ms = 0;                           // under an agent before this one
+    int64_t asked_ns = 0;                                    // of this one, by the clock
     int64_t until_ns = std::numeric_limits<int64_t>::max();  // by the clock
     uint32_t place = 0;                                      // 0: it has not waited so far
     std::string why;
@@ -129,9 +131,10 @@ class Starts {
   // It cannot be made, and why. It goes on waiting, in the next place: sets both; or does not.
   Status MayWait(Start& start, const Error& why, uint32_t* place) const;
   static std::string NameOf(const Start& start);
-  static Error TimedOut(const Start& start, uint32_t place);
+  uint64_t WaitedMs(const Start& start) const;
+  Error TimedOut(const Start& start, uint32_t place) const;
   void NotifyPlace(uint64_t ticket);
-  api::WaitingShare DescribeStart(const Start& start);
+  api::WaitingShare DescribeStart(const Start& start) const;
 
   boost::asio::io_context& loop_;
   const Clock& clock_;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <utility>
 
 #include "agent/testing/testing_share.h"
 #include "base/clock.h"
@@ -15,9 +16,16 @@ namespace {
 // One device of 8 GiB, of which `free` may be given.
 class TestHost final : public Starts::Host {
  public:
-  explicit TestHost(testing::TestShares& shares) : shares_(shares) {}
+  TestHost(testing::TestShares& shares, VirtualClock& clock) : shares_(shares), clock_(clock) {}
 
-  void AwaitName(const std::optional<std::string>&, std::function<void()> then) override { then(); }
+  void AwaitName(const std::optional<std::string>&, std::function<void()> then) override {
+    clock_.Advance(naming_ns);
+    if (std::exchange(holds_name, false)) {
+      held = std::move(then);
+    } else {
+      then();
+    }
+  }
   void RefreshFigures(std::function<void()> then) override { then(); }
   void GatherMemory() override {}
   std::vector<api::DeviceStatus> DescribeDevices() override {
@@ -43,6 +51,9 @@ class TestHost final : public Starts::Host {
   }
 
   uint64_t free = 8 * kGiB;
+  int64_t naming_ns = 0;  // that the fresh figures take
+  bool holds_name = false;
+  std::function<void()> held;
   std::deque<std::pair<Share*, Starts::OnShare>> kept;  // that are being written
 
   void Written() {
@@ -53,6 +64,7 @@ class TestHost final : public Starts::Host {
 
  private:
   testing::TestShares& shares_;
+  VirtualClock& clock_;
 };
 
 class StartsTest : public ::testing::Test {
@@ -68,6 +80,7 @@ class StartsTest : public ::testing::Test {
         spec, Peer{},
         [this, name](Result<Share*> share) {
           answers_.push_back(name + ": " + (share ? "made" : share.error().code));
+          if (!share) why_ = share.error().message;
         },
         wait,
         [this, name](const api::WaitingShare& at) {
@@ -86,10 +99,11 @@ class StartsTest : public ::testing::Test {
   VirtualClock clock_;
   Events events_{clock_, [] { return int64_t{0}; }};
   testing::TestShares shares_;
-  TestHost host_{shares_};
+  TestHost host_{shares_, clock_};
   Starts starts_{loop_, clock_, shares_.table(), host_, events_};
   Strings answers_;
   Strings places_;
+  std::string why_;  // the last was refused
   int refused_ = 0;
 };
 
@@ -182,6 +196,28 @@ TEST_F(StartsTest, WhoseTimeIsOverIsRefused) {
   Run();
   EXPECT_EQ(answers_, Strings{"a: timed_out"});
   EXPECT_EQ(refused_, 1);
+}
+
+// The time before it is in line, for the figures, is part of its wait.
+TEST_F(StartsTest, WhatItWaitedIsWhatItWasGiven) {
+  host_.free = kGiB;
+  host_.naming_ns = 20 * kNsPerMs;
+  Create("a", 4, api::StartWait{.within_ms = 1000});
+  EXPECT_EQ(starts_.Describe().at(0).waited_ms, 20u);
+  clock_.Advance(980 * kNsPerMs);
+  starts_.ServeSoon();
+  Run();
+  EXPECT_NE(why_.find("it waited 1s and is first in line"), std::string::npos) << why_;
+}
+
+TEST_F(StartsTest, WhoAskedFirstIsFirstEvenIfItsFiguresCameLater) {
+  host_.free = kGiB;
+  host_.holds_name = true;
+  Create("a", 4, api::StartWait{});
+  Create("b", 4, api::StartWait{});
+  host_.held();
+  Run();
+  EXPECT_EQ(starts_.Describe().at(0).name, "a");
 }
 
 TEST_F(StartsTest, ANameThatWaitsIsInUse) {
