@@ -5,13 +5,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "other_process.h"
 
@@ -121,6 +124,26 @@ bool EndsWell(pid_t child) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace
+
+namespace {
+
+// What a thread of this process does now ('S': it sleeps), and for how long it has run.
+std::pair<char, int64_t> ThreadState(pid_t tid) {
+  std::ifstream file("/proc/self/task/" + std::to_string(tid) + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t after_name = text.rfind(')');
+  if (after_name == std::string::npos) return {'?', 0};
+  std::istringstream fields(text.substr(after_name + 1));
+  char state = '?';
+  fields >> state;
+  // proc(5): utime and stime are the fields 14 and 15; the state is the third.
+  int64_t skipped = 0, user = 0, system = 0;
+  for (int field = 4; field < 14; ++field) fields >> skipped;
+  fields >> user >> system;
+  return {state, (user + system) * 1000 / sysconf(_SC_CLK_TCK)};
 }
 
 }  // namespace
@@ -271,9 +294,35 @@ void DriverTest::Settle() {
   EXPECT_EQ(CUDA(cuStreamSynchronize)(settle_stream_), CUDA_SUCCESS);
 }
 
+bool DriverTest::IsBusy(CUstream stream) {
+  return CUDA(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY;
+}
+
+bool DriverTest::Waits(const std::function<void()>& call, const std::function<void()>& release) {
+  std::atomic<pid_t> tid = 0;
+  std::atomic<bool> done = false;
+  std::thread caller([&] {
+    EXPECT_EQ(CUDA(cuCtxSetCurrent)(ctx_), CUDA_SUCCESS);
+    tid = gettid();
+    call();
+    done = true;
+  });
+  // Looks once a millisecond, and less often where the machine is busy: that only makes it longer.
+  for (int asleep = 0; !done && asleep < 50;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const auto [state, ran_ms] = ThreadState(tid);
+    if (ran_ms >= 50) break;
+    asleep = state == 'S' ? asleep + 1 : 0;
+  }
+  const bool waits = !done;
+  release();
+  caller.join();
+  return waits;
+}
+
 bool DriverTest::Finishes(CUstream stream) {
   const auto deadline = std::chrono::steady_clock::now() + Patience();
-  while (CUDA(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY) {
+  while (IsBusy(stream)) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }

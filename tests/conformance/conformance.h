@@ -19,6 +19,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -86,6 +87,10 @@ bool InFreshProcess();
 // true also on a GPU, which is as it is.
 bool InFreshProcessOn(const char* machine);
 
+// How long a stream is kept busy while the test does something meanwhile. A thread that came too
+// late for that, and so has seen nothing (DriverTest::IsBusy), tries the next.
+inline constexpr uint64_t kEverLongerMs[] = {50, 500, 5'000};
+
 // How long something may take that must happen: far more than it takes.
 std::chrono::seconds Patience();
 
@@ -130,6 +135,11 @@ class DriverTest : public ::testing::Test {
   // Returns when everything that could begin at the call has had its time: what is not done then is
   // held up. It must be of no more than a millisecond. Needs a gate to have been made.
   void Settle();
+  static bool IsBusy(CUstream stream);
+  // Whether `call` is still not done when it has slept, or has used a processor, for 50 ms; then
+  // does `release`, and waits until the call is done. Called in a thread of its own, of this
+  // context.
+  bool Waits(const std::function<void()>& call, const std::function<void()>& release);
   // Whether the stream becomes idle, be it late: for what hangs when its rule is broken.
   bool Finishes(CUstream stream);
   // A closed gate that is opened, at the latest, before the context goes.

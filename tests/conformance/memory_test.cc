@@ -1,9 +1,6 @@
 // Plain device memory: what cuMemAlloc gives, what cuMemFree takes, what cuMemGetInfo says.
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <thread>
 #include <vector>
 
 #include "conformance.h"
@@ -188,19 +185,13 @@ RULE_TEST(MemoryTest, FreeingWaitsForTheWorkThatUsesIt,
   Gate& gate = NewGate();
   ASSERT_EQ(gate.Hold(stream), CUDA_SUCCESS);
   ASSERT_EQ(Step(stream, word, 1, 1, 1000), CUDA_SUCCESS);
-  // Opened only when the call has long been made: what returns before that has not waited.
-  std::atomic<bool> opened = false;
-  std::thread opener([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    opened = true;
-    gate.Open();
-  });
-  const CUresult freed = CUDA(cuMemFree_v2)(address);
-  const bool waited = opened;
-  const CUresult left = CUDA(cuStreamQuery)(stream);
-  opener.join();
+  CUresult freed = CUDA_ERROR_UNKNOWN, left = CUDA_ERROR_UNKNOWN;
+  const auto free = [&] {
+    freed = CUDA(cuMemFree_v2)(address);
+    left = CUDA(cuStreamQuery)(stream);
+  };
+  EXPECT_TRUE(Waits(free, [&] { gate.Open(); })) << "cuMemFree did not wait for the stream";
   EXPECT_EQ(freed, CUDA_SUCCESS);
-  EXPECT_TRUE(waited) << "cuMemFree did not wait for the stream";
   EXPECT_EQ(left, CUDA_SUCCESS) << "cuMemFree did not wait for all of it";
   EXPECT_TRUE(Finishes(stream));
 }
