@@ -9,6 +9,9 @@ def pytest_configure():
     # shell starts what it puts into the background with SIGINT ignored, which programs would inherit.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+    # Likewise `nohup`, which the tests themselves still obey.
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_collection_modifyitems(items):
