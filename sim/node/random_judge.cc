@@ -19,6 +19,11 @@ constexpr int64_t kBacklogNs = 20 * kMs, kLimitedBacklogNs = 5 * kMs;
 constexpr int64_t kAuditedNs = 15 * kMs;
 constexpr int64_t kItemNs = 5 * kMs;  // longer ones are promised less
 constexpr int64_t kLearnNs = 1 * kS;  // programs learn their kernels before that
+// Entitlements below another priority follow what it had in about so much time.
+constexpr int64_t kFollowNs = 1 * kS;
+// What passes between the items of those above is charged to nobody and left to nobody: so much of
+// the time at most, where they want all of it.
+constexpr double kBetweenItems = 0.05;
 
 std::string Ms(int64_t ns) { return std::to_string(static_cast<double>(ns) / 1e6) + " ms"; }
 std::string Ms(double ns) { return std::to_string(ns / 1e6) + " ms"; }
@@ -93,18 +98,27 @@ struct Use {
   double busy_ns = 0;   // device time of all its programs; of those with collectives ...
   double launches = 0;  // ... their launches: a kernel that waits for its peer is busy, too
   std::map<const ProgramSpec*, double> of_program;
+  // What it is entitled to by its request, and until when that is known. Of its devices: what those
+  // above it had by then.
+  double entitled_ns = 0;
+  int64_t entitled_until_ns = 0;
+  std::vector<int64_t> above_ns;
+
+  double Entitled() const { return entitled_ns / static_cast<double>(to_ns - from_ns); }
 };
 
 std::vector<Use> WindowsOf(const Scenario& scenario) {
   std::vector<Use> uses;
   for (const ShareSpec& share : scenario.shares) {
     Use& use = uses.emplace_back();
+    use.above_ns.resize(share.devices.size());
     use.to_ns = scenario.duration_ns;
     for (const ProgramSpec& program : scenario.programs) {
       if (program.share != share.name) continue;
       use.from_ns = std::max(use.from_ns, program.start_ns + kLearnNs);
       use.to_ns = std::min(use.to_ns, program.stop_ns);
     }
+    use.entitled_until_ns = use.from_ns;
   }
   return uses;
 }
@@ -128,6 +142,38 @@ void AddUse(const World& world, const Scenario& scenario, size_t share, int sign
   }
 }
 
+// The part of its request that is left to a share by those of a higher priority: requests of one
+// priority come first, and are cut alike.
+double LeftToRequest(const Scenario& scenario, const ShareSpec& share, int device, double left) {
+  double requests = 0;
+  for (const ShareSpec& other : scenario.shares) {
+    if (other.compute.priority != share.compute.priority) continue;
+    const bool there =
+        std::find(other.devices.begin(), other.devices.end(), device) != other.devices.end();
+    if (there) requests += other.compute.request.value();
+  }
+  return requests <= left ? 1 : std::max(0.0, left) / requests;
+}
+
+// From the last time that this was called, or the window's begin, to now.
+void AddEntitled(World& world, const Scenario& scenario, const ShareSpec& share, Use* use) {
+  const int64_t passed_ns = world.now_ns() - use->entitled_until_ns;
+  double part = 1;
+  for (size_t i = 0; i < share.devices.size(); ++i) {
+    int64_t above_ns = 0;
+    for (const ShareSpec& other : scenario.shares) {
+      if (other.compute.priority <= share.compute.priority) continue;
+      above_ns += world.agent()->ChargedNs(other.name, share.devices[i]);
+    }
+    const auto had_ns = static_cast<double>(above_ns - std::exchange(use->above_ns[i], above_ns));
+    const double had = had_ns / static_cast<double>(std::max<int64_t>(1, passed_ns));
+    const double left = had > 0 ? 1 - had - kBetweenItems : 1;
+    part = std::min(part, LeftToRequest(scenario, share, share.devices[i], left));
+  }
+  use->entitled_until_ns = world.now_ns();
+  use->entitled_ns += part * share.compute.request.value() * static_cast<double>(passed_ns);
+}
+
 // Runs to the scenario's end, and takes the uses down on the way.
 std::vector<Use> RunAndMeasure(World& world, const Scenario& scenario) {
   std::vector<Use> uses = WindowsOf(scenario);
@@ -135,11 +181,16 @@ std::vector<Use> RunAndMeasure(World& world, const Scenario& scenario) {
   for (size_t i = 0; i < uses.size(); ++i) {
     if (uses[i].to_ns <= uses[i].from_ns) continue;
     moments.insert({uses[i].from_ns, {i, -1}});
+    for (int64_t ns = uses[i].from_ns + kFollowNs; ns < uses[i].to_ns; ns += kFollowNs) {
+      moments.insert({ns, {i, 0}});
+    }
     moments.insert({uses[i].to_ns, {i, +1}});
   }
   for (const auto& [when_ns, what] : moments) {
     world.RunUntil(when_ns);
-    AddUse(world, scenario, what.first, what.second, &uses[what.first]);
+    Use& use = uses[what.first];
+    AddUse(world, scenario, what.first, what.second, &use);
+    AddEntitled(world, scenario, scenario.shares[what.first], &use);
   }
   world.RunUntil(scenario.duration_ns);
   return uses;
@@ -226,12 +277,6 @@ double LeastPart(const ProgramSpec& program, int64_t others_ns) {
   return std::max(0.5, round / (round + static_cast<double>(1 * kMs + others_ns)));
 }
 
-bool IsBelowAnother(const Scenario& scenario, const ShareSpec& share) {
-  return std::any_of(scenario.shares.begin(), scenario.shares.end(), [&](const ShareSpec& other) {
-    return other.compute.priority > share.compute.priority;
-  });
-}
-
 std::string JudgeSpeed(const Scenario& scenario, size_t index, const Use& use, const Use& alone) {
   const ShareSpec& share = scenario.shares[index];
   int64_t own_ns = 0, others_ns = 0;
@@ -239,7 +284,7 @@ std::string JudgeSpeed(const Scenario& scenario, size_t index, const Use& use, c
     int64_t& longest_ns = program.share == share.name ? own_ns : others_ns;
     longest_ns = std::max({longest_ns, LongestItemNs(program), BehindWaitsNs(program)});
   }
-  const double request = share.compute.request.value();
+  const double request = use.Entitled();
   const bool coarse = std::max(own_ns, others_ns) > kItemNs || share.devices.size() > 1;
   const double part = coarse ? 0.95 : 0.97;
   if (HasCollectives(scenario, share)) {
@@ -249,8 +294,8 @@ std::string JudgeSpeed(const Scenario& scenario, size_t index, const Use& use, c
     const double ends =
         alone.launches * static_cast<double>(kSliceNs + own_ns + others_ns) / window_ns;
     if (use.launches + ends >= least) return "";
-    return "speed: share " + share.name + " with a request of " + std::to_string(request) +
-           " made " + std::to_string(use.launches / alone.launches) + " of its launches alone";
+    return "speed: share " + share.name + " entitled to " + std::to_string(request) + " made " +
+           std::to_string(use.launches / alone.launches) + " of its launches alone";
   }
   double least_ns = 0;
   for (const ProgramSpec& program : scenario.programs) {
@@ -262,9 +307,9 @@ std::string JudgeSpeed(const Scenario& scenario, size_t index, const Use& use, c
   }
   const auto ends_ns = static_cast<double>(kSliceNs + own_ns + others_ns);
   if (use.busy_ns + ends_ns >= least_ns) return "";
-  return "speed: share " + share.name + " with a request of " + std::to_string(request) +
-         " ran at " + std::to_string(use.busy_ns / alone.busy_ns / request) +
-         " of it times its speed alone; " + Ms(use.busy_ns) + ", at least " + Ms(least_ns) +
+  return "speed: share " + share.name + " entitled to " + std::to_string(request) + " ran at " +
+         std::to_string(use.busy_ns / alone.busy_ns / request) +
+         " of that times its speed alone; " + Ms(use.busy_ns) + ", at least " + Ms(least_ns) +
          " but " + Ms(ends_ns);
 }
 
@@ -273,7 +318,6 @@ std::string CheckSpeeds(const Scenario& scenario, const WorldOptions& options,
   for (size_t i = 0; i < scenario.shares.size(); ++i) {
     const ShareSpec& share = scenario.shares[i];
     if (share.compute.request == Fraction::Zero() || uses[i].to_ns - uses[i].from_ns < kS) continue;
-    if (IsBelowAnother(scenario, share)) continue;
     Scenario alone = scenario;
     alone.prorata = false;
     alone.shares = {share};
