@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "cli/text/one_line.h"
 #include "kubernetes/kubectl/cluster.h"
 #include "kubernetes/kubectl/kubectl.h"
 #include "kubernetes/kubectl/pod_shares.h"
@@ -115,6 +116,26 @@ int RunWhy(const Asked& asked) {
   return seen->problems.empty() ? 0 : 1;
 }
 
+std::string UsageErrorText(const CLI::App& app, const CLI::ParseError& error,
+                           const std::string& first) {
+  const auto parsed = app.get_subcommands();
+  const std::string command = parsed.empty() ? "" : " " + parsed.front()->get_name();
+  std::string text = error.what();
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    std::string known;
+    for (const CLI::App* sub : app.get_subcommands({})) {
+      known += (known.empty() ? "" : ", ") + sub->get_name();
+    }
+    text = !command.empty() ? "the name of a pod is missing"
+                            : (first.empty() || first.starts_with('-')
+                                   ? "no command"
+                                   : "'" + prorata::cli::OneLine(first) + "' is not a command") +
+                                  "; they are " + known;
+  }
+  return "kubectl prorata" + command + ": " + text + "; see `kubectl prorata" + command +
+         " --help`";
+}
+
 }  // namespace
 
 int RunKubectlPlugin(int argc, char** argv) {
@@ -145,7 +166,10 @@ int RunKubectlPlugin(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    const std::string text = UsageErrorText(app, error, argc > 1 ? argv[1] : "");
+    std::fprintf(stderr, "%s\n", text.c_str());
+    return 2;
   }
   if (ps->parsed()) return RunPs(asked);
   return top->parsed() ? RunTop(asked) : RunWhy(asked);

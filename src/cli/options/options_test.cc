@@ -330,7 +330,7 @@ TEST(OptionsTest, HelpExplainsEachColumn) {
       {"ps", titles(ShareTable({share}))},
       {"gpus", titles(DeviceTable({device}))},
       {"top",
-       {"TIME", "GPU TIME", "ENTITLED", "LIMIT", "WAITED", "AT LIMIT", "MEMORY", "PROGRAMS",
+       {"TIME", "GPU TIME", "ENTITLED", "LIMIT", "WAITED", "AT LIMIT", "MEMORY", "MEMBERS",
         "WHY"}}};
   for (const auto& [command, columns] : tables) {
     const std::string help = ParseCommandLine({command, "--help"}).out;

@@ -32,7 +32,7 @@ constexpr const char* kTopFooter =
     "  WAITED     the part of the last second in which its launches were held back: for other\n"
     "             shares, and on a terminal also by its limit (in tables: AT LIMIT)\n"
     "  MEMORY     used / limit; of a GPU, all programs / what it has\n"
-    "  PROGRAMS   the processes on the share\n"
+    "  MEMBERS    the processes that run on the share\n"
     "  WHY        why it did not have more: docs/guide/top.md explains each reason";
 
 int64_t IntervalOf(const std::string& text) {

@@ -30,7 +30,7 @@ struct Column {
     kMemoryBar,
     kMemory,
     kWaited,
-    kPrograms,
+    kMembers,
     kWhy
   };
   Id id;
@@ -57,7 +57,7 @@ std::string Text(Column::Id id, const TopRow& row) {
       return MemoryText(on.used_bytes, on.memory_limit_bytes);
     case Column::kWaited:
       return PercentText(on.waiting_part + on.at_limit_part);
-    case Column::kPrograms:
+    case Column::kMembers:
       return std::to_string(row.share->members.size());
     case Column::kWhy:
       return WhyWords(on);
@@ -107,12 +107,12 @@ std::vector<Column> ChooseColumns(const std::vector<TopRow>& rows, bool several_
       {Column::kMemoryBar, "", 10, 18},
       whole(Column::kMemory, "MEMORY"),
       whole(Column::kWaited, "WAITED"),
-      whole(Column::kPrograms, "PROGRAMS"),
+      whole(Column::kMembers, "MEMBERS"),
       {Column::kWhy, "WHY", std::min<size_t>(why, 22), why},
   };
   using enum Column::Id;
   std::vector<Column::Id> importance = {kName,  kTime, kWhy,       kBar,    kMemory,  kEntitled,
-                                        kLimit, kGpu,  kMemoryBar, kWaited, kPrograms};
+                                        kLimit, kGpu,  kMemoryBar, kWaited, kMembers};
   if (several_gpus) {
     std::erase(importance, kGpu);
     importance.insert(importance.begin() + 2, kGpu);

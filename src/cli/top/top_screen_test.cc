@@ -144,7 +144,7 @@ TEST(LayOutTest, AWideWindowShowsEverything) {
   EXPECT_TRUE(text.starts_with("prorata top  2 shares, 1 GPU  ")) << text;
   for (const char* shown :
        {"by time, every 1s  12:03:04\n", "GPU 0 [", " 73.0%  memory [", "4 GiB / 16 GiB",
-        "Simulated GPU", "NAME", "GPU TIME", "ENTITLED", "LIMIT", "MEMORY", "WAITED", "PROGRAMS",
+        "Simulated GPU", "NAME", "GPU TIME", "ENTITLED", "LIMIT", "MEMORY", "WAITED", "MEMBERS",
         "WHY", "share0", "100.0%", "1 GiB / 4 GiB", "40.0%", "waits for other shares 40%",
         "\nq quit  s sort"}) {
     EXPECT_NE(text.find(shown), std::string::npos) << shown << " is not in\n" << text;
@@ -159,7 +159,7 @@ TEST(LayOutTest, ANarrowWindowShowsWhatMattersMost) {
   for (const char* shown : {"share0", "[#", "100.0%", "over its memory limit", "1 GiB / 4 GiB"}) {
     EXPECT_TRUE(Shows(usual, shown)) << shown << " is not in\n" << TextOf(usual);
   }
-  EXPECT_FALSE(Shows(usual, "PROGRAMS"));
+  EXPECT_FALSE(Shows(usual, "MEMBERS"));
   const Screen narrow = LayOut(scene, 40, 24);
   EXPECT_TRUE(Shows(narrow, "share0  100.0%  over its memory limit")) << TextOf(narrow);
   EXPECT_FALSE(Shows(narrow, "ENTITLED"));
