@@ -95,18 +95,18 @@ class Screen(TopTestCase):
             self.start_idle(f"share{i}")
         window = self.top("--sort", "name", "--interval", "200ms")
         window.wait_for("share7")
-        self.assertIn("PROGRAMS", window.text())
+        self.assertIn("MEMBERS", window.text())
         window.resize(50, 10)
         window.wait_until(lambda text: re.search(r"1-\d of 8$", text) and "share0" in text,
                           "a part of the rows")
-        self.assertNotIn("PROGRAMS", window.text())
+        self.assertNotIn("MEMBERS", window.text())
         self.assertNotIn("share7", window.text())
         window.press("\x1bOF")  # End
         window.wait_until(lambda text: "share7" in text and "share0" not in text, "the last rows")
         window.resize(9, 2)
         window.wait_for("prorata ~")
         window.resize(200, 50)
-        window.wait_until(lambda text: "share0" in text and "share7" in text and "PROGRAMS" in text,
+        window.wait_until(lambda text: "share0" in text and "share7" in text and "MEMBERS" in text,
                           "everything")
         window.press("q")
         self.assertEqual(window.wait(), 0)

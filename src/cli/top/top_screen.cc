@@ -111,7 +111,7 @@ std::vector<Column> ChooseColumns(const std::vector<TopRow>& rows, bool several_
       {Column::kWhy, "WHY", std::min<size_t>(why, 22), why},
   };
   using enum Column::Id;
-  std::vector<Column::Id> importance = {kName,  kTime, kWhy,       kBar,    kMemory,  kEntitled,
+  std::vector<Column::Id> importance = {kName,  kTime, kWhy,       kBar,    kMemory, kEntitled,
                                         kLimit, kGpu,  kMemoryBar, kWaited, kMembers};
   if (several_gpus) {
     std::erase(importance, kGpu);

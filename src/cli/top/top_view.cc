@@ -57,7 +57,9 @@ std::string WordsOf(ThrottleReason reason, const ShareDevice& on) {
     case ThrottleReason::kWaitsForMemory:
       return "suspended for memory " + std::to_string(on.memory_waiting_ns / kNsPerS) + " s";
     case ThrottleReason::kAtLimit:
-      return "at its limit " + WholePercent(on.at_limit_part);
+      // Without a limit of its own it can only be the GPU's elastic ceiling that held it back.
+      return (on.compute_limit < Fraction::One() ? "at its limit " : "at the elastic ceiling ") +
+             WholePercent(on.at_limit_part);
     case ThrottleReason::kWaitsForOthers:
       return "waits for other shares " + WholePercent(on.waiting_part);
     case ThrottleReason::kIdle:

@@ -103,6 +103,7 @@ TEST(TopViewTest, WordsForEachReason) {
   on.waiting_part = 0.254;
   on.at_limit_part = 0.6;
   on.memory_waiting_ns = 12'900'000'000;
+  on.compute_limit.ppm = 200'000;
   const std::pair<ThrottleReason, const char*> words[] = {
       {ThrottleReason::kNoProgram, "no program runs"},
       {ThrottleReason::kNonPreemptible, "cannot be preempted: its kernels do not end"},
@@ -121,6 +122,8 @@ TEST(TopViewTest, WordsForEachReason) {
   EXPECT_EQ(WhyWords(on), "cannot be preempted: a persistent kernel");
   on.throttle_reasons = {ThrottleReason::kAtLimit, ThrottleReason::kOverMemoryLimit};
   EXPECT_EQ(WhyWords(on), "at its limit 60%; over its memory limit");
+  on.compute_limit = Fraction::One();
+  EXPECT_EQ(WhyWords(on), "at the elastic ceiling 60%; over its memory limit");
 }
 
 TEST(TopViewTest, NumbersThatAreNoParts) {
