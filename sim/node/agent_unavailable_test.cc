@@ -17,6 +17,14 @@ namespace {
 constexpr int64_t kBeginsNs = 1'000 * kMs, kEndsNs = 3'000 * kMs, kDoneNs = 5'000 * kMs;
 constexpr int64_t kPollNs = 5 * kMs;
 
+// A sanitizer makes it twelve times slower, and judges what is run, not how often: two seeds of ten
+// there, and of sixty one with which a promise is broken.
+#ifdef PRORATA_SANITIZED
+constexpr uint64_t kSeeds = 2, kKilledFrom = 8, kKilledTo = 8;
+#else
+constexpr uint64_t kSeeds = 10, kKilledFrom = 1, kKilledTo = 60;
+#endif
+
 void AddProgram(Scenario* scenario, const std::string& name, int count, double kernel_ms,
                 policy::ComputeTerms terms) {
   ProgramSpec program;
@@ -125,24 +133,27 @@ void CheckAgentUnavailable(uint64_t seed, Begin&& begin) {
 }
 
 TEST(AgentUnavailable, StoppedUnderContention) {
-  for (uint64_t seed = 1; seed <= 10; ++seed) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     CheckAgentUnavailable(seed, [](World& world) { world.agent()->Stop(kEndsNs); });
   }
 }
 
 TEST(AgentUnavailable, KilledUnderContention) {
-  Unmet("with 3 of 60 seeds a share waits for up to 145 ms when the agent is killed", [] {
-    for (uint64_t seed = 1; seed <= 60; ++seed) {
-      CheckAgentUnavailable(seed, [](World& world) { world.agent()->Kill(kEndsNs); });
-    }
-  });
+  Unmet(
+      "the agent is killed: with 1 of 60 seeds a share waits for 110 ms, with 1 it has 0.0785 for "
+      "0.08",
+      [] {
+        for (uint64_t seed = kKilledFrom; seed <= kKilledTo; ++seed) {
+          CheckAgentUnavailable(seed, [](World& world) { world.agent()->Kill(kEndsNs); });
+        }
+      });
 }
 
 // Service in the first tenth of a second after it is back: nobody pays for what it did by the rules
 // of the outage.
 TEST(AgentUnavailable, ServiceIsNormalAHundredMillisecondsAfterItsReturn) {
   for (const bool kill : {false, true}) {
-    for (uint64_t seed = 1; seed <= 10; ++seed) {
+    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
       SCOPED_TRACE((kill ? "killed, seed " : "stopped, seed ") + std::to_string(seed));
       Watched watched(Contended(), seed);
       watched.RunUntil(kBeginsNs);
