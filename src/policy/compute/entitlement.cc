@@ -41,7 +41,11 @@ std::vector<double> Entitlements(std::span<const ComputeTerms> runnable, double 
   HandOutSpare(runnable, spare, entitled);
 
   // The floor, taken from the others in proportion.
-  const double floor = std::min(kMinEntitled, part / static_cast<double>(runnable.size()));
+  const auto below = std::count_if(entitled.begin(), entitled.end(),
+                                   [part](double e) { return e < part * kMinEntitled; });
+  const double each = kMinEntitledOfAll / static_cast<double>(std::max<int64_t>(1, below));
+  const double floor =
+      part * std::min({kMinEntitled, each, 1 / static_cast<double>(runnable.size())});
   double raised = 0;
   double taken_from = 0;
   for (size_t i = 0; i < runnable.size(); ++i) {

@@ -19,9 +19,11 @@ struct ComputeTerms {
   int64_t yield_within_ns = 2'000'000;
 };
 
-// A share that wants the device is entitled to at least this much of it, even where the requests of
-// others fill it: a promise to them is kept within half a point, and nobody hangs for ever.
+// A share that wants the device is entitled to at least this much of what its priority has, even
+// where the requests of others fill it, so that nobody hangs for ever; and all such shares together
+// to this much at most: a promise to the others is kept within two points, however many there are.
 inline constexpr double kMinEntitled = 0.005;
+inline constexpr double kMinEntitledOfAll = 0.02;
 
 // The fraction of the device's time that each of these shares, all of one priority, is entitled to
 // while exactly they want it and `part` of it is theirs: its request (scaled down if the requests

@@ -42,12 +42,27 @@ TEST(Entitlements, NobodyIsEntitledToNothing) {
   ExpectEntitled({WeightedTerms(1), WeightedTerms(0)}, {1 - kMinEntitled, kMinEntitled});
 }
 
+// Each of 60 had half a point, and a request of 0.9 was 0.7155 beside them.
+TEST(Entitlements, ARequestIsKeptBesideHoweverManyWithoutOne) {
+  std::vector<ComputeTerms> runnable = {WeightedTerms(0.98)};
+  for (int others = 1; others <= 100; ++others) {
+    runnable.push_back(WeightedTerms(0));
+    const std::vector<double> entitled = Entitlements(runnable);
+    EXPECT_GE(entitled[0], 0.96) << others;
+    EXPECT_GE(entitled[1], 0.0002 - 1e-9) << others;
+  }
+  // Nor does a small weight beside a large one.
+  runnable.assign(41, WeightedTerms(0, 1, 1));
+  runnable[0].weight = 1000;
+  EXPECT_NEAR(Entitlements(runnable)[0], 1000. / 1040, 1e-6);
+}
+
 TEST(Entitlements, OfAPartRequestsComeFirst) {
   const std::vector<ComputeTerms> runnable = {WeightedTerms(0.6), WeightedTerms(0)};
   EXPECT_NEAR(Entitlements(runnable, 0.7)[0], 0.65, 1e-6);
   EXPECT_NEAR(Entitlements(runnable, 0.7)[1], 0.05, 1e-6);
-  EXPECT_NEAR(Entitlements(runnable, 0.4)[0], 0.4 - kMinEntitled, 1e-6) << "more than there is";
-  EXPECT_NEAR(Entitlements(runnable, 0.001)[1], 0.0005, 1e-6);
+  EXPECT_NEAR(Entitlements(runnable, 0.4)[0], 0.4 * (1 - kMinEntitled), 1e-6)
+      << "more than there is";
 }
 
 TEST(Entitlements, NeverAboveTheDeviceOrALimit) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <vector>
 
 #include "base/units.h"
 #include "policy/compute/time_sharing.h"
@@ -63,6 +64,23 @@ class TimeSharingTest : public ::testing::Test {
     Decide(0);
     ASSERT_EQ(In(1), Phase::kRunning);
     ASSERT_EQ(In(2), Phase::kRunnable);
+  }
+  // Shares that are always busy, with kernels that end at once, for so long: a look each
+  // millisecond. Answers what each was charged.
+  std::map<LeasePolicy::Key, double> KeepBusy(const std::vector<LeasePolicy::Key>& keys,
+                                              int64_t from_ns, int64_t for_ns) {
+    std::map<LeasePolicy::Key, double> charged;
+    for (const auto key : keys) charged[key] = -policy_.State(key).charged_ns;
+    for (int64_t now_ns = from_ns; now_ns < from_ns + for_ns; now_ns += kMs) {
+      for (const auto key : keys) {
+        if (In(key) == Phase::kDraining) Drains(key, now_ns);
+        if (In(key) == Phase::kIdle) policy_.Wanted(key, now_ns);
+        if (In(key) == Phase::kRunning) Backlog(key, kMs, now_ns + kMs);
+      }
+      Decide(now_ns);
+    }
+    for (const auto key : keys) charged[key] += policy_.State(key).charged_ns;
+    return charged;
   }
   // Two busy shares, of which 1 has begun to stall, and 2 runs beside it. Answers since when.
   int64_t FirstStalls() {

@@ -26,11 +26,17 @@ constexpr int64_t kPausePart = 16;
 // Who is granted the lease may have nothing but work behind waits until its thread has woken and
 // launched. Shorter, it loses the lease before; longer, others wait for nothing.
 constexpr int64_t kWakeUpNs = 500'000;
-// A share waits for those of higher priority for so long at most; then it gets a slice.
+// A share waits for those of higher priority for so long at most, while they leave less than this
+// part of the device; then it gets a slice. Where they leave more its own turn comes.
 constexpr int64_t kStarvedNs = 2'000'000'000;
-// One that stalls and waits for a lease for so long gets a slice, whatever it owes: what it waits
-// for may be its own next launch. As long as debts are kept, so that no kernel that ends is free.
-constexpr int64_t kStalledTooLongNs = 10'000'000'000;
+constexpr double kNothingLeft = 0.05;
+// One that waits for so long gets a slice in any case; if it stalls, also one that is below nobody
+// and whatever it owes: what it waits for may be its own next launch. As long as debts are kept, so
+// that no kernel that ends is free.
+constexpr int64_t kStarvedInAnyCaseNs = 10'000'000'000;
+// There is one such slice in so many. Fewer, many shares together take more from the highest
+// priority; more, each of many waits for longer.
+constexpr int64_t kSlicesForOneStarved = 20;
 // No deadline is nearer than this; and a step for what is seen by looking again.
 constexpr int64_t kMinStepNs = 30'000;
 // Members do not say that what drains is found to stand behind a wait: it is looked for.
@@ -144,11 +150,20 @@ bool TimeSharing::Waits(const Share& share) const {
   return share.phase == Phase::kStalled && (share.wants_again || runs);
 }
 
+// From when on a share that waits starves.
+int64_t TimeSharing::StarvesAtNs(const Share& share) const {
+  const bool below = IsBelowAnother(share);
+  if (!below && share.phase != Phase::kStalled) return kNever;
+  const bool nothing_left = below && LeftTo(share.terms.priority) < kNothingLeft;
+  const int64_t at_ns = share.runnable_ns + (nothing_left ? kStarvedNs : kStarvedInAnyCaseNs);
+  // A gang needs all its devices at a time: it would seldom be the turn of those that starve on
+  // all.
+  if (share.gang != GangSlice::kNone) return at_ns;
+  return std::max(at_ns, boosted_ns_ + kSlicesForOneStarved * options_.slice_ns);
+}
+
 bool TimeSharing::Starves(const Share& share) const {
-  if (!Waits(share)) return false;
-  const int64_t waited_ns = now_ns_ - share.runnable_ns;
-  if (share.phase == Phase::kStalled && waited_ns >= kStalledTooLongNs) return true;
-  return waited_ns >= kStarvedNs && IsBelowAnother(share);
+  return Waits(share) && now_ns_ >= StarvesAtNs(share);
 }
 
 bool TimeSharing::Eligible(const Share& share) const {
@@ -206,6 +221,8 @@ TimeSharing::Share* TimeSharing::Best(bool gangs_too) {
     const int64_t rank = RankOf(share), best_rank = RankOf(*best);
     if (rank != best_rank) {
       if (rank > best_rank) best = &share;
+    } else if (rank == kNever) {
+      if (share.runnable_ns < best->runnable_ns) best = &share;
     } else if (share.claims != best->claims) {
       if (share.claims) best = &share;
     } else if (share.lag_ns != best->lag_ns) {
@@ -233,7 +250,8 @@ bool TimeSharing::MustYield(const Share& running, const Share& next) const {
   if (DoesNothing(running) || HasTurn(next)) return true;
   const int64_t rank = RankOf(running), next_rank = RankOf(next);
   const bool slice_over = now_ns_ - running.granted_ns >= options_.slice_ns;
-  if (next_rank != rank) return next_rank > rank || (running.boosted && slice_over);
+  if (running.boosted) return slice_over;
+  if (next_rank != rank) return next_rank > rank;
   if (next.claims && !running.claimed) return true;
   // It has paid for the time in which it gathered.
   const bool has_turn = running.gathered && !slice_over;
@@ -244,6 +262,7 @@ bool TimeSharing::MustYield(const Share& running, const Share& next) const {
 
 void TimeSharing::Grant(Share& share) {
   share.boosted = Starves(share);
+  if (share.boosted) boosted_ns_ = now_ns_;
   share.past_limit = share.boosted && share.phase == Phase::kStalled;
   if (share.phase == Phase::kStalled) {
     share.longest_drain_ns = std::max(share.longest_drain_ns, now_ns_ - share.revoked_ns);
@@ -375,7 +394,7 @@ void TimeSharing::Collect(Decisions& decisions) {
 // not end for it, time alone changes nothing: a gang that is away, say.
 int64_t TimeSharing::NextYield(const Share& running, const Share& next) const {
   const int64_t over_ns = running.granted_ns + options_.slice_ns;
-  if (RankOf(next) != RankOf(running) || next.lag_ns > running.lag_ns) {
+  if (RankOf(next) != RankOf(running) || running.boosted || next.lag_ns > running.lag_ns) {
     return over_ns > now_ns_ ? over_ns : kNever;
   }
   // The one that runs pays all of the time, and both earn what they are entitled to.
@@ -403,8 +422,10 @@ int64_t TimeSharing::NextDeadline() {
       by(now_ns_ + 1 + std::max(TokensAfterNs(share), PauseLeftNs(share)));
     }
     if (Waits(share) && !Starves(share)) {
-      if (IsBelowAnother(share)) by(share.runnable_ns + kStarvedNs);
-      if (share.phase == Phase::kStalled) by(share.runnable_ns + kStalledTooLongNs);
+      by(StarvesAtNs(share));
+      // What those above leave is looked at again.
+      const int64_t again_ns = std::max(share.runnable_ns, now_ns_ - kStarvedNs / 2) + kStarvedNs;
+      if (IsBelowAnother(share)) by(again_ns);
     }
     const bool idle =
         share.phase == Phase::kIdle || (share.phase == Phase::kRunning && share.idle_hint);

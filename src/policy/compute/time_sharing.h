@@ -159,6 +159,7 @@ class TimeSharing final : public LeasePolicy {
   bool IsFree() const;
   bool IsBelowAnother(const Share& share) const;
   bool Waits(const Share& share) const;
+  int64_t StarvesAtNs(const Share& share) const;
   bool Starves(const Share& share) const;
   bool Eligible(const Share& share) const;
   int64_t PauseLeftNs(const Share& share) const;
@@ -243,6 +244,7 @@ class TimeSharing final : public LeasePolicy {
   double uncharged_ns_ = 0;  // of the time that looks are collected for, charged to nobody
   double unclaimed_ns_ = 0;  // of the last moment, charged to nobody yet
   double ceiling_tokens_ns_ = 0;
+  int64_t boosted_ns_ = kLongAgoNs;  // the last share that starved was dispatched
   bool co_running_ = false;
   int64_t co_run_checked_ns_ = 0;
   int64_t co_run_after_ns_ = kLongAgoNs;

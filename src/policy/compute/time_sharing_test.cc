@@ -310,28 +310,6 @@ TEST_F(TimeSharingTest, AShareWithARequestThatWakesWithoutDebtIsNextAtOnce) {
   EXPECT_EQ(In(1), Phase::kDraining);
 }
 
-TEST_F(TimeSharingTest, TheHighestPriorityIsFirstAndNobodyWaitsForEver) {
-  Add(1, Terms(0, 1, 10));
-  Add(2, Terms(0));
-  Wants(1, 0);
-  Wants(2, 0);
-  Backlog(1, kMs, kMs);
-  int64_t now_ns = 0;
-  for (; now_ns < 1'999 * kMs; now_ns += kMs) {
-    Decide(now_ns);
-    ASSERT_EQ(In(1), Phase::kRunning);
-  }
-  for (; In(2) == Phase::kRunnable && now_ns < 3 * kS; now_ns += kMs) {
-    Decide(now_ns);
-    if (In(1) == Phase::kDraining) Drains(1, now_ns);
-  }
-  EXPECT_EQ(In(2), Phase::kRunning);
-  Wants(1, now_ns);
-  Backlog(2, kMs, now_ns);
-  while (In(2) == Phase::kRunning && now_ns < 3 * kS) Decide(now_ns += kMs);
-  EXPECT_LE(now_ns, 2 * kS + kSliceNs + 2 * kMs) << "one slice";
-}
-
 TEST_F(TimeSharingTest, AGangThatIsAwayIsNotWaitedForInCircles) {
   TwoBusy();
   policy_.SetGang(2, LeasePolicy::GangSlice::kAway, 0, 0);
