@@ -110,7 +110,8 @@ constexpr Field kShareDevice[] = {
     Required<&On::entitled>("entitled",
         "the part of GPU time that it is due now; 0 while it is not active", kRatio),
     Defaulted<&On::active>("active",
-        "whether it wants GPU time. What the shares of a GPU are entitled to adds up to at most 1"),
+        "whether it wants GPU time. What the shares of one priority on a GPU are entitled to adds "
+        "up to at most 1; below a higher one it is of what that one left in about the last second"),
     Required<&On::achieved>("achieved",
         "of about the last second, the part that it was charged", kRatio),
     Required<&On::busy>("busy", "likewise, in which its kernels ran", kRatio),

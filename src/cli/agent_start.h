@@ -20,4 +20,8 @@ struct AgentPlace {
 // and "agent_start" with what the agent said.
 Result<ControlConnection> ConnectOrStart(const AgentPlace& place);
 
+// What a command says that met no agent: that none runs, and `then`; or that one lives that does
+// not listen, since it is starting (which takes as long as the driver does) or ending.
+std::string NoAgentText(const AgentPlace& place, const std::string& then);
+
 }  // namespace prorata::cli

@@ -1,4 +1,5 @@
 #include "cli/commands.h"
+#include "cli/agent_start.h"
 
 #include <unistd.h>
 
@@ -85,8 +86,7 @@ Result<std::optional<ControlConnection>> ConnectToShow(const AgentPlace& place) 
   auto connection = ControlConnection::Connect(place.socket_path);
   if (connection) return std::optional<ControlConnection>(std::move(*connection));
   if (connection.error().code != "no_agent") return std::unexpected(connection.error());
-  PrintError("no agent runs at '" + place.socket_path +
-             "'; `prorata run` starts one, or `prorata agent`");
+  PrintError(NoAgentText(place, "; `prorata run` starts one, or `prorata agent`"));
   return std::nullopt;
 }
 
@@ -172,8 +172,7 @@ int ShowShares(const PsOptions& options, bool json, const AgentPlace& place) {
 int Update(const UpdateOptions& options, const AgentPlace& place) {
   auto connection = ControlConnection::Connect(place.socket_path);
   if (!connection && connection.error().code == "no_agent") {
-    return Refuse({"no_agent",
-                   "no agent runs at '" + place.socket_path + "', so there is no share to update"});
+    return Refuse({"no_agent", NoAgentText(place, ", so there is no share to update")});
   }
   if (!connection) return Refuse(connection.error());
   auto share = UpdateShare(&*connection, options.name, options.change);

@@ -1,4 +1,5 @@
 #include "cli/container_commands.h"
+#include "cli/agent_start.h"
 
 #include <sys/random.h>
 
@@ -15,8 +16,7 @@ namespace {
 Result<ControlConnection> ConnectFor(const std::string& what, const AgentPlace& place) {
   auto connection = ControlConnection::Connect(place.socket_path);
   if (connection || connection.error().code != "no_agent") return connection;
-  return Fail("no_agent",
-              "no agent runs at '" + place.socket_path + "', so there is no share to " + what);
+  return Fail("no_agent", NoAgentText(place, ", so there is no share to " + what));
 }
 
 Result<Inspected> Ask(const std::string& what, const std::string& name, const AgentPlace& place) {

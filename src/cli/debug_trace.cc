@@ -17,6 +17,7 @@
 #include "api/control_connection.h"
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "cli/agent_start.h"
 #include "cli/commands.h"
 #include "cli/text/version.h"
 
@@ -154,9 +155,9 @@ Status WriteAll(const Place& place, const std::string& text) {
 Status Trace(const DebugTraceOptions& options, const AgentPlace& place) {
   auto connection = ControlConnection::Connect(place.socket_path);
   if (!connection && connection.error().code == "no_agent") {
-    return Fail("no_agent", "no agent runs at '" + place.socket_path +
-                                "', so there is nothing to trace; `prorata run` starts one, or "
-                                "`prorata agent`");
+    return Fail("no_agent", NoAgentText(place,
+                                        ", so there is nothing to trace; `prorata run` starts one, "
+                                        "or `prorata agent`"));
   }
   if (!connection) return std::unexpected(connection.error());
   auto devices = ReadDevices(*connection, options);

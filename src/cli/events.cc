@@ -14,6 +14,7 @@
 #include "api/control_connection.h"
 #include "api/event.h"
 #include "base/unique_fd.h"
+#include "cli/agent_start.h"
 #include "cli/commands.h"
 
 namespace prorata::cli {
@@ -126,9 +127,9 @@ int ShowEvents(const EventsOptions& options, bool json, const AgentPlace& place)
     reported = NotifyAll(options, *connection, signals.get(), Printer(json));
   } else if (connection.error().code == "no_agent") {
     reported =
-        Fail("no_agent", "no agent runs at '" + place.socket_path +
-                             "', so there are no events; `prorata run` starts one, or `prorata "
-                             "agent`");
+        Fail("no_agent",
+             NoAgentText(place,
+                         ", so there are no events; `prorata run` starts one, or `prorata agent`"));
   } else {
     reported = std::unexpected(connection.error());
   }

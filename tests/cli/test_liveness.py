@@ -143,6 +143,18 @@ class DriverHangs(Case):
         harness.wait_until(self.machine.agent_answers, what="the agent")
         self.assertEqual(len(self.machine.share("a")["members"]), 1)
 
+    def test_an_agent_that_is_starting_is_not_called_absent(self):
+        with self.hanging():
+            agent = self.machine.start([harness.PRORATA, "agent"])
+            harness.wait_until(lambda: "is starting" in self.machine.call([harness.PRORATA, "ps"])[2],
+                               what="an agent that holds its folder")
+            for command in (["ps"], ["gpus"], ["events", "--no-follow"], ["inspect", "x"], ["rm", "x"],
+                            ["update", "x", "--memory", "1GiB"], ["debug", "trace"]):
+                with self.subTest(command):
+                    _, _, err = self.machine.call([harness.PRORATA, *command])
+                    self.assertRegex(err, r"\Aprorata: the agent at '.*' does not listen: it is starting.*\n\Z")
+            self.assertIsNone(agent.poll())
+
     def test_for_ever(self):
         agent = self.start_agent()
         self.hang()

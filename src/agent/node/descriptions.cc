@@ -134,6 +134,8 @@ void Descriptions::AddShares(size_t device, api::DeviceStatus& status) const {
     ours += share->UsedBytes(index) + share->DepartedBytes(index);
   }
   status.foreign_bytes = status.used_bytes > ours ? status.used_bytes - ours : 0;
+  // What was last read is from before the driver hung; the shares' own accounts go on.
+  if (status.driver_unresponsive_ms > 0) status.used_bytes = std::max(status.used_bytes, ours);
 }
 
 }  // namespace prorata::agent

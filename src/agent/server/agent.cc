@@ -130,11 +130,15 @@ Agent::~Agent() {
   ::unlink((parts_->runtime_dir + "/control").c_str());
 }
 
-Result<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options, driver::Nvml& nvml) {
-  const std::string dir = options.runtime_dir ? *options.runtime_dir : RuntimeDir();
-  auto lock = TakeRuntimeDir(dir);
-  if (!lock) return std::unexpected(lock.error());
-  auto parts = std::make_unique<Parts>(options, dir, std::move(*lock), nvml);
+Result<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options, driver::Nvml& nvml,
+                                            UniqueFd lock) {
+  const std::string dir = options.runtime_dir.value_or(RuntimeDir());
+  if (!lock) {
+    auto taken = TakeRuntimeDir(dir);
+    if (!taken) return std::unexpected(taken.error());
+    lock = std::move(*taken);
+  }
+  auto parts = std::make_unique<Parts>(options, dir, std::move(lock), nvml);
   auto device_locks = DeviceLocks::Take(parts->loop, nvml);
   if (!device_locks) return std::unexpected(device_locks.error());
   parts->device_locks = std::move(*device_locks);
@@ -182,6 +186,9 @@ int RunAgent(const AgentOptions& options) {
     PrintReady(options.ready_fd, error.message);
     return 1;
   };
+  // First of all: whoever looks for an agent while the driver takes its time sees that one is here.
+  auto lock = TakeRuntimeDir(options.runtime_dir.value_or(RuntimeDir()));
+  if (!lock) return failed(lock.error());
   auto nvml = OpenNvmlInTime();
   if (!nvml) {
     const int status = failed(nvml.error());
@@ -189,7 +196,7 @@ int RunAgent(const AgentOptions& options) {
     if (nvml.error().code == "nvml_hangs") ExitAtOnce(status);
     return status;
   }
-  auto agent = Agent::Start(options, **nvml);
+  auto agent = Agent::Start(options, **nvml, std::move(*lock));
   if (!agent) return failed(agent.error());
 
   (*agent)->StopOnSignals();

@@ -19,6 +19,7 @@
 #include "agent/containers/container_options.h"
 #include "agent/runtime/runtime_dir.h"
 #include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace prorata::driver {
 class Nvml;
@@ -64,11 +65,13 @@ int RunAgent(const AgentOptions& options);
 
 class Agent {
  public:
-  // Takes the folder (one agent each) and the devices (one agent on a machine), adopts the shares
-  // it finds there, and listens. Errors: "runtime_dir" (cannot be made, or is not ours),
-  // "agent_running" (another agent holds it), "device_taken" (another agent shares out a device of
-  // it), "state" (its state cannot be read), "listen", "metrics_listen", "resource_config", "read".
-  static Result<std::unique_ptr<Agent>> Start(const AgentOptions& options, driver::Nvml& nvml);
+  // Takes the folder (one agent each), unless `lock` says that it has been taken, and the devices
+  // (one agent on a machine), adopts the shares it finds there, and listens. Errors: "runtime_dir"
+  // (cannot be made, or is not ours), "agent_running" (another agent holds it), "device_taken"
+  // (another agent shares out a device of it), "state" (its state cannot be read), "listen",
+  // "metrics_listen", "resource_config", "read".
+  static Result<std::unique_ptr<Agent>> Start(const AgentOptions& options, driver::Nvml& nvml,
+                                              UniqueFd lock = {});
   ~Agent();
 
   // Until Stop, a shutdown request, or idleness.

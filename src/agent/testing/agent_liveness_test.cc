@@ -73,6 +73,7 @@ TEST_F(LivenessTest, ADriverThatHangsStopsNothing) {
   EXPECT_TRUE(Eventually([&] { return (during.lease() & kLeaseOpen) != 0; }));
   // What would be measured is answered as not measured.
   during.usage().used_bytes = during.usage().overhead_bytes = kMiB;
+  EXPECT_GE(Device()["used_bytes"].get<uint64_t>(), kMiB) << "NVML was last asked before that";
   const wire::ContextMade made{7, 0, wire::kMadeContext, kMiB};
   testing::SendFrame(during.socket(), static_cast<uint16_t>(MessageType::kContextMade), &made,
                      sizeof made);
