@@ -75,6 +75,9 @@ TEST(WithProrata, SharesGetTheirParts) {
   for (const uint64_t seed : {1, 2, 3}) ExpectMet("shares_532", seed);
 }
 TEST(WithProrata, ACeilingHoldsWhenARequestIsRaised) { ExpectMet("ceiling_and_update"); }
+TEST(WithProrata, TheHighestPriorityIsFirst) {
+  for (const uint64_t seed : {1, 2, 3}) ExpectMet("priorities", seed);
+}
 TEST(WithProrata, APairWithGapsKeepsTheDeviceBusy) { ExpectMet("gaps"); }
 TEST(WithProrata, TwoBusyProgramsGetHalfEach) {
   const Report report = RunScenario(Read("two_busy"), {});

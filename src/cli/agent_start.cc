@@ -140,8 +140,7 @@ std::string NoAgentText(const AgentPlace& place, const std::string& then) {
   if (!AgentLives(place)) return "no agent runs at '" + place.socket_path + "'" + then;
   return "the agent at '" + place.socket_path +
          "' does not listen: it is starting, which takes as long as the driver needs, or ending; "
-         "try "
-         "again in a moment";
+         "try again in a moment";
 }
 
 }  // namespace prorata::cli

@@ -70,9 +70,8 @@ constexpr const char* kPsFooter =
     "             not 0; `gang`: it runs on all its GPUs at the same time\n"
     "  GPU TIME   the part of the GPU's time that the share had in about the last second\n"
     "  ENTITLED   the part that it is due now, among the shares that want some; -: it wants none\n"
-    "  MEMBERS    the processes that run on it; (1 OUTSIDE): a process of its container uses the "
-    "GPU past\n"
-    "             the share\n"
+    "  MEMBERS    the processes that run on it; (1 OUTSIDE): a process of its container uses the\n"
+    "             GPU past the share\n"
     "  CONTAINER  the container that has the share; shown where a share has one";
 
 constexpr const char* kGpusFooter =
