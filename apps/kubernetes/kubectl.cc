@@ -116,8 +116,7 @@ int RunWhy(const Asked& asked) {
   return seen->problems.empty() ? 0 : 1;
 }
 
-std::string UsageErrorText(const CLI::App& app, const CLI::ParseError& error,
-                           const std::string& first) {
+std::string UsageErrorText(const CLI::App& app, const CLI::ParseError& error) {
   const auto parsed = app.get_subcommands();
   const std::string command = parsed.empty() ? "" : " " + parsed.front()->get_name();
   std::string text = error.what();
@@ -126,11 +125,11 @@ std::string UsageErrorText(const CLI::App& app, const CLI::ParseError& error,
     for (const CLI::App* sub : app.get_subcommands({})) {
       known += (known.empty() ? "" : ", ") + sub->get_name();
     }
-    text = !command.empty() ? "the name of a pod is missing"
-                            : (first.empty() || first.starts_with('-')
-                                   ? "no command"
-                                   : "'" + prorata::cli::OneLine(first) + "' is not a command") +
-                                  "; they are " + known;
+    const std::vector<std::string> extras = app.remaining();
+    const std::string what =
+        extras.empty() ? "no command"
+                       : "'" + prorata::cli::OneLine(extras.front()) + "' is not a command";
+    text = command.empty() ? what + "; they are " + known : "the name of a pod is missing";
   }
   return "kubectl prorata" + command + ": " + text + "; see `kubectl prorata" + command +
          " --help`";
@@ -167,7 +166,7 @@ int RunKubectlPlugin(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    const std::string text = UsageErrorText(app, error, argc > 1 ? argv[1] : "");
+    const std::string text = UsageErrorText(app, error);
     std::fprintf(stderr, "%s\n", text.c_str());
     return 2;
   }

@@ -14,6 +14,7 @@ class Usage(unittest.TestCase):
         for words, said in (
                 ([], "kubectl prorata: no command; they are ps, top, why; " + see),
                 (["foo"], "kubectl prorata: 'foo' is not a command; they are ps, top, why; " + see),
+                (["-n", "x", "foo"], "kubectl prorata: 'foo' is not a command; they are ps, top, why; " + see),
                 (["ps", "foo"], "kubectl prorata ps: "),
                 (["why"], "kubectl prorata why: the name of a pod is missing; see `kubectl prorata why --help`\n"),
                 (["top", "--seconds", "0"], "kubectl prorata top: --seconds: ")):

@@ -105,8 +105,8 @@ class Starts {
     OnShare then;
     Stage stage = Stage::kNaming;
     uint64_t since_ms = 0;  // when it was asked for, CLOCK_BOOTTIME; of an agent before this, too
-    uint64_t waited_before_ms = 0;                           // under an agent before this one
-    int64_t asked_ns = 0;                                    // of this one, by the clock
+    uint64_t waited_before_ms = 0;  // under an agent before this one
+    int64_t asked_ns = 0;           // when this agent was asked, by the clock
     int64_t until_ns = std::numeric_limits<int64_t>::max();  // by the clock
     uint32_t place = 0;                                      // 0: it has not waited so far
     std::string why;

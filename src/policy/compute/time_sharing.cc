@@ -156,8 +156,7 @@ int64_t TimeSharing::StarvesAtNs(const Share& share) const {
   if (!below && share.phase != Phase::kStalled) return kNever;
   const bool nothing_left = below && LeftTo(share.terms.priority) < kNothingLeft;
   const int64_t at_ns = share.runnable_ns + (nothing_left ? kStarvedNs : kStarvedInAnyCaseNs);
-  // A gang needs all its devices at a time: it would seldom be the turn of those that starve on
-  // all.
+  // A gang needs all its devices at a time, and the one slice in so many is seldom there on all.
   if (share.gang != GangSlice::kNone) return at_ns;
   return std::max(at_ns, boosted_ns_ + kSlicesForOneStarved * options_.slice_ns);
 }
