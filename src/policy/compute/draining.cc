@@ -68,21 +68,24 @@ void TimeSharing::EndDrain(Share& share) {
   if (again) share.active_ns = now_ns_;
 }
 
+void TimeSharing::Stall(Share& share) {
+  if (share.idle_hint) {
+    ChargeLate(share, static_cast<double>(now_ns_ - share.revoked_ns));
+    share.idle_hint = false;
+  }
+  share.phase = Phase::kStalled;
+  share.had_slice = false;
+  share.occupied_part = 1;
+  if (!share.wants_again) share.runnable_ns = now_ns_;
+  share.deadline_ns = kNever;
+}
+
 void TimeSharing::StallLateDrains() {
   for (Share& share : shares_) {
     // A gang that has drained here waits for the rest of it, on its other devices (gangs.h).
     if (share.phase != Phase::kDraining || share.gang_drained) continue;
     const bool late = now_ns_ >= share.deadline_ns;
-    if (!late && !(share.work.blocked && share.gang == GangSlice::kNone)) continue;
-    if (share.idle_hint) {
-      ChargeLate(share, static_cast<double>(now_ns_ - share.revoked_ns));
-      share.idle_hint = false;
-    }
-    share.phase = Phase::kStalled;
-    share.had_slice = false;
-    share.occupied_part = 1;
-    if (!share.wants_again) share.runnable_ns = now_ns_;
-    share.deadline_ns = kNever;
+    if (late || (share.work.blocked && share.gang == GangSlice::kNone)) Stall(share);
   }
 }
 

@@ -40,7 +40,12 @@ void TimeSharing::SetGang(Key key, GangSlice slice, int64_t now_ns, uint32_t lau
 void TimeSharing::EndGangDrain(Key key, int64_t now_ns) {
   Account(now_ns);
   Share* share = Find(key);
-  if (share != nullptr && share->gang_drained) EndDrain(*share);
+  if (share == nullptr || share->phase != Phase::kDraining) return;
+  if (share->gang_drained) {
+    EndDrain(*share);
+  } else if (share->work.blocked) {
+    Stall(*share);
+  }
 }
 
 // Whoever does not drain by its deadline stalls, and others are let in beside it.
@@ -72,18 +77,22 @@ TimeSharing::GangSeen TimeSharing::SeeGang(Key key, int64_t now_ns) {
   seen.blocked = share->work.blocked;
   seen.limited_ns = LimitedNs(*share);
   seen.backlog_ns = share->work.backlog_ns;
+  seen.lag_ns = share->lag_ns;
   seen.free_in_ns = std::max({FreeInNs(), TokensAfterNs(*share), PauseLeftNs(*share)});
   if (!Eligible(*share)) return seen;
   const Share* best = Best(/*gangs_too=*/true);
   const Share* running = Running();
-  seen.may =
-      RankOf(*best) <= RankOf(*share) && (running == nullptr || RankOf(*running) <= RankOf(*share));
+  const bool above =
+      running != nullptr && !DoesNothing(*running) && RankOf(*running) > RankOf(*share);
   // Slices do not end on all its devices at the same time: it need not wait for that, if it has
   // waited for as long as one.
   const bool due = running == nullptr || MustYield(*running, *share) ||
                    (now_ns_ - share->runnable_ns >= options_.slice_ns &&
                     RankOf(*running) == RankOf(*share) && share->lag_ns > running->lag_ns);
+  const Share* plain = Best();
   seen.ready = best == share && due;
+  seen.ahead = due && (plain == nullptr || (!HasTurn(*plain) && IsBefore(*share, *plain)));
+  seen.may = RankOf(*best) <= RankOf(*share) && !above;
   return seen;
 }
 

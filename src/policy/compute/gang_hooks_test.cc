@@ -158,5 +158,45 @@ TEST_F(GangHooksTest, ADeviceIsFreeWhenWhatRunsThereWillHaveEnded) {
   EXPECT_EQ(policy_.SeeGang(2, 2 * kMs).free_in_ns, 0);
 }
 
+// Nothing of it runs on its other devices either.
+TEST_F(GangHooksTest, WhoseWorkIsBlockedStallsOnceNothingOfItRunsAnywhere) {
+  LetIn();
+  Set(2, Slice::kOn, 10 * kMs);
+  Backlog(2, 1, LeasePolicy::kNever, /*blocked=*/true);
+  Set(2, Slice::kAway, 20 * kMs);
+  Wants(1, 20 * kMs);
+  EXPECT_EQ(In(2), Phase::kDraining);
+  policy_.EndGangDrain(2, 21 * kMs);
+  Decide(21 * kMs);
+  EXPECT_EQ(In(2), Phase::kStalled);
+  EXPECT_EQ(In(1), Phase::kRunning);
+}
+
+// A third waits, too: a gang that is before it is in nobody's way but another gang's.
+TEST_F(GangHooksTest, WhoIsBehindGangsOnlyIsAhead) {
+  Add(3, Terms(0));
+  Set(3, Slice::kAway, 0);
+  Decide(kMs);
+  Backlog(1, 0, LeasePolicy::kNever);
+  policy_.Idle(1, 2 * kMs);
+  Wants(3, 2 * kMs);
+  const auto second = policy_.SeeGang(2, 3 * kMs), third = policy_.SeeGang(3, 3 * kMs);
+  EXPECT_TRUE(second.ready && second.ahead);
+  EXPECT_FALSE(third.ready);
+  EXPECT_TRUE(third.ahead);
+  Add(4, Terms(0.5, 1, /*priority=*/1), 3 * kMs);
+  policy_.Wanted(4, 3 * kMs);
+  EXPECT_FALSE(policy_.SeeGang(3, 3 * kMs).ahead) << "one that is no gang is before it";
+}
+
+// Its devices may not agree for as long as it pauses.
+TEST_F(GangHooksTest, WhoIsAboveAndDoesNothingIsNotInTheWay) {
+  policy_.SetTerms(1, Terms(0.5, 1, 1), 2 * kMs);
+  EXPECT_FALSE(policy_.SeeGang(2, 2 * kMs).may);
+  Backlog(1, 0, LeasePolicy::kNever);
+  policy_.Idle(1, 5 * kMs);
+  EXPECT_TRUE(policy_.SeeGang(2, 5 * kMs).may);
+}
+
 }  // namespace
 }  // namespace prorata::policy

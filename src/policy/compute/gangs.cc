@@ -168,6 +168,16 @@ void Gangs::PollForStalls(Share& share, int64_t now_ns, Decisions& out) {
   if (share.stalls.size() >= kStalls) share.gang_until_ns = now_ns + kGangForNs;
 }
 
+// They want some device both.
+bool Gangs::Overlap(const Share& a, const Share& b) {
+  return std::any_of(a.devices.begin(), a.devices.end(), [&b](const OnDevice& of_a) {
+    return of_a.wanted &&
+           std::any_of(b.devices.begin(), b.devices.end(), [&](const OnDevice& of_b) {
+             return of_b.wanted && of_b.device == of_a.device;
+           });
+  });
+}
+
 // Another one is being let in on one of its devices.
 bool Gangs::AnotherBegins(const Share& share, int64_t now_ns) const {
   return std::any_of(shares_.begin(), shares_.end(), [&](const Share& other) {
@@ -183,8 +193,9 @@ bool Gangs::AnotherBegins(const Share& share, int64_t now_ns) const {
   });
 }
 
-void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
-  bool wants = false, ready = true, may = true, limited = false;
+// Where it wants to run, and how it stands there.
+Gangs::Standing Gangs::StandingOf(Share& share) {
+  Standing all;
   const bool elsewhere =
       std::any_of(share.devices.begin(), share.devices.end(),
                   [](const OnDevice& on) { return on.seen.runnable && !on.seen.stalled; });
@@ -192,20 +203,39 @@ void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
     // What is stalled there waits for what is not launched elsewhere, if anything is not.
     on.wanted = on.seen.runnable && !(on.seen.stalled && elsewhere);
     // Where it wants nothing now it will in a moment.
-    if (on.seen.limited_ns > 0 && !on.seen.stalled) {
-      limited = true;
-      out.next_ns = std::min(out.next_ns, now_ns + on.seen.limited_ns);
-    }
+    if (!on.seen.stalled) all.limited_ns = std::max(all.limited_ns, on.seen.limited_ns);
     if (!on.wanted) continue;
-    wants = true;
-    ready = ready && on.seen.ready;
-    may = may && on.seen.may;
+    all.wants = true;
+    all.ready = all.ready && on.seen.ready;
+    all.ahead = all.ahead && on.seen.ahead;
+    all.may = all.may && on.seen.may;
+    all.lag_ns += on.seen.lag_ns;
   }
-  if (!wants) return;
+  return all;
+}
+
+// Gangs may each be first on one of the devices that they share, with nobody else in their way.
+// They do not wait for each other then: whoever is due most goes first.
+bool Gangs::IsDueMost(const Share& share, const Standing& standing) {
+  if (!standing.ahead) return false;
+  return std::none_of(shares_.begin(), shares_.end(), [&](Share& other) {
+    if (&other == &share || other.phase != Phase::kAway) return false;
+    const Standing of_other = StandingOf(other);
+    return of_other.wants && of_other.ahead && of_other.limited_ns == 0 &&
+           of_other.lag_ns > standing.lag_ns && Overlap(share, other);
+  });
+}
+
+void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
+  const Standing standing = StandingOf(share);
+  if (standing.limited_ns > 0) out.next_ns = std::min(out.next_ns, now_ns + standing.limited_ns);
+  if (!standing.wants) return;
   if (share.waits_since_ns == kNever) share.waits_since_ns = now_ns;
   const int64_t patient_until_ns = share.waits_since_ns + kPatienceNs;
   if (now_ns < patient_until_ns) out.next_ns = std::min(out.next_ns, patient_until_ns);
-  if (limited || (!ready && (!may || now_ns < patient_until_ns))) return;
+  const bool ready = standing.ready || IsDueMost(share, standing);
+  const bool let_in = standing.may && now_ns >= patient_until_ns;
+  if (standing.limited_ns > 0 || (!ready && !let_in)) return;
   if (AnotherBegins(share, now_ns)) return;
   share.phase = ready ? Phase::kGathering : Phase::kOn;
   share.began_ns = now_ns;
@@ -326,7 +356,8 @@ void Gangs::CallBack(Share& share, int64_t now_ns, Decisions& out) const {
 
 // What its kernels on other devices wait for may be its next launch there.
 bool Gangs::IsBehind(const OnDevice& on) {
-  return on.seen.draining ? on.seen.drained : on.seen.runnable && !on.seen.stalled;
+  const bool blocked = on.seen.blocked && on.seen.runnable;
+  return on.seen.draining ? on.seen.drained || blocked : on.seen.runnable && !on.seen.stalled;
 }
 
 uint64_t Gangs::MostLaunched(const Share& share) {
@@ -344,11 +375,16 @@ uint32_t Gangs::Lacks(const Share& share, const OnDevice& on) {
 }
 
 void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
+  const bool lacking = std::any_of(share.devices.begin(), share.devices.end(),
+                                   [&](const OnDevice& on) { return Lacks(share, on) > 0; });
+  const bool may_align = lacking && share.counts && share.catches_up < kCatchUps;
   bool some_drained = false, all = true;
   int64_t moved_ns = std::numeric_limits<int64_t>::min();
   for (OnDevice& on : share.devices) {
     some_drained = some_drained || IsBehind(on);
     if (!on.seen.draining || on.seen.drained) continue;
+    // Behind waits on all its devices, it is in nobody's way.
+    if (on.seen.blocked && !may_align) continue;
     all = false;
     if (on.seen.backlog_ns < on.backlog_ns) on.moved_ns = now_ns;
     on.backlog_ns = on.seen.backlog_ns;
@@ -365,8 +401,6 @@ void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
     return;
   }
   if (share.catches_up >= kCatchUps) return;
-  const bool lacking = std::any_of(share.devices.begin(), share.devices.end(),
-                                   [&](const OnDevice& on) { return Lacks(share, on) > 0; });
   if (lacking && share.counts && share.requested && share.waited) {
     const int64_t counted_ns = share.revoked_ns + kCountedNs;
     if (now_ns >= counted_ns) return StartAligning(share, now_ns, out);

@@ -13,16 +13,17 @@
 // gang that is idle on one device leaves that one to others for so long.
 //
 //   - A revoked gang holds its devices until it has drained on all of them, those too where it
-//     is idle. If it has drained on some, and on the others nothing goes on, kernels there wait for
+//     is idle. If it has drained on some, or all that it has there stands behind a wait that its
+//     own next launch may end, and on the others nothing goes on, kernels there wait for
 //     peers that were not launched any more: those that have drained are behind, and may make a
 //     launch what they lack of what was launched on the device that is ahead, and nobody is let in
 //     before that (kCatchUp). Where that is not enough, for what is launched on its devices is not
 //     alike, they may make a launch each, then two, then four. Whoever is ahead by then waits for
 //     the others in turn, which begin with one launch again. That is done so often only; then the
 //     device passes it over, as it does with everybody.
-//   - Gangs that share some devices may each be first on one and wait for the other. So who has
-//     waited for long is put first, the longest wait before all: no two of them wait for each
-//     other.
+//   - Gangs that share some devices may each be first on one and wait for the other. Where nobody
+//     else is in their way the largest lag, over all devices, goes first. Else who has waited for
+//     long is put first, the longest wait before all: no two of them wait for each other.
 //   - A share that did not ask for it is a gang for a while once it was seen to stall: stalled
 //     on one device while it waited for its lease on another, several times in a second.
 //
@@ -109,6 +110,12 @@ class Gangs {
     int64_t gang_until_ns = 0;  // seen to stall
   };
 
+  struct Standing {  // over all devices that it wants
+    bool wants = false, ready = true, ahead = true, may = true;
+    int64_t limited_ns = 0;
+    double lag_ns = 0;
+  };
+
   static void PollForStalls(Share& share, int64_t now_ns, Decisions& out);
   void Notify(const Share& share, Slice slice, Decisions& out) const;
   void CallBack(Share& share, int64_t now_ns, Decisions& out) const;
@@ -121,6 +128,9 @@ class Gangs {
   static uint64_t MostLaunched(const Share& share);
   static uint32_t Lacks(const Share& share, const OnDevice& on);
   void WhileRevoked(Share& share, int64_t now_ns, Decisions& out);
+  static Standing StandingOf(Share& share);
+  static bool Overlap(const Share& a, const Share& b);
+  bool IsDueMost(const Share& share, const Standing& standing);
   void MayBegin(Share& share, int64_t now_ns, Decisions& out);
   bool AnotherBegins(const Share& share, int64_t now_ns) const;
 

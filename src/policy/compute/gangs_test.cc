@@ -22,14 +22,16 @@ class GangsTest : public ::testing::Test {
       seen_[0] = {.stalled = true, .blocked = blocked, .backlog_ns = 20 * kMs};
       seen_[1].runnable = true;
       for (int i = 0; i < 20; ++i) {
-        gangs_.Decide(now_ns += kMs / 5,
-                      [this](Gangs::Key, size_t device) { return seen_[device]; });
+        gangs_.Decide(now_ns += kMs / 5, See());
         seen_[0].backlog_ns -= by_ns;
       }
       seen_[0] = {};
-      gangs_.Decide(now_ns += 10 * kMs,
-                    [this](Gangs::Key, size_t device) { return seen_[device]; });
+      gangs_.Decide(now_ns += 10 * kMs, See());
     }
+  }
+
+  Gangs::See See() {
+    return [this](Gangs::Key, size_t device) { return seen_[device]; };
   }
 
   Gangs gangs_;
@@ -44,8 +46,7 @@ TEST_F(GangsTest, AShareWhoseKernelsWaitForEachOtherBecomesOne) {
 TEST_F(GangsTest, OneLongStallMakesOneToo) {
   seen_[0] = {.stalled = true, .backlog_ns = kMs};
   seen_[1].runnable = true;
-  const auto see = [this](Gangs::Key, size_t device) { return seen_[device]; };
-  for (int64_t now_ns = 0; now_ns < 250 * kMs;) now_ns = gangs_.Decide(now_ns, see).next_ns;
+  for (int64_t now_ns = 0; now_ns < 250 * kMs;) now_ns = gangs_.Decide(now_ns, See()).next_ns;
   EXPECT_TRUE(gangs_.IsGang(1));
 }
 
@@ -68,8 +69,7 @@ TEST_F(GangsTest, OneThatIsStalledOnAllItsDevicesHasATurn) {
   }
   bool on = false;
   for (int64_t now_ns = 0; now_ns < 200 * kMs; now_ns += kMs) {
-    const auto see = [this](Gangs::Key, size_t device) { return seen_[device]; };
-    for (const Gangs::Order& order : gangs_.Decide(now_ns, see).orders) {
+    for (const Gangs::Order& order : gangs_.Decide(now_ns, See()).orders) {
       if (order.slice == Gangs::Slice::kGather) seen_[order.device].open = true;
       on = on || order.slice == Gangs::Slice::kOn;
     }
@@ -95,8 +95,7 @@ class RequestedGangTest : public GangsTest {
     told_.clear();
     launches_.clear();
     for (;;) {
-      const Gangs::Decisions decisions =
-          gangs_.Decide(now_ns, [this](Gangs::Key, size_t device) { return seen_[device]; });
+      const Gangs::Decisions decisions = gangs_.Decide(now_ns, See());
       for (const Gangs::Order& order : decisions.orders) {
         if (order.what == Gangs::Order::What::kEndDrain) continue;
         told_[order.device] = order.slice;
@@ -220,6 +219,22 @@ TEST_F(RequestedGangTest, WhoIsBehindByItsCountMayLaunchWhatItLacks) {
   EXPECT_EQ(told_[1], Gangs::Slice::kAway);
 }
 
+// All that it has on device 0 stands behind a wait, which its own thread ends after its next
+// launch.
+TEST_F(RequestedGangTest, WhoseWorkIsBlockedUntilItsNextLaunchIsBehind) {
+  StopUnevenly(kMs);
+  seen_[0] = {.draining = true, .blocked = true, .backlog_ns = 1, .launches = 3};
+  seen_[1].launches = 8;
+  for (int64_t now_ns = kMs; now_ns < 20 * kMs; now_ns += kMs) {
+    Decide(now_ns);
+    EXPECT_TRUE(told_.empty()) << "no launch waits there";
+  }
+  seen_[0].runnable = true;
+  EXPECT_LT(Await(20 * kMs), 21 * kMs);
+  EXPECT_EQ(told_[0], Gangs::Slice::kCatchUp);
+  EXPECT_EQ(launches_[0], 5U);
+}
+
 // Once it was seen that its kernels wait for each other.
 TEST_F(RequestedGangTest, ADeviceThatHasNotDrainedMayThenLaunchWhatItLacksToo) {
   StopUnevenly(kMs);
@@ -317,6 +332,45 @@ TEST_F(CountedGangTest, RanksThatWereStartedAnewAreCountedAnew) {
   }
   EndSlice(3, 8);
   EXPECT_EQ(launches_[0], 5U);
+}
+
+// Its own threads end those waits, and launch nothing before.
+TEST_F(RequestedGangTest, WhoseWorkIsBlockedOnAllItsDevicesIsInNobodysWay) {
+  StopUnevenly(kMs);
+  int ended = 0;
+  seen_[1] = {.draining = true, .blocked = true, .backlog_ns = 1};
+  for (const Gangs::Order& order : gangs_.Decide(kMs, See()).orders) {
+    ended += order.what == Gangs::Order::What::kEndDrain;
+  }
+  EXPECT_EQ(ended, 2);
+}
+
+// Each is first on one of the two devices, and nobody else wants them.
+TEST_F(RequestedGangTest, OfTwoThatDisagreeTheLargerLagGoesFirst) {
+  for (const size_t device : {0, 1}) seen_[device] = {.draining = true, .drained = true};
+  Decide(kMs);
+  gangs_.Add(2, {0, 1}, /*requested=*/true);
+  std::map<Gangs::Key, std::map<size_t, LeasePolicy::GangSeen>> seen;
+  for (const Gangs::Key key : {1, 2}) {
+    for (const size_t device : {0, 1}) {
+      seen[key][device] = {
+          .runnable = true, .ready = device == key - 1, .ahead = device == key - 1, .may = true};
+    }
+    seen[key][key - 1].lag_ns = static_cast<double>(key * kMs);
+  }
+  std::map<Gangs::Key, Gangs::Slice> told;
+  const auto see = [&](Gangs::Key key, size_t device) { return seen[key][device]; };
+  const auto decide = [&](int64_t now_ns) {
+    told.clear();
+    for (const Gangs::Order& order : gangs_.Decide(now_ns, see).orders) {
+      if (order.what == Gangs::Order::What::kSlice) told[order.share] = order.slice;
+    }
+  };
+  for (const int64_t now_ns : {2 * kMs, 3 * kMs, 4 * kMs}) decide(now_ns);
+  EXPECT_TRUE(told.empty()) << "another share is before each on one device";
+  seen[1][1].ahead = seen[2][0].ahead = true;
+  decide(5 * kMs);
+  EXPECT_EQ(told, (std::map<Gangs::Key, Gangs::Slice>{{2, Gangs::Slice::kGather}}));
 }
 
 TEST_F(RequestedGangTest, LongWorkThatWaitsForNobodyIsNotCaughtUpWithForEver) {

@@ -113,15 +113,18 @@ class LeasePolicy {
     bool stalled = false;
     bool blocked = false;  // all that it has out stands behind waits, and has not begun
     bool ready = false;    // it is next here; who runs would yield, or has had more than it is due
+    bool ahead = false;    // that, or only gangs are before it
     bool may = false;      // no limit and no priority is against dispatching it now
     int64_t limited_ns = 0;  // its limit, or the ceiling, keeps it from running for so long still
     int64_t backlog_ns = 0;
+    double lag_ns = 0;
     uint64_t launches = 0;  // of the member there that made most; only how they grow means anything
     int64_t free_in_ns = 0;  // it could be dispatched then, were others revoked now
   };
   // `launches`, for kCatchUp: what each member may launch; 0: nothing, and what drains has as long
   // again for it.
   virtual void SetGang(Key, GangSlice, int64_t /*now_ns*/, uint32_t /*launches*/) {}
+  // Nothing of it runs on any of its devices: it has drained, or stalls if what is left is blocked.
   virtual void EndGangDrain(Key, int64_t) {}
   virtual GangSeen SeeGang(Key, int64_t) { return {}; }
 };

@@ -205,6 +205,16 @@ TimeSharing::Share* TimeSharing::Running() {
 
 // --- Dispatch -----------------------------------------------------------------------------------
 
+bool TimeSharing::IsBefore(const Share& share, const Share& other) const {
+  const int64_t rank = RankOf(share), of_other = RankOf(other);
+  if (rank != of_other) return rank > of_other;
+  if (rank != kNever) {
+    if (share.claims != other.claims) return share.claims;
+    if (share.lag_ns != other.lag_ns) return share.lag_ns > other.lag_ns;
+  }
+  return share.runnable_ns < other.runnable_ns;
+}
+
 TimeSharing::Share* TimeSharing::Best(bool gangs_too) {
   Share* best = nullptr;
   Share* on = nullptr;
@@ -213,22 +223,7 @@ TimeSharing::Share* TimeSharing::Best(bool gangs_too) {
     if (share.gang == GangSlice::kCatchUp) return &share;
     if (share.gang == GangSlice::kAway && !gangs_too) continue;
     if (HasTurn(share) && on == nullptr) on = &share;
-    if (best == nullptr) {
-      best = &share;
-      continue;
-    }
-    const int64_t rank = RankOf(share), best_rank = RankOf(*best);
-    if (rank != best_rank) {
-      if (rank > best_rank) best = &share;
-    } else if (rank == kNever) {
-      if (share.runnable_ns < best->runnable_ns) best = &share;
-    } else if (share.claims != best->claims) {
-      if (share.claims) best = &share;
-    } else if (share.lag_ns != best->lag_ns) {
-      if (share.lag_ns > best->lag_ns) best = &share;
-    } else if (share.runnable_ns < best->runnable_ns) {
-      best = &share;
-    }
+    if (best == nullptr || IsBefore(share, *best)) best = &share;
   }
   return on != nullptr ? on : best;
 }

@@ -164,6 +164,7 @@ class TimeSharing final : public LeasePolicy {
   bool Eligible(const Share& share) const;
   int64_t PauseLeftNs(const Share& share) const;
   int64_t RankOf(const Share& share) const;
+  bool IsBefore(const Share& share, const Share& other) const;
   Share* Best(bool gangs_too = false);
   Share* Running();
   static bool HasTurn(const Share& share);
@@ -186,6 +187,7 @@ class TimeSharing final : public LeasePolicy {
   void Revoke(Share& share);
   void EndDrain(Share& share);
   int64_t DrainDeadline(const Share& share) const;
+  void Stall(Share& share);
   void StallLateDrains();
 
   // accounts.cc
