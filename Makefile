@@ -6,7 +6,7 @@ CMAKE_STAMP := $(BUILD)/build.ninja
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-ccache build package kubernetes kubernetes-configured e2e-kubernetes e2e-kubernetes-main everything demo test test-unit test-compatibility scenarios simulate bench placement gpu-check generate format lint layers check soak stress \
-        asan-ubsan tsan fuzz hooks clean
+        asan-ubsan asan-ubsan-build tsan tsan-build fuzz hooks clean
 
 help:
 	@echo 'make demo        install what is missing, build, share one GPU between three programs'
@@ -145,13 +145,18 @@ check:
 layers:
 	@scripts/lint.py --layers --build $(BUILD)
 
-asan-ubsan tsan: setup-ccache
+# Fresh: where the compiler was another, CMake forgets the options of the preset. Once: it has all compiled anew.
+$(BUILD)/asan-ubsan/build.ninja $(BUILD)/tsan/build.ninja: CMakeLists.txt CMakePresets.json
 	@scripts/setup.sh lint
-	@scripts/setup.sh pytest $(BUILD)
 	@scripts/setup.sh kubernetes
-	@# Fresh: where the compiler was another, CMake forgets the options of the preset.
-	cmake --fresh --preset $@ -DPRORATA_KUBERNETES=ON
-	cmake --build --preset $@ -- -j$(JOBS)
+	cmake --fresh --preset $(notdir $(@D)) -DPRORATA_KUBERNETES=ON
+
+# Compiles what asan-ubsan and tsan run, and runs none of it.
+asan-ubsan-build tsan-build: %-build: setup-ccache $(BUILD)/%/build.ninja
+	cmake --build --preset $* -- -j$(JOBS)
+
+asan-ubsan tsan: %: %-build
+	@scripts/setup.sh pytest $(BUILD)
 	@scripts/run_tests.py --build $(BUILD)/$@ --label $@
 
 fuzz: setup-ccache

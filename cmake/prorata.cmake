@@ -259,7 +259,7 @@ function(prorata_test name)
     set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "unit;${arg_LABELS}" ${environment})
   else()
     gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 600
-      PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "unit;${arg_LABELS}" ${environment})
+      PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS unit ${environment})  # it takes no list: what is not built is not found
   endif()
   if(arg_JSON)
     prorata_precompile_as(${name} prorata_precompiled_json_tests)

@@ -146,8 +146,14 @@ TEST(Fields, EveryTableIsTested) {
   EXPECT_EQ(tested, AllTables());
 }
 
+#ifdef PRORATA_SANITIZED
+constexpr uint64_t kSeeds = 60;
+#else
+constexpr uint64_t kSeeds = 300;
+#endif
+
 TEST(Fields, WhatIsWrittenIsReadAgain) {
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     Random random(seed);
     for (const auto& [table, again] : Messages()) {
       const json before = RandomMessage(*table, random);
@@ -160,7 +166,7 @@ TEST(Fields, WhatIsWrittenIsReadAgain) {
 }
 
 TEST(Fields, RequestsAreReadAgain) {
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     Random random(seed);
     for (const Operation& operation : Operations()) {
       json before = RandomMessage(operation.table, random);

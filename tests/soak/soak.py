@@ -281,7 +281,7 @@ def chaos(seed, seconds):
     """The kill storms of the core's own tests."""
     environment = {**os.environ, "PRORATA_STORM_SEED": str(seed),
                    "PRORATA_STORM_SECONDS": str(max(1, int(seconds)))}
-    program = harness.BUILD / "tests" / "simgpu_kill_test"
+    program = harness.BUILD / "tests" / "simgpu_chaos_test"
     subprocess.run([program, "--gtest_filter=ChaosTest.*", "--gtest_brief=1"], env=environment,
                    check=True, timeout=seconds + 600)
 
