@@ -106,15 +106,15 @@ void PrintRow(const Scenario& scenario, const Report& report) {
               100 * report.device_use, report.met() ? "met" : "NOT MET");
 }
 
-int RunRandomWorlds(uint64_t seed, int runs, const std::string& trace_file) {
+int RunRandomWorlds(uint64_t seed, int runs, WorldKind kind, const std::string& trace_file) {
   int failures = 0;
   for (int run = 0; run < runs; ++run, ++seed) {
     std::ofstream trace;
     if (!trace_file.empty()) trace.open(trace_file, std::ios::trunc);
-    const std::string wrong = CheckRandomWorld(seed, trace_file.empty() ? nullptr : &trace);
+    const std::string wrong = CheckRandomWorld(seed, kind, trace_file.empty() ? nullptr : &trace);
     if (wrong.empty()) continue;
     std::printf("seed %llu: %s\n%s", static_cast<unsigned long long>(seed), wrong.c_str(),
-                Describe(RandomScenario(seed)).c_str());
+                Describe(RandomScenario(seed, kind)).c_str());
     std::fflush(stdout);
     ++failures;
   }
@@ -134,6 +134,9 @@ int main(int argc, char** argv) {
   bool random = false;
   app.add_option("scenario", files, "scenario files");
   app.add_flag("--random", random, "random worlds instead, checked for what is always true");
+  WorldKind kind = WorldKind::kFew;
+  app.add_flag_callback(
+      "--crowds", [&] { kind = WorldKind::kCrowd; }, "with --random: of 8 to 40 programs each");
   app.add_option("--seed,--from", seed, "of the first run");
   app.add_option("--runs", runs, "so many runs, each with the next seed")
       ->check(CLI::Range(1, 1'000'000));
@@ -158,7 +161,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "simulation: name scenario files, or --random\n");
     return 2;
   }
-  if (random) return RunRandomWorlds(seed, runs, trace_file);
+  if (random) return RunRandomWorlds(seed, runs, kind, trace_file);
   if (table) std::printf("%-58s %-36s %6s\n", "scenario", "% of the GPU time", "in use");
   bool met = true;
   for (const std::string& file : files) {

@@ -373,8 +373,8 @@ std::string CheckFreeDevices(const Scenario& scenario, const WorldOptions& optio
 
 }  // namespace
 
-std::string CheckRandomWorld(uint64_t seed, std::ostream* trace) {
-  const Scenario scenario = RandomScenario(seed);
+std::string CheckRandomWorld(uint64_t seed, WorldKind kind, std::ostream* trace) {
+  const Scenario scenario = RandomScenario(seed, kind);
   WorldOptions options = RandomOptions(seed);
   options.trace = trace;
   World world(scenario, options);

@@ -101,6 +101,15 @@ void MakeLong(Random& random, ProgramSpec& program) {
   program.every_ns = program.life_ns = 0;
 }
 
+// Nothing that keeps the device from others for long: whoever is above waits for that, too, and
+// then what it leaves to those below is not known.
+void KeepShort(ProgramSpec& program) {
+  program.graph = program.blocked = 0;
+  program.behind_wait = false;
+  program.host_function_ns = 0;
+  for (int64_t& choice_ns : program.kernel.choice_ns) choice_ns = std::min(choice_ns, 5 * kMs);
+}
+
 struct Terms {
   bool plain;                // no share differs from another
   std::vector<double> room;  // of each device, for requests
@@ -183,29 +192,34 @@ bool IsCalm(const WorldOptions& options) {
          options.delays.wake_late < 0.01;
 }
 
-Scenario RandomScenario(uint64_t seed) {
+Scenario RandomScenario(uint64_t seed, WorldKind kind) {
   Random random(seed ^ 0x5ce4a10);
   const bool calm = IsCalm(RandomOptions(seed));
   Scenario scenario;
   scenario.name = "random " + std::to_string(seed);
   scenario.duration_ns = (calm ? random.Between(5'000, 7'000) : random.Between(200, 1'500)) * kMs;
-  const bool has_long = random.Chance(0.03);
+  const bool crowd = kind == WorldKind::kCrowd;
+  const bool has_long = random.Chance(0.03) && !crowd;
   if (has_long) scenario.duration_ns = calm ? 61 * kS : 10 * kS;
   const int devices = random.Chance(0.2) ? static_cast<int>(random.Between(2, 3)) : 1;
   scenario.machine.devices.resize(static_cast<size_t>(devices), scenario.machine.devices[0]);
   for (simgpu::DeviceConfig& device : scenario.machine.devices) {
     device.time_slice_ns = random.Between(200, 4'000) * kUs;
     device.switch_cost_ns = random.Between(0, 150) * kUs;
+    device.memory_bytes = 80 * kGiB;  // a context for each program of a crowd
   }
   if (random.Chance(0.1)) scenario.elastic_ceiling.ppm = 900'000;
-  Terms terms = {random.Chance(0.2), std::vector<double>(static_cast<size_t>(devices), 1)};
+  const double room = crowd ? 0.98 : 1;  // the rest is of all those without a request
+  Terms terms = {random.Chance(0.2), std::vector<double>(static_cast<size_t>(devices), room)};
   if (terms.plain) scenario.elastic_ceiling = Fraction::One();
-  const auto count = static_cast<size_t>(random.Between(1, 6));
+  const auto count = static_cast<size_t>(crowd ? random.Between(8, 40) : random.Between(1, 6));
+  const int64_t priorities = crowd && !terms.plain ? random.Between(1, 8) : 1;
   for (size_t i = 0; i < count; ++i) {
     ProgramSpec program = RandomProgram(random, i, scenario.duration_ns);
     if (has_long && i == 0) MakeLong(random, program);
     program.devices = {static_cast<int>(random.Between(0, devices - 1))};
-    const bool gang = devices > 1 && random.Chance(0.25);
+    const bool gang = !crowd && devices > 1 && random.Chance(0.25);
+    if (crowd) KeepShort(program);
     if (gang) MakeGang(random, program, devices, scenario.duration_ns);
     if (i > 0 && !gang && random.Chance(0.15)) {
       JoinLastShare(scenario, program, terms);
@@ -214,6 +228,7 @@ Scenario RandomScenario(uint64_t seed) {
     }
     ShareSpec share = RandomShare(random, program, terms);
     if (gang && random.Chance(0.5)) share.gang = ShareSpec::Gang::kAlways;
+    if (crowd) share.compute.priority = static_cast<int32_t>(random.Between(1, priorities));
     scenario.shares.push_back(share);
     scenario.programs.push_back(program);
   }

@@ -10,7 +10,11 @@
 
 namespace prorata::simulation {
 
-Scenario RandomScenario(uint64_t seed);
+// Up to six programs; or a crowd: 8 to 40 with items up to 5 ms, each on one device, in up to eight
+// priorities.
+enum class WorldKind : uint8_t { kFew, kCrowd };
+
+Scenario RandomScenario(uint64_t seed, WorldKind kind = WorldKind::kFew);
 // A line for each program, for people.
 std::string Describe(const Scenario& scenario);
 WorldOptions RandomOptions(uint64_t seed);
@@ -40,7 +44,8 @@ int64_t LongestItemNs(const ProgramSpec& program);
 //   7. in a calm world in which no share differs from another the devices are in use as without
 //      prorata, within 1 %;
 //   8. after all programs have ended the core is empty, and its invariants hold.
-std::string CheckRandomWorld(uint64_t seed, std::ostream* trace = nullptr);
+std::string CheckRandomWorld(uint64_t seed, WorldKind kind = WorldKind::kFew,
+                             std::ostream* trace = nullptr);
 
 // The base seed of this run of a test: PRORATA_TEST_SEED, or a fresh one; printed.
 uint64_t FreshSeed();

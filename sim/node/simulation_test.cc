@@ -43,7 +43,7 @@ void ExpectMet(const std::string& name, uint64_t seed = 1) {
 
 std::string TraceOf(uint64_t seed) {
   std::ostringstream trace;
-  CheckRandomWorld(seed, &trace);
+  CheckRandomWorld(seed, WorldKind::kFew, &trace);
   return trace.str();
 }
 
