@@ -120,6 +120,7 @@ DeviceLeases::Outcome DeviceLeases::Reschedule(int64_t now_ns) {
     on.time->SetContendedBacklog(std::min(on.bound_ns, on.state.backlog_ns));
   }
   promised_ns_ = outcome.next_ns;
+  charged_at_ns_ = now_ns;
   NoteWhatIsHeld(now_ns);
   WriteTrace(now_ns);
   return outcome;
@@ -227,6 +228,7 @@ void DeviceLeases::Sample(int64_t now_ns) {
   WriteKeyframes(now_ns);
   Moment& moment = moments_.emplace_back();
   moment.when_ns = now_ns;
+  moment.charged_at_ns = charged_at_ns_;
   uint32_t at_work = 0;
   const bool changed = std::ranges::any_of(
       shares_, [](const auto& one) { return one.second.may_wake != one.second.time->AnyMember(); });
@@ -249,13 +251,14 @@ std::optional<DeviceLeases::Recent> DeviceLeases::Lately(Key key, int64_t now_ns
   if (since == moments_.end() || share == shares_.end()) return std::nullopt;
   const auto window_ns = static_cast<double>(now_ns - since->when_ns);
   if (window_ns <= 0) return std::nullopt;
-  const auto part = [window_ns](auto now, auto then) {
+  const auto part_of = [](double all_ns, auto now, auto then) {
     const double span_ns = now > then ? static_cast<double>(now - then) : 0;
-    return std::clamp(span_ns / window_ns, 0.0, 1.0);
+    return all_ns > 0 ? std::clamp(span_ns / all_ns, 0.0, 1.0) : 0;
   };
+  const auto part = [&](auto now, auto then) { return part_of(window_ns, now, then); };
   const Counts& then = since->shares.at(key);
   const HeldTimes& held = share->second.held;
-  return Recent{.gpu_time = part(ChargedNs(key), then.charged_ns),
+  return Recent{.gpu_time = part_of(ChargedFor(*since), ChargedNs(key), then.charged_ns),
                 .busy = part(share->second.time->BusyNs(), then.busy_ns),
                 .waiting = part(held.for_others_ns, then.held.for_others_ns),
                 .at_limit = part(held.by_limit_ns, then.held.by_limit_ns),
@@ -272,10 +275,15 @@ uint64_t DeviceLeases::ChargedSince(const Moment& moment) const {
   return all_ns;
 }
 
-double DeviceLeases::GpuTime(int64_t now_ns) const {
-  if (moments_.empty() || now_ns <= moments_.front().when_ns) return 0;
-  const auto window_ns = static_cast<double>(now_ns - moments_.front().when_ns);
-  return std::min(1.0, static_cast<double>(ChargedSince(moments_.front())) / window_ns);
+// Charges are those of the last Reschedule, then and now, however long ago.
+double DeviceLeases::ChargedFor(const Moment& moment) const {
+  return static_cast<double>(charged_at_ns_ - moment.charged_at_ns);
+}
+
+double DeviceLeases::GpuTime() const {
+  if (moments_.empty() || ChargedFor(moments_.front()) <= 0) return 0;
+  const auto charged = static_cast<double>(ChargedSince(moments_.front()));
+  return std::min(1.0, charged / ChargedFor(moments_.front()));
 }
 
 }  // namespace prorata::agent

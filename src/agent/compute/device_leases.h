@@ -70,7 +70,7 @@ class DeviceLeases {
   };
   std::optional<Recent> Lately(Key key, int64_t now_ns) const;  // empty: not known yet
   // The part of that time that the shares were charged together.
-  double GpuTime(int64_t now_ns) const;
+  double GpuTime() const;
 
   policy::LeasePolicy::ShareState State(Key key) const { return policy_->State(key); }
   // Empty (null), or which invariant of the policy does not hold. For tests.
@@ -117,6 +117,7 @@ class DeviceLeases {
   };
   struct Moment {
     int64_t when_ns = 0;
+    int64_t charged_at_ns = 0;
     std::map<Key, Counts> shares;
   };
   void ShowWhatIsSeen(int64_t now_ns);
@@ -129,10 +130,12 @@ class DeviceLeases {
   void WriteTrace(int64_t now_ns);
   void WriteKeyframes(int64_t now_ns);
   uint64_t ChargedSince(const Moment& moment) const;
+  double ChargedFor(const Moment& moment) const;
 
   std::unique_ptr<policy::LeasePolicy> policy_;
   std::map<Key, OnDevice> shares_;
   int64_t noted_ns_ = 0;
+  int64_t charged_at_ns_ = 0;  // of the last Reschedule
   std::deque<Moment> moments_;
   DeviceTrace trace_;
   int64_t promised_ns_ = kNever;  // the deadline that the last Reschedule gave

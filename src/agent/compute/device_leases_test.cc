@@ -159,7 +159,23 @@ TEST_F(LatelyTest, GpuTimeIsWhatWasChargedAndBusyWhatRan) {
   EXPECT_DOUBLE_EQ(Lately(1, 100 * kMs).gpu_time, 0.6);
   EXPECT_DOUBLE_EQ(Lately(1, 100 * kMs).busy, 0.3);
   EXPECT_DOUBLE_EQ(Lately(2, 100 * kMs).gpu_time, 0.2);
-  EXPECT_DOUBLE_EQ(leases_.GpuTime(100 * kMs), 0.8);
+  EXPECT_DOUBLE_EQ(leases_.GpuTime(), 0.8);
+}
+
+// Nothing may happen for a tenth of a second: both hold their leases, say.
+TEST_F(LatelyTest, GpuTimeIsOfTheTimeThatWasCharged) {
+  for (int64_t now_ns = 0; now_ns <= 1'000 * kMs; now_ns += 100 * kMs) {
+    leases_.Sample(now_ns);
+    for (const uint64_t key : {1, 2}) {
+      policy_->states[key].charged_ns = static_cast<double>(now_ns) / 2;
+    }
+    leases_.Reschedule(now_ns);
+    for (const int64_t later_ns : {int64_t{0}, 99 * kMs}) {
+      if (now_ns == 0) continue;
+      EXPECT_DOUBLE_EQ(Lately(1, now_ns + later_ns).gpu_time, 0.5) << now_ns << "+" << later_ns;
+      EXPECT_DOUBLE_EQ(leases_.GpuTime(), 1);
+    }
+  }
 }
 
 TEST_F(LatelyTest, ChargesGoOnOverAnOutage) {

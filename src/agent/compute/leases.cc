@@ -138,8 +138,6 @@ void Leases::TraceEvent(const api::Event& event) {
   }
 }
 
-double Leases::Busy(size_t number) const {
-  return scheduler_.device(number).GpuTime(clock_.NowNs());
-}
+double Leases::Busy(size_t number) const { return scheduler_.device(number).GpuTime(); }
 
 }  // namespace prorata::agent

@@ -79,11 +79,13 @@ RanTimes::Answer RanTimes::Divide(const ProcessTimes::Figures& figures, const Sh
   return answer;
 }
 
-double RanTimes::Part() const {
+double RanTimes::Part(size_t latest) const {
   double span_ns = 0, others_ns = 0, passed_ns = 0, own_ns = 0;
-  for (const Answer& answer : answers_) {
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    const Answer& answer = answers_[i];
     span_ns += static_cast<double>(answer.span_ns);
     others_ns += static_cast<double>(answer.others_ns);
+    if (i + latest < answers_.size()) continue;
     passed_ns += static_cast<double>(answer.passed_ns);
     for (const auto& [share, ns] : answer.own_ns) own_ns += static_cast<double>(ns);
   }
@@ -92,7 +94,7 @@ double RanTimes::Part() const {
 }
 
 void RanTimes::Count(const Answer& answer, const Shares& shares) {
-  const double part = Part();
+  const double part = Part(answers_.size());
   for (const auto& [share, own_ns] : shares.own_ns) {
     const auto found = totals_.find(share);
     Total& total = totals_[share];
@@ -123,14 +125,16 @@ std::optional<double> RanTimes::Busy(Key share, int64_t now_ns) const {
   if (!Fresh(now_ns)) return std::nullopt;
   int64_t passed_ns = 0;
   int64_t own_ns = 0;
+  size_t latest = 0;
   for (auto answer = answers_.rbegin(); answer != answers_.rend(); ++answer) {
     const auto found = answer->own_ns.find(share);
     if (found == answer->own_ns.end() || passed_ns >= kBusyWindowNs) break;
     passed_ns += answer->passed_ns;
     own_ns += found->second;
+    ++latest;
   }
   if (passed_ns == 0) return std::nullopt;
-  return Part() * static_cast<double>(own_ns) / static_cast<double>(passed_ns);
+  return Part(latest) * static_cast<double>(own_ns) / static_cast<double>(passed_ns);
 }
 
 uint64_t RanTimes::BusyNs(Key share, uint64_t own_ns, int64_t now_ns) const {

@@ -72,8 +72,9 @@ class RanTimes {
   bool SeemsIdle(const Shares& shares, int64_t now_ns) const;
   Answer Divide(const ProcessTimes::Figures& figures, const Shares& shares, int64_t passed_ns);
   void Count(const Answer& answer, const Shares& shares);
-  // What the device can have had of what members measured, from 0 to 1.
-  double Part() const;
+  // What the device can have had of what members measured in so many of the latest answers, from 0
+  // to 1.
+  double Part(size_t latest) const;
 
   ProcessTimes processes_;
   int64_t answered_ns_ = 0;      // when there were figures last

@@ -63,6 +63,19 @@ TEST_F(RanTimesTest, TogetherTheyHaveWhatOthersLeave) {
   EXPECT_DOUBLE_EQ(Busy(kB), 0.30);
 }
 
+// Idle before, they are not shown as more than the device now.
+TEST_F(RanTimesTest, TogetherTheyHaveNoMoreThanTheDeviceInTheSecondThatIsShown) {
+  for (int i = 0; i < 20; ++i) Pass(250, {{kA1, 1}});
+  for (int i = 0; i < 8; ++i) {
+    Measured(kA, 250);
+    Measured(kB, 125);
+    Pass(250, {{kA1, 100}});
+    EXPECT_LE(Busy(kA) + Busy(kB), 1.001) << "after answer " << i;
+  }
+  EXPECT_NEAR(Busy(kA), 0.667, 0.001);
+  EXPECT_NEAR(Busy(kB), 0.333, 0.001);
+}
+
 // A member alone is looked at ten times a second: an answer has two or three of its looks.
 TEST_F(RanTimesTest, WhatIsMeasuredInLumpsIsAllCounted) {
   for (int i = 0; i < 20; ++i) {
