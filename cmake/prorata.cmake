@@ -258,8 +258,9 @@ function(prorata_test name)
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "unit;${arg_LABELS}" ${environment})
   else()
+    # One label: it would take a second one for the name of the next property. The others only say what is built.
     gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 600
-      PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS unit ${environment})  # it takes no list: what is not built is not found
+      PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS unit ${environment})
   endif()
   if(arg_JSON)
     prorata_precompile_as(${name} prorata_precompiled_json_tests)

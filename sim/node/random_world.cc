@@ -101,8 +101,8 @@ void MakeLong(Random& random, ProgramSpec& program) {
   program.every_ns = program.life_ns = 0;
 }
 
-// Nothing that keeps the device from others for long: whoever is above waits for that, too, and
-// then what it leaves to those below is not known.
+// No work that holds the device for long. Shares of a higher priority would have to wait for it,
+// and the judge would take the time that they lost for time that they left.
 void KeepShort(ProgramSpec& program) {
   program.graph = program.blocked = 0;
   program.behind_wait = false;
@@ -206,7 +206,7 @@ Scenario RandomScenario(uint64_t seed, WorldKind kind) {
   for (simgpu::DeviceConfig& device : scenario.machine.devices) {
     device.time_slice_ns = random.Between(200, 4'000) * kUs;
     device.switch_cost_ns = random.Between(0, 150) * kUs;
-    device.memory_bytes = 80 * kGiB;  // a context for each program of a crowd
+    if (crowd) device.memory_bytes = 80 * kGiB;  // a context for each program
   }
   if (random.Chance(0.1)) scenario.elastic_ceiling.ppm = 900'000;
   const double room = crowd ? 0.98 : 1;  // the rest is of all those without a request

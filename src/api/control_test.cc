@@ -218,8 +218,7 @@ TEST(ControlJson, StatusRoundTrips) {
   EXPECT_FALSE(ErrorOfReply(ToJson(share)).has_value());
 }
 
-// What the fuzzer does for longer: bytes near to a request, none of which may end badly.
-// make fuzz goes on with it.
+// What `make fuzz` does for longer: bytes near to a request, none of which may end badly.
 TEST(DecodeRequest, SurvivesMutatedRequests) {
 #ifdef PRORATA_SANITIZED
   constexpr uint32_t kRuns = 4'000;

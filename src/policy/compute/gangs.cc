@@ -168,7 +168,7 @@ void Gangs::PollForStalls(Share& share, int64_t now_ns, Decisions& out) {
   if (share.stalls.size() >= kStalls) share.gang_until_ns = now_ns + kGangForNs;
 }
 
-// They want some device both.
+// Both want some device.
 bool Gangs::Overlap(const Share& a, const Share& b) {
   return std::any_of(a.devices.begin(), a.devices.end(), [&b](const OnDevice& of_a) {
     return of_a.wanted &&

@@ -117,7 +117,7 @@ class LeasePolicy {
     bool may = false;      // no limit and no priority is against dispatching it now
     int64_t limited_ns = 0;  // its limit, or the ceiling, keeps it from running for so long still
     int64_t backlog_ns = 0;
-    double lag_ns = 0;
+    double lag_ns = 0;      // here
     uint64_t launches = 0;  // of the member there that made most; only how they grow means anything
     int64_t free_in_ns = 0;  // it could be dispatched then, were others revoked now
   };
