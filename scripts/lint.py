@@ -16,13 +16,12 @@ import argparse
 import ast
 import collections
 import concurrent.futures
-import json
-import os
 import pathlib
 import re
 import subprocess
 import sys
-import tempfile
+
+import tidy
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE_DIRS = ("src", "sim", "apps", "bench", "tests", "examples")
@@ -87,7 +86,6 @@ NAMED_IN_DOCS = (
     ("design/trust.md", "src/wire/messages.h", r"k(\w+) = \d+, +// (?:member|anybody) -> agent"))
 CHECKERS = pathlib.Path("venv-checkers", "bin")  # in the build folder
 TESTED_BY_FOLDER = ("src/policy",)  # FOLDERS of prorata_test
-TIDY_SOURCES_MAX = 16  # read as one
 # The left column of the glossary: words that were replaced by the field's (docs/design/glossary.md), as
 # names in the code, as messages and in documents. Ordinary English stays where it means what it says.
 BANNED_WORDS = re.compile(
@@ -140,72 +138,11 @@ def check_scripts(build):
     return problems
 
 
-# What a compiler command says to GCC alone, its precompiled header, and what it compiles.
-NOT_FOR_CLANG = re.compile(r" -Winvalid-pch| -Wno-(?:restrict|stringop-\w+|subobject-linkage)| --param=\S+"
-                           r"| -include \S*/cmake_pch\.hxx| -o \S+ -c \S+")
-
-
-def tidy_commands(build):
-    """{source: (folder, its compiler command as clang takes it, without source and output)} of product sources."""
+def check_tidy(build, each):
     # GoogleTest's macros cost a minute a file and hide what the checks look for.
     wanted = {str(ROOT / path) for path in tracked(".cc")
               if path.parts[0] != "tests" and not path.stem.endswith(("_test", "_fuzz"))}
-    found = {}
-    for entry in json.loads(pathlib.Path(build, "compile_commands.json").read_text()):
-        command = NOT_FOR_CLANG.sub("", entry["command"])
-        for source in wanted & compiled_sources(entry["file"]):
-            found.setdefault(source, (entry["directory"], command))
-    return found
-
-
-def compiled_sources(path):
-    """What one compiler command compiles: a source, or those that CMake's unity build has it read as one."""
-    if not re.fullmatch(r"unity_.*_cxx\.cxx", pathlib.Path(path).name):
-        return {path}
-    return set(re.findall(r'^#include "(.+)"$', pathlib.Path(path).read_text(encoding="utf-8"), re.M))
-
-
-def tidy(tool, sources, directory, command):
-    """Findings in sources of one command, read as one: most of the time goes to the headers that they
-    share. Where the compiler itself complains of a line, which may be of two sources' names that are alike, as
-    two halves, to the single source."""
-    with tempfile.TemporaryDirectory(prefix="prorata-tidy-") as folder:
-        one = pathlib.Path(folder, "sources.cc")
-        one.write_text("".join(f'#include "{source}"\n' for source in sources))
-        pathlib.Path(folder, "compile_commands.json").write_text(json.dumps(
-            [{"directory": directory, "file": str(one), "command": f"{command} -c {one}"}]))
-        done = subprocess.run(
-            [tool, "--quiet", f"--config-file={ROOT}/.clang-tidy", "--checks=-bugprone-suspicious-include",
-             f"--header-filter=^{ROOT}/({'|'.join(SOURCE_DIRS)})/", "-p", folder, one],
-            cwd=ROOT, capture_output=True, text=True, check=False)
-    if re.search(r"^/.*\[clang-diagnostic-", done.stdout, re.M) and len(sources) > 1:
-        half = len(sources) // 2
-        return tidy(tool, sources[:half], directory, command) | tidy(tool, sources[half:], directory, command)
-    found = {line for line in done.stdout.splitlines() if re.search(r": (error|warning): ", line)}
-    if done.returncode and not found:
-        found.add(f"clang-tidy of {', '.join(sources)} ended with {done.returncode}: "
-                  f"{(done.stdout + done.stderr)[-500:]}")
-    return found
-
-
-def check_tidy(build, each):
-    """`each`: every source by itself, which also finds what leans on another's includes."""
-    database = pathlib.Path(build, "compile_commands.json")
-    if not database.exists():
-        return [f"{database} is not there; run `make build` first"]
-    alike = collections.defaultdict(list)
-    for source, (directory, command) in sorted(tidy_commands(build).items()):
-        alike[(directory, command)].append(source)
-    most = 1 if each else TIDY_SOURCES_MAX
-    tool = ROOT / build / CHECKERS / "clang-tidy"
-    parts = [(tool, sources[i:i + most], directory, command)
-             for (directory, command), sources in alike.items() for i in range(0, len(sources), most)]
-    parts.sort(key=lambda part: -len(part[1]))
-    problems = set()
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for lines in pool.map(lambda part: tidy(*part), parts):
-            problems.update(line.replace(f"{ROOT}/", "") for line in lines)
-    return sorted(problems)
+    return tidy.check(build, ROOT / build / CHECKERS / "clang-tidy", wanted, SOURCE_DIRS, each)
 
 
 def includes(path):

@@ -14,6 +14,10 @@ pytestmark = pytest.mark.alone
 PROGRAM = harness.BUILD / "tests" / "start_together"
 MEMBERS = 64
 ROUNDS = 30
+# Of the ranks: after each of so many rounds it may be beyond doubt; else the mean of the most decides.
+LOOK_EACH = 10
+MOST_ROUNDS = 90
+DOUBT = 3  # standard errors of the mean
 BAR_US = 5000
 
 
@@ -47,28 +51,41 @@ class Case(harness.MachineTestCase):
             self.assertEqual(member.wait(harness.DEADLINE_S), 0)
         return took
 
-    def rounds(self, command, environment, *arguments):
+    def rounds(self, most, command, environment, *arguments):
         """What each took without a share and with one, round by round, and what the last took more, in words."""
-        for number in range(ROUNDS):
+        for number in range(most):
             bare = self.round([PROGRAM, *arguments], self.machine.bare_environment())
             shared = self.round(command([PROGRAM, *arguments]), environment)
             yield bare, shared, (f"cuInit of {MEMBERS} at once: the last of round {number + 1} takes "
                                  f"{max(shared) - max(bare):.0f} us more than that of the round before, without a share")
 
     def check_each(self, *how):
-        for bare, shared, text in self.rounds(*how):
+        for bare, shared, text in self.rounds(ROUNDS, *how):
             self.assertLessEqual(max(shared) - max(bare), BAR_US, text)
 
     def check_ranks(self, *how):
         # Of the first that was done, of the second, and so on: each of 64 in the mean of the rounds. One round says
-        # little: of two without prorata the last is up to 8 ms earlier or 4 ms later (docs/reports/call-costs.md).
-        bare, shared, said = zip(*self.rounds(*how))
-        added = [statistics.mean(later) - statistics.mean(sooner)
-                 for sooner, later in zip(zip(*map(sorted, bare)), zip(*map(sorted, shared)))]  # fmt: skip
-        text = (f"cuInit of {MEMBERS} at once, in the mean of {ROUNDS} rounds: the middle one takes "
-                f"{added[MEMBERS // 2]:.0f} us more, the last {added[-1]:.0f}, and none more than {max(added):.0f}")
-        print(*said, text, sep="\n")
-        self.assertLessEqual(max(added), BAR_US, text)
+        # little: of two without prorata the last is up to 8 ms earlier or 4 ms later (docs/reports/call-costs.md). Nor
+        # do 30 on a machine that others disturb: there the last differed by -20 to 16 ms from round to round.
+        added = [[] for _ in range(MEMBERS)]
+        for number, (bare, shared, text) in enumerate(self.rounds(MOST_ROUNDS, *how), 1):
+            print(text)
+            for rank, sooner, later in zip(added, sorted(bare), sorted(shared)):
+                rank.append(later - sooner)
+            if number % LOOK_EACH == 0 and self.beyond_doubt(added):
+                break
+        means = [statistics.mean(rank) for rank in added]
+        text = (f"cuInit of {MEMBERS} at once, in the mean of {number} rounds: the middle one takes "
+                f"{means[MEMBERS // 2]:.0f} us more, the last {means[-1]:.0f}, and none more than {max(means):.0f}")
+        print(text)
+        self.assertLessEqual(max(means), BAR_US, text)
+
+    @staticmethod
+    def beyond_doubt(added):
+        """Whether all are below the bar, or one above it, by more than chance can explain."""
+        means = [(statistics.mean(rank), statistics.stdev(rank) / len(rank) ** 0.5) for rank in added]
+        return (all(mean + DOUBT * error < BAR_US for mean, error in means)
+                or any(mean - DOUBT * error > BAR_US for mean, error in means))
 
     def in_container(self):
         if reason := mounted_share.why_not():

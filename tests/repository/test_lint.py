@@ -1,6 +1,5 @@
 """What scripts/lint.py finds: long functions, includes against the layers, words of before."""
 import pathlib
-import tempfile
 import unittest
 
 import pytest
@@ -96,23 +95,6 @@ class Layers(unittest.TestCase):
         self.assertTrue(core("base/result.h") and core("sim/core/model/model.h"))
         self.assertFalse(core("agent/node/node.h") or core("policy/memory/ledger.h") or core("sim/cuda/state.h"))
         self.assertTrue(lint.sim_may_include("sim/node/world.h")("agent/compute/device_leases.h"))
-
-
-class Tidy(unittest.TestCase):
-    def test_clang_is_asked_for_nothing_that_only_gcc_knows(self):
-        command = ("/usr/bin/c++ -Ia -O2 --param=ggc-min-heapsize=1048576 -Winvalid-pch -include /b/cmake_pch.hxx "
-                   "-Wno-restrict -Wall -o a.o -c /a.cc")
-        self.assertEqual(lint.NOT_FOR_CLANG.sub("", command), "/usr/bin/c++ -Ia -O2 -Wall")
-
-    def test_what_clang_does_not_know_is_said_once_of_all_sources(self):
-        """Asking each source by itself says no more and takes several times as long."""
-        with tempfile.TemporaryDirectory() as folder:
-            tool = pathlib.Path(folder, "tool")
-            tool.write_text("#!/bin/sh\necho \"error: argument unused during compilation: '--x' "
-                            "[clang-diagnostic-unused-command-line-argument]\"\nexit 1\n")
-            tool.chmod(0o755)
-            (found,) = lint.tidy(tool, ["/a.cc", "/b.cc"], folder, "c++ --x")
-        self.assertIn("of /a.cc, /b.cc ended with 1: error: argument unused during compilation: '--x'", found)
 
 
 class Names(unittest.TestCase):
