@@ -1,6 +1,7 @@
 """More promised than there is: who fails, who waits, and how a wait ends."""
 import json
 import pathlib
+import select
 import signal
 import subprocess
 import sys
@@ -222,6 +223,47 @@ class HowAWaitEnds(WaitingCase):
         self.assertEqual(self.machine.call(
             [harness.PRORATA, "update", "waiter", "--memory", "1GiB"])[0], 0)
         self.assertEqual(self.hear(waiter)["result"], OUT_OF_MEMORY)
+
+    def update(self, *arguments, result=0):
+        self.assertEqual(self.machine.call([harness.PRORATA, "update", *arguments])[0], result)
+
+    def test_sooner_than_it_began_to_when_that_is_said_the_while(self):
+        holder = self.start("holder")
+        self.take(holder, 3 * GIB)
+        waiter = self.start("waiter", "--on-full", "wait")
+        self.say(waiter, f"alloc {3 * GIB}")
+        self.await_wait("waiter")
+        self.update("waiter", "--on-full", "wait=1ms")  # which are over
+        self.assertEqual(self.hear(waiter)["result"], OUT_OF_MEMORY)
+
+    def test_later_than_it_began_to_when_that_is_said_the_while(self):
+        """Later than the client library waits for an agent that answers no more, too."""
+        holder = self.start("holder")
+        held = self.take(holder, 3 * GIB)
+        waiter = self.start("waiter", "--on-full", "wait=1s")
+        self.say(waiter, f"alloc {3 * GIB}")
+        self.await_wait("waiter")
+        self.update("waiter", "--on-full", "wait")
+        # Longer than a second and the ten of the client library.
+        self.assertEqual(select.select([waiter.stdout], [], [], 12)[0], [], "it was answered")
+        self.assertEqual(self.ask(holder, f"free {held}")["result"], 0)
+        self.assertEqual(self.hear(waiter)["result"], 0)
+
+    def test_not_by_a_change_that_is_refused(self):
+        """It has its place before whoever came later."""
+        holder = self.start("holder", memory="3584MiB")
+        held = self.take(holder, 3 * GIB)
+        first = self.start("first", "--on-full", "wait", memory="3584MiB")
+        self.say(first, f"alloc {2304 * MIB}")
+        self.await_wait("first")
+        second = self.start("second", "--on-full", "wait", memory="3GiB")
+        self.say(second, f"alloc {2816 * MIB}")
+        self.await_wait("second")
+        # So much is not there to be set aside.
+        self.update("first", "--memory", "3GiB", "--memory-request", "3GiB", result=1)
+        self.assertEqual(self.ask(holder, f"free {held}")["result"], 0)
+        self.assertEqual(self.hear(first)["result"], 0)
+        self.assertEqual(self.waits("second"), 1)
 
     def test_after_the_agent_was_killed_and_is_back(self):
         holder = self.start("holder")

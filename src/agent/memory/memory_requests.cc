@@ -21,13 +21,16 @@ constexpr int64_t kSampleFreshNs = 100 * kNsPerMs;
 // share took and gave back meanwhile; nobody is refused before so many polls since it asked.
 constexpr size_t kPolls = 3;
 constexpr int64_t kMaxPollingNs = 250 * kNsPerMs;  // with a driver that does not answer
-constexpr int64_t kForeverNs = int64_t{1} << 62;
 // A member whose use changes all the time could keep a request in recalls; after so many rounds it
 // counts as not served.
 constexpr int kMaxRounds = 64;
 constexpr int kMaxOfAMember = 64;  // requests that wait
 // The capacity of a device where no share may borrow.
 constexpr uint64_t kPlenty = uint64_t{1} << 60;
+
+int64_t Until(int64_t since_ns, uint32_t wait_ms) {
+  return wait_ms == wire::kWaitForever ? int64_t{1} << 62 : since_ns + int64_t{wait_ms} * kNsPerMs;
+}
 
 }  // namespace
 
@@ -153,16 +156,6 @@ void MemoryRequests::Remove(Share& share) {
 
 Status MemoryRequests::SetTerms(Share& share, const std::vector<api::ShareTerms>& terms,
                                 api::OnFull on_full) {
-  // What waits takes its place anew, under the new terms, or is refused by them.
-  for (Pending& pending : pending_) {
-    if (pending.share_id != share.id() || pending.ticket == 0) continue;
-    if (on_full.waits() && terms[pending.request.device].memory_bytes >=
-                               share.config().devices[pending.request.device].memory_bytes) {
-      continue;
-    }
-    admission_.Cancel(pending.ticket);
-    pending.ticket = 0;
-  }
   const auto asked = TermsOf(share, terms, on_full);
   // What it took of its request was not asked for; it is borrowed when the request falls below it.
   Acknowledge(share);
@@ -171,8 +164,21 @@ Status MemoryRequests::SetTerms(Share& share, const std::vector<api::ShareTerms>
   const Status refused = set ? Status() : Refused(share, asked);
   SetCapacities();
   if (!set) return refused;
+  if (on_full != share.config().on_full) SetOnFull(share.id(), on_full);
   for (uint32_t i = 0; i < share.device_count(); ++i) SetCeiling(share, i);
   return {};
+}
+
+// What waits, waits for as long as the new terms say, since it came.
+void MemoryRequests::SetOnFull(uint64_t share_id, api::OnFull on_full) {
+  for (Pending& pending : pending_) {
+    if (pending.share_id != share_id) continue;
+    if (on_full.waits()) {
+      pending.until_ns = Until(pending.since_ns, on_full.wait_ms);
+    } else if (pending.ticket != 0) {
+      admission_.Cancel(pending.ticket);
+    }
+  }
 }
 
 void MemoryRequests::Acknowledge(const Share& share) {
@@ -323,9 +329,7 @@ bool MemoryRequests::Ask(Share& share, Request request) {
     return false;
   }
   notice_deaths();
-  pending.until_ns = asked.wait_ms == wire::kWaitForever
-                         ? kForeverNs
-                         : pending.since_ns + int64_t{asked.wait_ms} * kNsPerMs;
+  pending.until_ns = Until(pending.since_ns, asked.wait_ms);
   pending.back_until_ns = RealClock().NowNs() + kBackNs;
   const Others& others = others_[share.config().devices[asked.device].device];
   pending.polls_until = others.polls + kPolls + (others.asked ? 1 : 0);
@@ -399,10 +403,9 @@ void MemoryRequests::QueueUp(Pending& pending, Share& share, uint64_t sum_bytes)
     events_.AddCounted(std::move(event));
   }
   sum_bytes += share.AuditedBytes(asked.device);
-  if (pending.ticket != 0) {
-    admission_.Amend(pending.ticket, sum_bytes);
-    return;
-  }
+  if (pending.ticket != 0 && admission_.Amend(pending.ticket, sum_bytes)) return;
+  admission_.Cancel(pending.ticket);
+  pending.ticket = 0;
   for (const Pending& other : pending_) {
     if (other.share_id == pending.share_id && other.ticket != 0 &&
         other.request.device == asked.device) {

@@ -89,7 +89,7 @@ class MemoryRequests {
   struct Pending {
     uint64_t share_id = 0;
     Request request;
-    uint64_t ticket = 0;        // of MemoryAdmission; 0: it has none
+    uint64_t ticket = 0;        // of MemoryAdmission, which may have withdrawn it; 0: it has none
     int64_t since_ns = 0;       // on the members' clock
     int64_t until_ns = 0;       // B
     int64_t back_until_ns = 0;  // A, real time
@@ -118,6 +118,7 @@ class MemoryRequests {
   static uint64_t Holds(const Share& share, uint32_t device);
   void SetCeiling(Share& share, uint32_t device);
   void Acknowledge(const Share& share);
+  void SetOnFull(uint64_t share_id, api::OnFull on_full);
   Status Refused(const Share& share, const policy::MemoryAdmission::Terms& terms) const;
   Share* Find(uint64_t id) const;
   bool Give(Share& share, uint32_t device, uint64_t sum_bytes);

@@ -181,18 +181,26 @@ bool AskGrant(uint32_t device, uint64_t needed_bytes, uint32_t wait_ms, wire::Gr
   }
   const int64_t asked_ns = NowNs();
   auto waited_ms = [asked_ns] { return (NowNs() - asked_ns) / 1'000'000; };
+  // For how long the share's calls wait may change the while, and then this one's does.
+  auto of_share_ms = [] { return g_share.limits.load()->header.on_full_wait_ms.load(); };
+  const uint32_t at_first_ms = of_share_ms();
+  auto most_ms = [&] {
+    const uint32_t now_ms = of_share_ms();
+    return now_ms == at_first_ms ? wait_ms : now_ms;
+  };
   // The agent ends the wait in time; we only if it does not.
   auto give_up = [&] {
-    const bool late = wait_ms != wire::kWaitForever &&
-                      waited_ms() > int64_t{wait_ms} + kGiveUpAfterNs / 1'000'000;
+    const uint32_t ms = most_ms();
+    const bool late =
+        ms != wire::kWaitForever && waited_ms() > int64_t{ms} + kGiveUpAfterNs / 1'000'000;
     return late || HeartbeatLostNs() > kGiveUpAfterNs;
   };
   const bool answered = AskUntil(
       MessageType::kGrantRequest, give_up,
       [&](uint64_t id) {
-        uint32_t left_ms = wait_ms;
-        if (wait_ms != wire::kWaitForever) {
-          left_ms = static_cast<uint32_t>(Max<int64_t>(int64_t{wait_ms} - waited_ms(), 0));
+        uint32_t left_ms = most_ms();
+        if (left_ms != wire::kWaitForever) {
+          left_ms = static_cast<uint32_t>(Max<int64_t>(int64_t{left_ms} - waited_ms(), 0));
         }
         return wire::GrantRequest{id, device, left_ms, needed_bytes};
       },

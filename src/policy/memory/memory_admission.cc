@@ -107,10 +107,6 @@ void MemoryAdmission::Remove(Key key) {
 bool MemoryAdmission::SetTerms(Key key, const Terms& terms) {
   const auto found = shares_.find(key);
   if (found == shares_.end()) return false;
-  const bool waits_beyond = std::ranges::any_of(queue_, [&](const Waiter& waiter) {
-    return waiter.share == key && waiter.bytes > terms.limit_bytes[waiter.device];
-  });
-  if (waits_beyond) return false;
   const bool was_safe = Safe(), was_within_reach = WithinReach();
   const Share before = found->second;
   Share& share = found->second;
@@ -124,6 +120,9 @@ bool MemoryAdmission::SetTerms(Key key, const Terms& terms) {
     share = before;
     return false;
   }
+  std::erase_if(queue_, [&](const Waiter& waiter) {
+    return waiter.share == key && waiter.bytes > terms.limit_bytes[waiter.device];
+  });
   return true;
 }
 

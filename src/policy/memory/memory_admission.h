@@ -96,8 +96,8 @@ class MemoryAdmission {
   void Remove(Key share);
   // New terms of a share. Limit and request may fall below what is held; nothing is taken, and
   // nothing given before it is below the limit again; what is above the request is borrowed then.
-  // False, and nothing changed, as for Add; and while a request of the share for more than its new
-  // limit waits: cancel that first, or it would be served beyond the limit.
+  // A request of the share that waits for more than its new limit is withdrawn. False, and nothing
+  // changed, as for Add.
   bool SetTerms(Key share, const Terms& terms);
 
   // The share wants to hold `bytes` on a device. `ticket`, if the answer is kWaits, names the

@@ -282,9 +282,11 @@ TEST(MemoryAdmission, AWaitingRequestIsNotServedBeyondALoweredLimit) {
   ASSERT_TRUE(admission.Add(2, Waiting({10})));
   EXPECT_EQ(admission.Request(1, 1, 0, 4, 0), Verdict::kGiven);
   EXPECT_EQ(admission.Request(2, 2, 0, 8, 0), Verdict::kWaits);
-  EXPECT_FALSE(admission.SetTerms(2, Waiting({5})));
-  EXPECT_TRUE(admission.Cancel(2));
+  // What is refused keeps it where it is.
+  EXPECT_FALSE(admission.SetTerms(2, {.limit_bytes = {7}, .request_bytes = {7}}));
+  EXPECT_EQ(admission.waiting(), 1u);
   EXPECT_TRUE(admission.SetTerms(2, Waiting({5})));
+  EXPECT_EQ(admission.waiting(), 0u);
   admission.Remove(1);
   EXPECT_TRUE(admission.Decide(0).empty());
   EXPECT_EQ(admission.held(2, 0), 0u);
