@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdio>
+#include <functional>
 
 #include "sim/node/bars.h"
 #include "sim/node/unmet.h"
@@ -103,6 +105,54 @@ TEST(Gangs, SharesThatStallBecomeOne) {
 }
 
 TEST(Gangs, RequestedLoseLittleToEachOther) { Compare(ShareSpec::Gang::kAlways, 0.95); }
+
+// A job of two ranks by request, and beside it on each device a busy share with a request of 0.4.
+// At one second something befalls its second rank. What each of these two had in four seconds from
+// 2.5 on, of a device.
+std::array<double, 2> BesideAJob(uint64_t seed, const std::function<void(Process&)>& befalls) {
+  constexpr int64_t kFromNs = 2'500 * kMs, kToNs = 6'500 * kMs;
+  Scenario scenario = TwoJobs(kJobs[0], 1, ShareSpec::Gang::kAlways);
+  for (const int device : {0, 1}) AddProgram(scenario, 0.4).devices = {device};
+  scenario.duration_ns = kToNs;
+  FindDevices(&scenario);
+  WorldOptions options = WithSeed(seed);
+  options.check = false;  // its first rank waits for ever
+  World world(scenario, options);
+  world.RunUntil(1 * kS);
+  for (const auto& process : world.processes()) {
+    if (&process->spec() == scenario.programs.data() && process->device() == 1) befalls(*process);
+  }
+  std::array<double, 2> had;
+  world.RunUntil(kFromNs);
+  for (size_t i = 0; i < 2; ++i) had[i] = -static_cast<double>(world.ProgramBusyNs(i + 1));
+  world.RunUntil(kToNs);
+  for (size_t i = 0; i < 2; ++i) {
+    had[i] = (had[i] + static_cast<double>(world.ProgramBusyNs(i + 1))) / (kToNs - kFromNs);
+  }
+  return had;
+}
+
+// The kernel of its peer never ends. It has what the device's time slices leave to the other.
+TEST(Gangs, OneWithADeadRankIsNone) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const auto [beside, free] = BesideAJob(seed, [](Process& rank) { rank.Kill(); });
+    EXPECT_GE(beside, 0.97 * 0.4) << "seed " << seed;
+    EXPECT_GE(free, 0.97) << "seed " << seed;
+  }
+}
+
+TEST(Gangs, OneWithAStoppedRankIdlesNoDevice) {
+  Unmet(
+      "the other share of the stopped rank's device has 0.84 of it: what waits there for a lease "
+      "is given one, and does nothing",
+      [] {
+        for (uint64_t seed = 1; seed <= 5; ++seed) {
+          const auto [beside, free] = BesideAJob(seed, [](Process& rank) { rank.Stop(100 * kS); });
+          EXPECT_GE(beside, 0.97 * 0.4) << "seed " << seed;
+          EXPECT_GE(free, 0.97) << "seed " << seed;
+        }
+      });
+}
 
 }  // namespace
 }  // namespace prorata::simulation

@@ -38,6 +38,9 @@ constexpr size_t kStalls = 3;
 constexpr int64_t kStallsWithinNs = 1'000'000'000;
 constexpr int64_t kStallAgainNs = 100'000'000;  // one that lasts counts again
 constexpr int64_t kGangForNs = 60'000'000'000;
+// Turns in a row in which it was let in, launched nothing, and stalled: a rank is dead or stopped,
+// and it is no gang until it launches again. Fewer, one with kernels of 0.2 s would count as that.
+constexpr int kStuckTurns = 8;
 
 }  // namespace
 
@@ -100,10 +103,13 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
       for (OnDevice& on : share.devices) on.counted_from = 0;
     }
     if (share.phase != Phase::kAway || !wants) share.waits_since_ns = kNever;
+    if (LaunchesOf(share) != share.launches_at_turn) share.stuck_turns = 0;
     if (share.phase == Phase::kPlain) PollForStalls(share, now_ns, out);
   }
   for (Share& share : shares_) {
-    const bool gang = share.requested || now_ns < share.gang_until_ns;
+    const bool between = share.phase == Phase::kPlain || share.phase == Phase::kAway;
+    const bool stuck = between && share.stuck_turns >= kStuckTurns;
+    const bool gang = !stuck && (share.requested || now_ns < share.gang_until_ns);
     if (gang && share.phase == Phase::kPlain) {
       // Open or not, its next slice is the first one as a gang.
       CallBack(share, now_ns, out);
@@ -244,6 +250,7 @@ void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
   share.missed = false;
   share.behind.clear();
   share.waits_since_ns = kNever;
+  share.launches_at_turn = LaunchesOf(share);
   for (OnDevice& on : share.devices) on.opened = on.had_slice = on.gathers = false;
   if (ready) return Gather(share, now_ns, out);
   Notify(share, Slice::kOn, out);  // they do not agree
@@ -360,6 +367,12 @@ bool Gangs::IsBehind(const OnDevice& on) {
   return on.seen.draining ? on.seen.drained || blocked : on.seen.runnable && !on.seen.stalled;
 }
 
+uint64_t Gangs::LaunchesOf(const Share& share) {
+  uint64_t sum = 0;
+  for (const OnDevice& on : share.devices) sum += on.seen.launches;
+  return sum;
+}
+
 uint64_t Gangs::MostLaunched(const Share& share) {
   uint64_t most = 0;
   for (const OnDevice& on : share.devices) {
@@ -395,6 +408,10 @@ void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
       out.orders.push_back({Order::What::kEndDrain, share.key, on.device, Slice::kAway});
     }
     share.phase = Phase::kAway;
+    const bool had = std::ranges::any_of(share.devices, &OnDevice::had_slice);
+    const bool stalled = std::ranges::any_of(
+        share.devices, [](const OnDevice& on) { return on.seen.stalled && !on.seen.blocked; });
+    if (had && stalled && LaunchesOf(share) == share.launches_at_turn) ++share.stuck_turns;
     share.missed_slices = share.missed ? share.missed_slices + 1 : 0;
     if (!share.missed || share.missed_slices % kRecountAfter != 0) return;
     for (OnDevice& on : share.devices) on.counted_from = on.seen.launches;

@@ -107,7 +107,9 @@ class Gangs {
     uint32_t launches = 0;       // that were given at the last of these, to whoever is
     std::vector<size_t> behind;  // the devices that had drained then
     std::vector<int64_t> stalls;
-    int64_t gang_until_ns = 0;  // seen to stall
+    int64_t gang_until_ns = 0;      // seen to stall
+    uint64_t launches_at_turn = 0;  // of all, as its last turn began
+    int stuck_turns = 0;            // since it launched
   };
 
   struct Standing {  // over all devices that it wants
@@ -125,6 +127,7 @@ class Gangs {
   static void StartAligning(Share& share, int64_t now_ns, Decisions& out);
   void Align(Share& share, int64_t now_ns, Decisions& out);
   static bool IsBehind(const OnDevice& on);
+  static uint64_t LaunchesOf(const Share& share);
   static uint64_t MostLaunched(const Share& share);
   static uint32_t Lacks(const Share& share, const OnDevice& on);
   void WhileRevoked(Share& share, int64_t now_ns, Decisions& out);

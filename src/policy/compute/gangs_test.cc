@@ -373,6 +373,30 @@ TEST_F(RequestedGangTest, OfTwoThatDisagreeTheLargerLagGoesFirst) {
   EXPECT_EQ(told, (std::map<Gangs::Key, Gangs::Slice>{{2, Gangs::Slice::kGather}}));
 }
 
+// A rank is dead or stopped, and what the others have out waits for it.
+TEST_F(RequestedGangTest, OneThatOnlyStallsIsNoneUntilItLaunches) {
+  int64_t now_ns = 0;
+  const auto turn = [&] {
+    for (const size_t device : {0, 1}) Wants(device);
+    Decide(now_ns += kMs);
+    for (const size_t device : {0, 1}) seen_[device] = {.open = true};
+    Decide(now_ns += kMs);
+    seen_[0] = {.runnable = true, .stalled = true, .backlog_ns = kMs};
+    seen_[1] = {.draining = true, .drained = true};
+    Decide(now_ns += kMs);
+  };
+  for (int turns = 0; turns < 8; ++turns) {
+    ASSERT_TRUE(gangs_.IsGang(1)) << turns;
+    turn();
+  }
+  EXPECT_FALSE(gangs_.IsGang(1));
+  turn();
+  EXPECT_FALSE(gangs_.IsGang(1));
+  seen_[0].launches = 1;
+  Decide(now_ns += kMs);
+  EXPECT_TRUE(gangs_.IsGang(1));
+}
+
 TEST_F(RequestedGangTest, LongWorkThatWaitsForNobodyIsNotCaughtUpWithForEver) {
   StopUnevenly(kMs);
   int64_t now_ns = kMs;
