@@ -145,8 +145,8 @@ check:
 layers:
 	@scripts/lint.py --layers --build $(BUILD)
 
-# Fresh: where the compiler was another, CMake forgets the options of the preset. Not each time: then everything is compiled
-# anew.
+# Fresh, because CMake forgets the options of the preset when the compiler changes; but not each time, for then everything is
+# compiled anew.
 $(BUILD)/asan-ubsan/build.ninja $(BUILD)/tsan/build.ninja: CMakeLists.txt CMakePresets.json
 	@scripts/setup.sh lint
 	@scripts/setup.sh kubernetes

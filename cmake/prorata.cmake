@@ -258,7 +258,7 @@ function(prorata_test name)
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "unit;${arg_LABELS}" ${environment})
   else()
-    # One label: it would take a second one for the name of the next property. The others only say what is built.
+    # One label: gtest_discover_tests would take a second one for the name of the next property. The others say what is built.
     gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 600
       PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS unit ${environment})
   endif()

@@ -1,11 +1,13 @@
 """clang-tidy over the sources that a build compiles, up to sixteen of a target read as one.
 
-What was read without a finding is not read again, in another clone neither, until something that it depends on changes: the
+What was read without a finding is not read again, not even in another clone, until something that it depends on changes: the
 sources, headers beneath the clone that they include, the compiler's options, .clang-tidy, this file, clang-tidy, or
 any package of the machine (for the headers of the system). `prorata/tidy` in the user's cache folder keeps an empty file
 for each. Without Debian's list of packages nothing is kept."""
 import collections
 import concurrent.futures
+import contextlib
+import copy
 import functools
 import hashlib
 import json
@@ -23,7 +25,7 @@ KEPT_FOR_S = 30 * 24 * 3600  # since it last saved something
 # What a compiler command says to GCC alone, its precompiled header, and what it compiles.
 NOT_FOR_CLANG = re.compile(r" -Winvalid-pch| -Wno-(?:restrict|stringop-\w+|subobject-linkage)| --param=\S+"
                            r"| -include \S*/cmake_pch\.hxx| -o \S+ -c \S+")
-INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.M)
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.M)
 
 
 def commands(build, wanted):
@@ -94,7 +96,8 @@ class Clean:
         """The sources and all headers that they may include, but those of the system."""
         folders = [pathlib.Path(folder) for folder in re.findall(r"-(?:I|isystem) ?(\S+)", command)
                    if not folder.startswith("/usr/")]
-        seen, todo = set(), [pathlib.Path(source) for source in sources]
+        forced = re.findall(r"-include (\S+)", command)
+        seen, todo = set(), [pathlib.Path(path) for path in (*sources, *forced)]
         while todo:
             path = todo.pop()
             if path in seen:
@@ -104,32 +107,39 @@ class Clean:
                 todo += [found for folder in (path.parent, *folders) if (found := folder / name).is_file()]
         return sorted({path.resolve() for path in seen})
 
-    def key(self, sources, command):
-        """Alike in every clone."""
+    def key(self, sources, command, folders):
+        """Alike in every clone. `folders`: those in whose headers findings count."""
         files = [(str(path).replace(f"{ROOT}/", ""), self.content(path)) for path in self.files(sources, command)]
         names = [str(source).replace(f"{ROOT}/", "") for source in sources]
-        told = json.dumps([self.machine, command.replace(str(ROOT), "."), names, files])
+        told = json.dumps([self.machine, command.replace(str(ROOT), "."), names, files, sorted(folders)])
         return self.folder / hashlib.sha256(told.encode()).hexdigest()
 
     def holds(self, key):
-        if self.machine is None or not key.exists():
+        try:
+            os.utime(key)
+        except OSError:
             return False
-        os.utime(key)
-        return True
+        return self.machine is not None
 
-    def add(self, key):
-        if self.machine is None:
+    def add(self, key, *decided_by):
+        """Unless a file has changed since `key` was made by these."""
+        if self.machine is None or key != Clean.key(self.anew(), *decided_by):
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        key.touch()
+        with contextlib.suppress(OSError):  # then nothing is kept
+            self.folder.mkdir(parents=True, exist_ok=True)
+            key.touch()
+
+    def anew(self):
+        """The same, that has read no file yet."""
+        other = copy.copy(self)
+        other.includes, other.content = functools.cache(Clean.includes), functools.cache(Clean.content)
+        return other
 
     def forget(self):
         for key in self.folder.glob("*"):
-            try:
+            with contextlib.suppress(OSError):  # another clone's check was faster
                 if key.stat().st_mtime < time.time() - KEPT_FOR_S:
                     key.unlink()
-            except FileNotFoundError:
-                pass  # another clone's check was faster
 
 
 def check(build, tool, wanted, folders, each, clean=None):
@@ -147,11 +157,11 @@ def check(build, tool, wanted, folders, each, clean=None):
 
     def findings(part):
         sources, directory, command = part
-        key = clean.key(sources, command)
+        key = clean.key(sources, command, folders)
         if clean.holds(key):
             return set()
         if not (found := read(tool, sources, directory, command, folders)):
-            clean.add(key)
+            clean.add(key, sources, command, folders)
         return found
 
     problems = set()

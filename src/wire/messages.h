@@ -66,7 +66,7 @@ struct GrantRequest {
   uint64_t id;      // echoed in the reply
   uint32_t device;  // index in LimitsFile::devices
   // For how long the answer may be waited for where the device is full and the share is not, in
-  // milliseconds (kNoWait, kWaitForever).
+  // milliseconds (kNoWait, kWaitForever), unless the share's on_full changes meanwhile.
   uint32_t wait_ms;
   uint64_t needed_bytes;  // what `used` must be able to reach
 };

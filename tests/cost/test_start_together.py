@@ -14,8 +14,7 @@ pytestmark = pytest.mark.alone
 PROGRAM = harness.BUILD / "tests" / "start_together"
 MEMBERS = 64
 ROUNDS = 30
-# Of the ranks: after each of so many rounds it may be beyond doubt; else the mean of the most decides.
-LOOK_EACH = 10
+# The mean of the ranks is judged after 30 rounds if it is beyond doubt, else after 60, and after 90 in any case.
 MOST_ROUNDS = 90
 DOUBT = 3  # standard errors of the mean
 BAR_US = 5000
@@ -70,9 +69,9 @@ class Case(harness.MachineTestCase):
         added = [[] for _ in range(MEMBERS)]
         for number, (bare, shared, text) in enumerate(self.rounds(MOST_ROUNDS, *how), 1):
             print(text)
-            for rank, sooner, later in zip(added, sorted(bare), sorted(shared)):
+            for rank, sooner, later in zip(added, sorted(bare), sorted(shared), strict=True):
                 rank.append(later - sooner)
-            if number % LOOK_EACH == 0 and self.beyond_doubt(added):
+            if number % ROUNDS == 0 and self.beyond_doubt(added):
                 break
         means = [statistics.mean(rank) for rank in added]
         text = (f"cuInit of {MEMBERS} at once, in the mean of {number} rounds: the middle one takes "

@@ -53,7 +53,7 @@ class Again(unittest.TestCase):
         self.write("else/d.h", "int d;\n")
         self.write("tool", TOOL.format(folder=self.folder))
         (self.folder / "tool").chmod(0o755)
-        self.flags = "-O2"
+        self.flags, self.counts = "-O2", ("src",)
 
     def write(self, name, text):
         path = self.folder / name
@@ -68,7 +68,7 @@ class Again(unittest.TestCase):
               "command": f"c++ {self.flags} -I{self.folder}/else -o a.o -c {source}"} for source in sources]))
         clean = tidy.Clean(self.folder / "tool", self.folder / "clean", self.folder / "packages")
         self.write("runs", "")
-        found = tidy.check(self.folder, self.folder / "tool", set(sources), ("src",), each, clean)
+        found = tidy.check(self.folder, self.folder / "tool", set(sources), self.counts, each, clean)
         return found, (self.folder / "runs").read_text(encoding="utf-8").count("run")
 
     def test_nothing_where_nothing_changed(self):
@@ -84,6 +84,27 @@ class Again(unittest.TestCase):
         self.check()
         self.write("else/c.h", "int c = 1;\n")
         self.assertEqual(self.check(), ([], 1))
+
+    def test_all_for_a_header_that_the_compiler_is_told_to_include(self):
+        self.flags = f"-include {self.folder}/else/d.h"
+        self.check()
+        self.write("else/d.h", "int d = 1;\n")
+        self.assertEqual(self.check(), ([], 2))
+
+    def test_all_for_another_folder_in_which_findings_count(self):
+        self.check()
+        self.counts = ("src", "tests")
+        self.assertEqual(self.check(), ([], 2))
+
+    def test_a_source_that_changed_while_it_was_read(self):
+        """As it was it had a finding, which is there again when that is undone."""
+        before = "int b;  // b: warning: it is b\n"
+        self.write("b.cc", before)
+        self.write("tool", TOOL.format(folder=self.folder).replace("for source", f"echo > {self.folder}/b.cc\nfor source"))
+        self.assertEqual(self.check(each=False), ([], 1))
+        self.write("tool", TOOL.format(folder=self.folder))
+        self.write("b.cc", before)
+        self.assertEqual(len(self.check(each=False)[0]), 1)
 
     def test_not_for_a_header_that_none_includes(self):
         self.check()

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "agent/share/share_events.h"
 #include "base/bytes.h"
@@ -173,11 +174,8 @@ Status MemoryRequests::SetTerms(Share& share, const std::vector<api::ShareTerms>
 void MemoryRequests::SetOnFull(uint64_t share_id, api::OnFull on_full) {
   for (Pending& pending : pending_) {
     if (pending.share_id != share_id) continue;
-    if (on_full.waits()) {
-      pending.until_ns = Until(pending.since_ns, on_full.wait_ms);
-    } else if (pending.ticket != 0) {
-      admission_.Cancel(pending.ticket);
-    }
+    if (!on_full.waits()) admission_.Cancel(std::exchange(pending.ticket, 0));
+    pending.until_ns = Until(pending.since_ns, on_full.wait_ms);
   }
 }
 
@@ -329,7 +327,13 @@ bool MemoryRequests::Ask(Share& share, Request request) {
     return false;
   }
   notice_deaths();
-  pending.until_ns = Until(pending.since_ns, asked.wait_ms);
+  // The call may have waited for an agent before this one, or was sent before the span changed.
+  const uint32_t span_ms = share.config().on_full.wait_ms;
+  pending.until_ns = Until(pending.since_ns, std::min(asked.wait_ms, span_ms));
+  const bool knows = asked.wait_ms != wire::kNoWait && span_ms != wire::kWaitForever;
+  if (knows && asked.wait_ms < span_ms) {
+    pending.since_ns -= int64_t{span_ms - asked.wait_ms} * kNsPerMs;
+  }
   pending.back_until_ns = RealClock().NowNs() + kBackNs;
   const Others& others = others_[share.config().devices[asked.device].device];
   pending.polls_until = others.polls + kPolls + (others.asked ? 1 : 0);

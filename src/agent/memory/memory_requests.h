@@ -6,9 +6,10 @@
 //   A. for memory that is on its way back: of the dead, and what members that have not joined again
 //      since the agent started may have freed meanwhile; three seconds at most, and for the latter
 //      only in the agent's first three seconds;
-//   B. for a full device, as long as the call says (GrantRequest::wait_ms) and the share's on_full
-//      allows; in the order that MemoryAdmission decides between shares, and first come first
-//      served among the requests of one share, of which one a device stands in its line.
+//   B. for a full device, as long as the call says (GrantRequest::wait_ms), or the share's on_full
+//      if that changes meanwhile; in the order that MemoryAdmission decides between shares, and
+//      first come first served among the requests of one share, of which one a device stands in its
+//      line.
 //
 // The ledger of a share has a ceiling: its memory request, which is set aside for it, or what
 // MemoryAdmission gave beyond that. So a share never asks MemoryAdmission within its request, and

@@ -153,7 +153,7 @@ Event GangEvent(const Share& share, bool begun) {
                      ? "its kernels on one GPU were seen to wait for those on another, again and "
                        "again; `--gang always` spares it the seeing, `--gang never` keeps it off"
                      : "it has run well for a while, or has stalled and launches nothing any more; "
-                       "should its kernels wait again, it is noticed";
+                       "should its kernels wait again, it becomes one again";
   return event;
 }
 

@@ -34,11 +34,11 @@ Charged Refused(const wire::GrantReply& reply) {
                                                         : Charged::kShareFull;
 }
 
-// For how long this call may wait for a full device.
-uint32_t WaitMs() {
+// Whether this call may wait for a full device.
+bool WaitsForRoom() {
   const uint32_t wait_ms =
       g_share.limits.load()->header.on_full_wait_ms.load(std::memory_order_relaxed);
-  return wait_ms != wire::kNoWait && MayWait() ? wait_ms : wire::kNoWait;
+  return wait_ms != wire::kNoWait && MayWait();
 }
 
 }  // namespace
@@ -67,12 +67,11 @@ InFlight::Stripe* ClaimInFlight() {
   return t_in_flight;
 }
 
-Charged Charge(uint32_t device, uint64_t bytes, uint32_t wait_ms) {
+Charged Charge(uint32_t device, uint64_t bytes, bool waits) {
   if (device >= g_share.device_count || Live() != kGoverned) return Charged::kShareFull;
   auto& used = UsageOf(device).used_bytes;
-  // Only who waits for a span needs the clock: reading it was 30 ns of the 76 of a pair.
-  const bool timed = wait_ms != wire::kNoWait && wait_ms != wire::kWaitForever;
-  const int64_t until_ns = timed ? NowNs() + int64_t{wait_ms} * 1'000'000 : 0;
+  // Only who waits needs the clock: reading it was 30 ns of the 76 of a pair.
+  const int64_t waits_since_ns = waits ? NowNs() : 0;
   for (;;) {
     uint64_t wanted;
     if (TryCharge(&used, GrantWord(device), bytes, &wanted)) {
@@ -83,13 +82,8 @@ Charged Charge(uint32_t device, uint64_t bytes, uint32_t wait_ms) {
         bytes > LimitsOf(device).memory_limit_bytes.load()) {
       return Charged::kShareFull;  // more than the whole share: no need to ask
     }
-    uint32_t left_ms = wait_ms;
-    if (timed) {
-      const int64_t left_ns = until_ns - NowNs();
-      left_ms = left_ns > 0 ? static_cast<uint32_t>(left_ns / 1'000'000) : wire::kNoWait;
-    }
     wire::GrantReply reply;
-    if (!AskGrant(device, wanted, left_ms, &reply)) return Charged::kShareFull;
+    if (!AskGrant(device, wanted, waits_since_ns, &reply)) return Charged::kShareFull;
     if (reply.result == wire::GrantResult::kGranted) continue;
     // Full for `wanted`. Another thread may have freed meanwhile: then the question was too large.
     const uint64_t now = used.load();
@@ -103,8 +97,7 @@ bool ChargeOrTrim(uint32_t device, uint64_t bytes, IfRefused refused) {
   if (device >= g_share.device_count) return false;
   if (TrimPools(device)) charged = Charge(device, bytes);
   if (charged == Charged::kDeviceFull && refused == IfRefused::kCount) {
-    const uint32_t wait_ms = WaitMs();
-    if (wait_ms != wire::kNoWait) charged = Charge(device, bytes, wait_ms);
+    if (WaitsForRoom()) charged = Charge(device, bytes, true);
   }
   if (charged == Charged::kYes) return true;
   if (refused == IfRefused::kTryAgain) return false;

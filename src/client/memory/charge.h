@@ -12,7 +12,7 @@ enum class Charged { kYes, kShareFull, kDeviceFull };
 // kShareFull: the share's limit is reached, or it has no such device. kDeviceFull: the share's
 // limit would allow it, but more was promised than the device has. Nothing is charged then.
 // `wait_ms`: for how long it may wait for a full device (wire::kNoWait, kWaitForever).
-Charged Charge(uint32_t device, uint64_t bytes, uint32_t wait_ms = 0);
+Charged Charge(uint32_t device, uint64_t bytes, bool waits = false);
 
 // As Charge, but before it refuses it lets the process's memory pools give back what they keep
 // unused, and tries once more; then, where the device is full and the share is to wait for it

@@ -171,36 +171,36 @@ void ConnectionMade() {
   FutexWakeAll(&g_connections);
 }
 
-bool AskGrant(uint32_t device, uint64_t needed_bytes, uint32_t wait_ms, wire::GrantReply* reply) {
+bool AskGrant(uint32_t device, uint64_t needed_bytes, int64_t waits_since_ns,
+              wire::GrantReply* reply) {
   const auto take = [&](const Entry& entry) { *reply = entry.grant; };
-  if (wait_ms == wire::kNoWait) {
+  if (waits_since_ns == 0) {
     return Ask(
         MessageType::kGrantRequest, kGiveUpAfterNs,
         [&](uint64_t id) { return wire::GrantRequest{id, device, wire::kNoWait, needed_bytes}; },
         take);
   }
-  const int64_t asked_ns = NowNs();
-  auto waited_ms = [asked_ns] { return (NowNs() - asked_ns) / 1'000'000; };
-  // For how long the share's calls wait may change the while, and then this one's does.
-  auto of_share_ms = [] { return g_share.limits.load()->header.on_full_wait_ms.load(); };
-  const uint32_t at_first_ms = of_share_ms();
-  auto most_ms = [&] {
-    const uint32_t now_ms = of_share_ms();
-    return now_ms == at_first_ms ? wait_ms : now_ms;
-  };
+  // The share's span may change during the wait; the new one then applies to this call.
+  auto span_ms = [] { return g_share.limits.load()->header.on_full_wait_ms.load(); };
+  auto ends_ns = [waits_since_ns](uint32_t ms) { return waits_since_ns + int64_t{ms} * 1'000'000; };
+  uint32_t seen_ms = span_ms();
+  int64_t seen_ns = NowNs();
   // The agent ends the wait in time; we only if it does not.
   auto give_up = [&] {
-    const uint32_t ms = most_ms();
+    const uint32_t ms = span_ms();
+    if (ms != seen_ms) seen_ns = NowNs();
+    seen_ms = ms;
     const bool late =
-        ms != wire::kWaitForever && waited_ms() > int64_t{ms} + kGiveUpAfterNs / 1'000'000;
+        ms != wire::kWaitForever && NowNs() > Max(ends_ns(ms), seen_ns) + kGiveUpAfterNs;
     return late || HeartbeatLostNs() > kGiveUpAfterNs;
   };
   const bool answered = AskUntil(
       MessageType::kGrantRequest, give_up,
       [&](uint64_t id) {
-        uint32_t left_ms = most_ms();
+        uint32_t left_ms = span_ms();
         if (left_ms != wire::kWaitForever) {
-          left_ms = static_cast<uint32_t>(Max<int64_t>(int64_t{left_ms} - waited_ms(), 0));
+          const int64_t left_ns = ends_ns(left_ms) - NowNs();
+          left_ms = left_ns > 0 ? static_cast<uint32_t>(left_ns / 1'000'000) : wire::kNoWait;
         }
         return wire::GrantRequest{id, device, left_ms, needed_bytes};
       },

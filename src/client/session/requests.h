@@ -24,10 +24,12 @@
 namespace prorata::client {
 
 // Asks the agent that `used` of a device may reach needed_bytes. False: no agent answered for a
-// long time, and the member goes on within what it has. With `wait_ms` the answer may take so long
-// (an agent that is killed is asked again when it is back; the time goes on meanwhile), but only
+// long time, and the member goes on within what it has. In a call that waits since `waits_since_ns`
+// (0: it does not) the answer may take for as long as the share's on_full says, which may change
+// meanwhile (an agent that is killed is asked again when it is back; the time goes on), but only
 // while an agent lives: without one it is false as ever, and said once.
-bool AskGrant(uint32_t device, uint64_t needed_bytes, uint32_t wait_ms, wire::GrantReply* reply);
+bool AskGrant(uint32_t device, uint64_t needed_bytes, int64_t waits_since_ns,
+              wire::GrantReply* reply);
 
 // Says that a context was made, or something else whose memory nobody tells (wire::kMade*), and
 // waits for the figure (false: none came; keep the reservation). The helper has settled the ledger

@@ -38,8 +38,8 @@ constexpr size_t kStalls = 3;
 constexpr int64_t kStallsWithinNs = 1'000'000'000;
 constexpr int64_t kStallAgainNs = 100'000'000;  // one that lasts counts again
 constexpr int64_t kGangForNs = 60'000'000'000;
-// Turns in a row in which it was let in, launched nothing, and stalled: a rank is dead or stopped,
-// and it is no gang until it launches again. Fewer, one with kernels of 0.2 s would count as that.
+// Turns since its last launch in which it was let in and stalled: a rank is dead or stopped,
+// and it is no gang until it launches again. So is one with kernels of 0.7 s, for the rest of each.
 constexpr int kStuckTurns = 8;
 
 }  // namespace

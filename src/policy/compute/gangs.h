@@ -26,6 +26,8 @@
 //     long is put first, the longest wait before all: no two of them wait for each other.
 //   - A share that did not ask for it is a gang for a while once it was seen to stall: stalled
 //     on one device while it waited for its lease on another, several times in a second.
+//   - A gang that launches nothing in several turns, and stalls, is none until it launches again,
+//     whoever asked for it: one of its ranks is dead or stopped, and the others wait for that.
 //
 // Pure, as the policies: what is seen comes in, what the devices' policies are to do goes
 // out.
