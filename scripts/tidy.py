@@ -123,7 +123,7 @@ class Clean:
 
     def add(self, key, *decided_by):
         """Unless a file has changed since `key` was made by these."""
-        if self.machine is None or key != Clean.key(self.anew(), *decided_by):
+        if self.machine is None or key != self.anew().key(*decided_by):
             return
         with contextlib.suppress(OSError):  # then nothing is kept
             self.folder.mkdir(parents=True, exist_ok=True)

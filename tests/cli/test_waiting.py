@@ -61,6 +61,9 @@ class WaitingCase(harness.MachineTestCase):
         program.stdin.close()
         self.assertEqual(program.wait(harness.DEADLINE_S), 0)
 
+    def update(self, *arguments, result=0):
+        self.assertEqual(self.machine.call([harness.PRORATA, "update", *arguments])[0], result)
+
     def waits(self, name):
         share = self.machine.share(name)
         return share["memory_waits"] if share else 0
@@ -159,8 +162,7 @@ class HowAWaitEnds(WaitingCase):
         self.say(two, f"alloc {FIRST}")
         self.await_wait("two")
         # It could have asked for 2 GiB more, and now for half of one: both can be served.
-        self.assertEqual(self.machine.call(
-            [harness.PRORATA, "update", "one", "--memory", "2560MiB"])[0], 0)
+        self.update("one", "--memory", "2560MiB")
         self.assertEqual(self.hear(two)["result"], 0)
 
     def test_in_time_as_out_of_memory(self):
@@ -205,13 +207,11 @@ class HowAWaitEnds(WaitingCase):
         big = self.hear(waiter)
         self.assertEqual(big["result"], 0)
         self.take(holder, 3 * GIB, OUT_OF_MEMORY)  # it does not wait
-        self.assertEqual(self.machine.call(
-            [harness.PRORATA, "update", "holder", "--on-full", "wait"])[0], 0)
+        self.update("holder", "--on-full", "wait")
         self.say(holder, f"alloc {3 * GIB}")
         self.await_wait("holder")
         # To fail after all: at once.
-        self.assertEqual(self.machine.call(
-            [harness.PRORATA, "update", "holder", "--on-full", "fail"])[0], 0)
+        self.update("holder", "--on-full", "fail")
         self.assertEqual(self.hear(holder)["result"], OUT_OF_MEMORY)
 
     def test_a_limit_lowered_below_what_waits_refuses_it(self):
@@ -220,14 +220,10 @@ class HowAWaitEnds(WaitingCase):
         waiter = self.start("waiter", "--on-full", "wait")
         self.say(waiter, f"alloc {3 * GIB}")
         self.await_wait("waiter")
-        self.assertEqual(self.machine.call(
-            [harness.PRORATA, "update", "waiter", "--memory", "1GiB"])[0], 0)
+        self.update("waiter", "--memory", "1GiB")
         self.assertEqual(self.hear(waiter)["result"], OUT_OF_MEMORY)
 
-    def update(self, *arguments, result=0):
-        self.assertEqual(self.machine.call([harness.PRORATA, "update", *arguments])[0], result)
-
-    def test_sooner_than_it_began_to_when_that_is_said_the_while(self):
+    def test_sooner_when_its_share_is_told_to_wait_for_less(self):
         holder = self.start("holder")
         self.take(holder, 3 * GIB)
         waiter = self.start("waiter", "--on-full", "wait")
@@ -236,9 +232,9 @@ class HowAWaitEnds(WaitingCase):
         self.update("waiter", "--on-full", "wait=1ms")  # which are over
         self.assertEqual(self.hear(waiter)["result"], OUT_OF_MEMORY)
 
-    def test_later_than_it_began_to_when_that_is_said_the_while(self):
-        """Later than the client library waits for an agent that answers no more, too; and sooner again, which the
-        library leaves to the agent."""
+    def test_later_when_its_share_is_told_to_wait_for_more(self):
+        """And then for less again. The client library, which gives up ten seconds after the span that it knows, leaves
+        both to the agent."""
         holder = self.start("holder")
         self.take(holder, 3 * GIB)
         waiter = self.start("waiter", "--on-full", "wait=1s")
@@ -253,7 +249,7 @@ class HowAWaitEnds(WaitingCase):
         waiter.wait(harness.DEADLINE_S)
         self.assertNotIn("no agent answers", waiter.stderr.read())
 
-    def test_not_by_a_change_that_is_refused(self):
+    def test_not_by_an_update_that_is_refused(self):
         """It has its place before whoever came later."""
         holder = self.start("holder", memory="3584MiB")
         held = self.take(holder, 3 * GIB)
