@@ -182,7 +182,15 @@ void Process::Host::ChooseLaunch() {
     return;
   }
   kernel_ns_ = process_.KernelNs();
-  stream_ = part_ == Part::kBlocked ? blocked_ : streams_[launched_++ % streams_.size()];
+  const size_t next = launched_++ % streams_.size();
+  // In several streams they could come to the devices in different orders, and wait for each other.
+  const bool in_order = NextIsCollective();
+  stream_ = part_ == Part::kBlocked ? blocked_ : streams_[in_order ? 0 : next];
+}
+
+bool Process::Host::NextIsCollective() const {
+  const auto every = static_cast<uint64_t>(process_.spec_.collective_every);
+  return every > 0 && (process_.launches_ + 1) % every == 0;
 }
 
 // A part's last launch has been waited for.
@@ -292,8 +300,7 @@ bool Process::Host::StepSubmit() {
   std::array<simgpu::Work, simgpu::Machine::kMaxBatch> nodes;
   const auto count = static_cast<size_t>(std::max(1, spec.graph));
   std::fill_n(nodes.begin(), count, kernel);
-  if (spec.collective_every > 0 &&
-      (process_.launches_ + 1) % static_cast<uint64_t>(spec.collective_every) == 0) {
+  if (NextIsCollective()) {
     const uint64_t rendezvous = (uint64_t{process_.group()} + 1) << 40 | (process_.launches_ + 1);
     nodes[count - 1] = simgpu::Work::Collective(kernel_ns_, spec.sm_ppm, rendezvous,
                                                 static_cast<uint32_t>(spec.devices.size()));

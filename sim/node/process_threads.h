@@ -50,6 +50,7 @@ class Process::Host final : public Thread {
   enum class Part : uint8_t { kIdleStreams, kBlocked, kRequests };
   bool BeginPart();  // false: it is over, or asleep
   void ChooseLaunch();
+  bool NextIsCollective() const;
   void EndPart();
   bool WaitsForStreams() const;
   const std::vector<Stream>& SyncedStreams() const;

@@ -75,6 +75,10 @@ inline constexpr uint32_t kLeaseOpen = 1;
 inline constexpr uint32_t kLeaseContended = 2;
 inline constexpr uint32_t kLeaseSequenceShift = 2;
 
+// DeviceLimits::together: others do not run; in the gaps of this share, and it in theirs; or in
+// slices of the hardware, while one of them stalls.
+inline constexpr uint32_t kNotTogether = 0, kInGaps = 1, kInSlices = 2;
+
 struct DeviceLimits {
   char uuid[48];  // as NVML writes it: "GPU-8-4-4-4-12" or "MIG-…", zero-terminated
   std::atomic<uint64_t> memory_limit_bytes;
@@ -94,8 +98,8 @@ struct DeviceLimits {
   std::atomic<uint32_t> active_members;
   uint32_t reserved0[9];
   alignas(64) std::atomic<uint32_t> lease;
-  // 1 while other shares run beside this one, each in the gaps of the others: what is measured from
-  // event to event has their work in it.
+  // Whether other shares run beside this one (kInGaps, kInSlices): what is measured from event to
+  // event may have their work in it.
   std::atomic<uint32_t> together;
   // Members of all shares that had work on the device when the agent last looked, each tenth of a
   // second: what takes long beside others need not be long.

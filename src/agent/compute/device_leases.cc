@@ -19,6 +19,10 @@ constexpr int64_t kMinBacklogNs = 250'000;
 // a machine that is not overloaded stays below it.
 constexpr int64_t kLateNs = 2'000'000;
 
+uint32_t TogetherOf(const LeasePolicy::ShareState& state) {
+  return state.co_running ? shm::kInGaps : state.in_slices ? shm::kInSlices : shm::kNotTogether;
+}
+
 }  // namespace
 
 DeviceLeases::Outcome DeviceLeases::Add(Key key, ShareTime& share,
@@ -107,7 +111,7 @@ DeviceLeases::Outcome DeviceLeases::Reschedule(int64_t now_ns) {
     const LeasePolicy::Decisions decisions = policy_->Decide(now_ns);
     outcome.next_ns = decisions.next_ns;
     if (decisions.changes.empty()) break;
-    for (auto& [key, on] : shares_) on.time->SetCoRunning(policy_->State(key).co_running);
+    for (auto& [key, on] : shares_) on.time->SetTogether(TogetherOf(policy_->State(key)));
     for (const LeasePolicy::Lease& lease : decisions.changes) {
       ShareTime& time = *shares_.at(lease.share).time;
       const uint32_t sequence = lease.launches > 0 ? time.WriteLease(false, false, lease.launches)
@@ -117,6 +121,7 @@ DeviceLeases::Outcome DeviceLeases::Reschedule(int64_t now_ns) {
   }
   for (auto& [key, on] : shares_) {
     on.state = policy_->State(key);
+    on.time->SetTogether(TogetherOf(on.state));
     on.time->SetContendedBacklog(std::min(on.bound_ns, on.state.backlog_ns));
   }
   promised_ns_ = outcome.next_ns;

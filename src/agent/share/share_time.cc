@@ -260,9 +260,8 @@ void ShareTime::SetContendedBacklog(int64_t backlog_ns) {
   }
 }
 
-void ShareTime::SetCoRunning(bool co_running) {
-  const uint32_t word = co_running ? 1 : 0;
-  if (limits_->together.load() != word) limits_->together.store(word);
+void ShareTime::SetTogether(uint32_t together) {
+  if (limits_->together.load() != together) limits_->together.store(together);
 }
 
 uint32_t ShareTime::WriteLease(bool open, bool contended, uint32_t extra_launches) {

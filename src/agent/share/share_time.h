@@ -73,7 +73,7 @@ class ShareTime {
   bool open() const { return shm::LaunchesPass(*limits_, lease()); }  // be it for a few launches
   bool contended() const { return (lease() & shm::kLeaseContended) != 0; }
   void SetContendedBacklog(int64_t backlog_ns);
-  void SetCoRunning(bool co_running);
+  void SetTogether(uint32_t together);  // shm::kNotTogether ...
   // The next word; answers its sequence. Closed, it may let each member make so many launches.
   uint32_t WriteLease(bool open, bool contended, uint32_t extra_launches = 0);
 

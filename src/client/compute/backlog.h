@@ -19,6 +19,9 @@ inline constexpr uint64_t kFenceAtNs = 500'000;
 inline constexpr uint64_t kMinFenceAtNs = 50'000;
 // What a launch of unknown length is taken for in the bound of the backlog until it is measured.
 inline constexpr uint64_t kUnknownNs = 2'000'000;
+// Beside a share that stalls: no more than two time slices of the hardware (2 ms on the simulated
+// GPU) of others may lie between the ends of a batch that began and ended in slices of its own.
+inline constexpr uint64_t kSlicesOfOthersNs = 4'000'000;
 // A launch that is fenced within this was fenced at once.
 inline constexpr uint64_t kPromptNs = 100'000;
 
@@ -38,6 +41,14 @@ struct Batch {
   bool prompt = false;   // fenced right after its first launch, with a start event of its own, ...
   uint64_t gap_ns = 0;   // ... so long after which the launch was made
   uint32_t streams = 1;  // busy on the device when it was fenced, this one included
+  uint64_t launching_ns = 0;  // from its start until it was fenced: the device may have idled then
+};
+
+// Other shares that ran on the device meanwhile.
+struct Beside {
+  bool in_gaps = false;  // in the gaps between launches, and this one in theirs; or nobody knows
+  uint32_t in_slices =
+      1;  // so many contexts, this one included, have the hardware's slices in turn
 };
 
 struct Measured {
@@ -49,28 +60,36 @@ struct Measured {
 };
 
 // `elapsed_ns`: from the batch's start (its own event, or the fence before it) to its fence.
-// `crowded`: other shares ran beside it. Between launches that come slowly the device idles, and
-// that is inside `elapsed`: only a batch whose stream had work all along, or a single launch that
-// was fenced at once, took what was measured. That one took less by its gap, unless its thread was
-// stopped after the launch itself: of a long gap, how much of it was before is not known. Beside n
-// streams it took an nth of that at least.
-inline Measured MeasureBatch(const Batch& batch, uint64_t elapsed_ns, bool crowded) {
+// Between launches that come slowly the device idles, and that is inside `elapsed`: only a batch
+// whose stream had work all along, or a single launch that was fenced at once, took what was
+// measured. That one took less by its gap, unless its thread was stopped after the launch itself:
+// of a long gap, how much of it was before is not known. Beside n streams it took an nth of that at
+// least, and beside other contexts as much less as they may have had of it.
+inline Measured MeasureBatch(const Batch& batch, uint64_t elapsed_ns, const Beside& beside = {}) {
   const bool exact = batch.pressed || (batch.launches <= 1 && batch.prompt);
   const uint64_t streams = std::max<uint64_t>(1, batch.streams);
-  const uint64_t gap_ns = exact && !batch.pressed ? std::min(batch.gap_ns, elapsed_ns) : 0;
-  const uint64_t least_ns = elapsed_ns - gap_ns;
-  const uint64_t most_ns = batch.unknown || gap_ns <= least_ns ? least_ns : elapsed_ns;
+  const uint64_t contexts = std::max(1u, beside.in_slices);
+  const bool slices = contexts > 1;
+  const bool bounded = exact || slices;
+  const uint64_t gap_ns = !bounded || batch.pressed
+                              ? 0
+                              : std::min(exact ? batch.gap_ns : batch.launching_ns, elapsed_ns);
+  const uint64_t without_gap_ns = elapsed_ns - gap_ns;
+  const bool before = exact && (batch.unknown || gap_ns <= without_gap_ns);
+  const uint64_t most_ns = before ? without_gap_ns : elapsed_ns;
+  const uint64_t others_ns = slices ? std::min(kSlicesOfOthersNs, without_gap_ns) : 0;
+  const uint64_t least_ns = (without_gap_ns - others_ns) / contexts;
   Measured seen;
   seen.busy_ns = batch.unknown ? most_ns / streams : batch.estimate_ns;
-  if (exact && streams == 1 && !crowded) {
-    seen.busy_ns = std::clamp(seen.busy_ns, least_ns, most_ns);
+  if (bounded && (streams == 1 || slices) && !beside.in_gaps) {
+    seen.busy_ns = std::clamp(seen.busy_ns, least_ns / streams, most_ns);
   }
-  if (crowded && !batch.unknown) return seen;
-  if (batch.key != 0 && batch.launches != 0 && (exact || elapsed_ns < batch.estimate_ns)) {
+  if (beside.in_gaps && !batch.unknown) return seen;
+  if (batch.key != 0 && batch.launches != 0 && (bounded || elapsed_ns < batch.estimate_ns)) {
     seen.most_ns = std::max<uint64_t>(1, most_ns / batch.launches);
-    seen.least_ns = exact ? least_ns / batch.launches / streams : 1;
+    seen.least_ns = bounded ? least_ns / batch.launches / streams : 1;
   }
-  const uint64_t room_ns = batch.estimate_ns * streams * 5 / 4;
+  const uint64_t room_ns = batch.estimate_ns * streams * contexts * 5 / 4 + others_ns;
   if (batch.key == 0 && exact) {
     seen.doubtful = elapsed_ns > room_ns || elapsed_ns < batch.estimate_ns / 2;
   } else if (!exact) {

@@ -95,7 +95,7 @@ Batch Known(uint64_t launches, uint64_t estimate_ns) {
 TEST(Measure, ASingleLaunchFencedAtOnceIsItsElapsedTimeAndTeaches) {
   Batch batch = Known(1, 0);
   batch.unknown = batch.prompt = true;
-  const Measured seen = MeasureBatch(batch, 700, false);
+  const Measured seen = MeasureBatch(batch, 700);
   EXPECT_EQ(seen.busy_ns, 700u);
   EXPECT_EQ(seen.most_ns, 700u);
   EXPECT_EQ(seen.least_ns, 700u);
@@ -106,36 +106,36 @@ TEST(Measure, TheTimeThatALaunchTookToComeIsNoWork) {
   Batch batch = Known(1, 0);
   batch.unknown = batch.prompt = true;
   batch.gap_ns = 2 * kUs;
-  const Measured first = MeasureBatch(batch, 7 * kUs, false);
+  const Measured first = MeasureBatch(batch, 7 * kUs);
   EXPECT_EQ(first.busy_ns, 5u * kUs);
   EXPECT_EQ(first.most_ns, 5u * kUs);
   EXPECT_EQ(first.least_ns, 5u * kUs);
   batch.unknown = false;
   batch.estimate_ns = 5 * kUs;
   batch.gap_ns = 90 * kUs;  // the thread was stopped on the way, be it before or after the launch
-  const Measured late = MeasureBatch(batch, 95 * kUs, false);
+  const Measured late = MeasureBatch(batch, 95 * kUs);
   EXPECT_EQ(late.busy_ns, 5u * kUs) << "as estimated: it can be";
   EXPECT_EQ(late.most_ns, 95u * kUs);
   EXPECT_EQ(late.least_ns, 5u * kUs);
-  EXPECT_EQ(MeasureBatch(batch, 4 * kUs, false).busy_ns, 4u * kUs) << "no more than all of it";
-  const Measured longer = MeasureBatch(batch, 200 * kUs, false);
+  EXPECT_EQ(MeasureBatch(batch, 4 * kUs).busy_ns, 4u * kUs) << "no more than all of it";
+  const Measured longer = MeasureBatch(batch, 200 * kUs);
   EXPECT_EQ(longer.busy_ns, 110u * kUs) << "its gap is the shorter part: that was before it";
   EXPECT_EQ(longer.most_ns, 110u * kUs);
   EXPECT_EQ(longer.least_ns, 110u * kUs);
 }
 
 TEST(Measure, GapsBetweenSlowLaunchesAreNoWork) {
-  const Measured seen = MeasureBatch(Known(10, 500 * kUs), 600 * kUs, false);
+  const Measured seen = MeasureBatch(Known(10, 500 * kUs), 600 * kUs);
   EXPECT_EQ(seen.busy_ns, 500u * kUs);
   EXPECT_EQ(seen.most_ns, 0u) << "nothing is learned of how long they take";
   EXPECT_FALSE(seen.doubtful);
-  EXPECT_TRUE(MeasureBatch(Known(10, 500 * kUs), 5 * kMs, false).doubtful);
+  EXPECT_TRUE(MeasureBatch(Known(10, 500 * kUs), 5 * kMs).doubtful);
 }
 
 TEST(Measure, AQueueAheadOfTheDeviceIsMeasuredInFull) {
   Batch batch = Known(10, 500 * kUs);
   batch.pressed = true;
-  const Measured seen = MeasureBatch(batch, 2 * kMs, false);
+  const Measured seen = MeasureBatch(batch, 2 * kMs);
   EXPECT_EQ(seen.busy_ns, 2u * kMs);
   EXPECT_EQ(seen.least_ns, 200u * kUs);
 }
@@ -144,7 +144,7 @@ TEST(Measure, BesideOtherStreamsItIsKnownWithinBounds) {
   Batch batch = Known(10, 500 * kUs);
   batch.pressed = true;
   batch.streams = 4;
-  const Measured seen = MeasureBatch(batch, 2 * kMs, false);
+  const Measured seen = MeasureBatch(batch, 2 * kMs);
   EXPECT_EQ(seen.busy_ns, 500u * kUs) << "as estimated: the others are in it";
   EXPECT_EQ(seen.most_ns, 200u * kUs);
   EXPECT_EQ(seen.least_ns, 50u * kUs);
@@ -153,15 +153,40 @@ TEST(Measure, BesideOtherStreamsItIsKnownWithinBounds) {
 TEST(Measure, BesideOtherSharesNothingIsLearnedButOfTheUnknown) {
   Batch batch = Known(10, 500 * kUs);
   batch.pressed = true;
-  EXPECT_EQ(MeasureBatch(batch, 2 * kMs, true).busy_ns, 500u * kUs);
-  EXPECT_EQ(MeasureBatch(batch, 2 * kMs, true).most_ns, 0u);
+  EXPECT_EQ(MeasureBatch(batch, 2 * kMs, {.in_gaps = true}).busy_ns, 500u * kUs);
+  EXPECT_EQ(MeasureBatch(batch, 2 * kMs, {.in_gaps = true}).most_ns, 0u);
   batch = Known(1, 0);
   batch.unknown = batch.prompt = true;
-  EXPECT_EQ(MeasureBatch(batch, 2 * kMs, true).most_ns, 2u * kMs);
+  EXPECT_EQ(MeasureBatch(batch, 2 * kMs, {.in_gaps = true}).most_ns, 2u * kMs);
+}
+
+// Of two contexts each has every second slice of the hardware: 36 us that wait for one of those,
+// and a kernel of 20 ms.
+TEST(Measure, InSlicesOfTheHardwareItIsKnownWithinBounds) {
+  const Beside beside{.in_slices = 2};
+  Batch batch = Known(1, 36 * kUs);
+  batch.prompt = true;
+  const Measured small = MeasureBatch(batch, 3 * kMs, beside);
+  EXPECT_EQ(small.busy_ns, 36u * kUs) << "as estimated: it can be";
+  EXPECT_LE(small.least_ns, 36u * kUs);
+  EXPECT_EQ(small.most_ns, 3u * kMs);
+  EXPECT_FALSE(small.doubtful);
+  const Measured large = MeasureBatch(batch, 40 * kMs, beside);
+  EXPECT_EQ(large.busy_ns, 18u * kMs) << "at least";
+  EXPECT_EQ(large.least_ns, 18u * kMs);
+  EXPECT_EQ(large.most_ns, 40u * kMs);
+  EXPECT_EQ(MeasureBatch(batch, 20 * kUs, beside).most_ns, 20u * kUs) << "no more than all of it";
+  batch = Known(2, 600 * kUs);
+  batch.launching_ns = 2 * kMs;
+  const Measured slow = MeasureBatch(batch, 46 * kMs, beside);
+  EXPECT_EQ(slow.busy_ns, 20u * kMs) << "at least, though the device may have idled before";
+  EXPECT_EQ(slow.least_ns, 10u * kMs);
+  batch.streams = 2;
+  EXPECT_EQ(MeasureBatch(batch, 46 * kMs, beside).busy_ns, 10u * kMs);
 }
 
 TEST(Measure, ABatchShorterThanEstimatedShowsThatTheEstimateIsTooLong) {
-  const Measured seen = MeasureBatch(Known(10, 500 * kUs), 100 * kUs, false);
+  const Measured seen = MeasureBatch(Known(10, 500 * kUs), 100 * kUs);
   EXPECT_EQ(seen.most_ns, 10u * kUs);
 }
 
@@ -169,9 +194,9 @@ TEST(Measure, MixedBatchesThatDoNotFitAreDoubted) {
   Batch batch = Known(10, 500 * kUs);
   batch.key = 0;
   batch.pressed = true;
-  EXPECT_FALSE(MeasureBatch(batch, 600 * kUs, false).doubtful);
-  EXPECT_TRUE(MeasureBatch(batch, 700 * kUs, false).doubtful);
-  EXPECT_TRUE(MeasureBatch(batch, 200 * kUs, false).doubtful);
+  EXPECT_FALSE(MeasureBatch(batch, 600 * kUs).doubtful);
+  EXPECT_TRUE(MeasureBatch(batch, 700 * kUs).doubtful);
+  EXPECT_TRUE(MeasureBatch(batch, 200 * kUs).doubtful);
 }
 
 TEST(Occupancy, ItIsTheUnionOfAllReasonsToBeBusy) {

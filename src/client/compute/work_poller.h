@@ -206,9 +206,13 @@ class WorkPoller {
     int64_t elapsed_ns = -1;
     // An error of the program's (a faulted kernel, say) ends all measuring in this context.
     if (from != nullptr && world_.Elapsed(from, fence.end, &elapsed_ns) && elapsed_ns >= 0) {
-      const bool crowded = compute.crowded.load(std::memory_order_relaxed) != 0 ||
-                           limits.together.load(std::memory_order_relaxed) != 0;
-      const Measured seen = MeasureBatch(fence.batch, static_cast<uint64_t>(elapsed_ns), crowded);
+      const uint32_t together = limits.together.load(std::memory_order_relaxed);
+      const Beside beside{.in_gaps = together == shm::kInGaps ||
+                                     compute.crowded.load(std::memory_order_relaxed) != 0,
+                          .in_slices = together == shm::kInSlices
+                                           ? std::max(2U, ContextsAtWork(limits, compute))
+                                           : 1};
+      const Measured seen = MeasureBatch(fence.batch, static_cast<uint64_t>(elapsed_ns), beside);
       busy_ns = seen.busy_ns;
       if (static_cast<uint64_t>(elapsed_ns) + kErraticByNs < fence.backlog_ns / 2) {
         compute.erratic_until_ns.store(now_ns + kErraticForNs, std::memory_order_relaxed);

@@ -352,7 +352,8 @@ class WorkTracker : public WorkPoller<World> {
     // A fence may be there already: its launch failed.
     if (stream->open != nullptr) ReleaseFence(stream->work, stream->open);
     stream->open = nullptr;
-    if (waits || (!stream->follows && (alone || estimate_ns == 0))) {
+    const bool slices = world_.Limits(stream->device).together.load() == shm::kInSlices;
+    if (waits || (!stream->follows && (alone || slices || estimate_ns == 0))) {
       Fence* fence = TakeFence(stream->work);
       if (fence != nullptr && (fence->start != nullptr || world_.CreateEvent(&fence->start))) {
         fence->started = world_.Record(*stream, fence->start) == Recorded::kYes;
@@ -408,6 +409,7 @@ class WorkTracker : public WorkPoller<World> {
     const int64_t now_ns = world_.NowNs();
     const int64_t since_ns = just_launched ? now_ns : began_ns;
     fence->recorded_ns = now_ns;
+    fence->batch.launching_ns = static_cast<uint64_t>(now_ns - began_ns);
     fence->others = stream->others.exchange(0);
     if (unknown) compute.unknown.fetch_add(1, std::memory_order_relaxed);
     compute.launches.fetch_add(LaunchesIn(open), std::memory_order_relaxed);

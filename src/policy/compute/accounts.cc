@@ -386,6 +386,7 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
     return &other != asked && other.phase == Phase::kStalled && Held(other, true) > 0;
   });
   if (beside_stalled) state.backlog_ns = kBesideStalledNs;
+  state.in_slices = beside_stalled || asked->phase == Phase::kStalled;
   const bool running = asked->phase == Phase::kRunning;
   state.limited_ns = LimitedNs(*asked);
   state.at_limit = state.limited_ns > 0;

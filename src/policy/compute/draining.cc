@@ -2,6 +2,7 @@
 // for that, and what is known when it has, or has not by its deadline.
 
 #include <algorithm>
+#include <utility>
 
 #include "policy/compute/time_sharing.h"
 
@@ -48,6 +49,7 @@ void TimeSharing::Revoke(Share& share) {
   share.taken = !DoesNothing(share);
   share.gathered = share.boosted = share.past_limit = share.claimed = share.gang_drained = false;
   share.drain_charged_ns = 0;
+  share.drain_settled = false;
   share.expected_ns = std::max(now_ns_, ExpectedEndNs(share));
   share.deadline_ns = DrainDeadline(share);
 }
@@ -94,6 +96,9 @@ void TimeSharing::Drained(Key key, int64_t since_ns, int64_t now_ns) {
   Share* share = Find(key);
   if (share == nullptr) return;
   if (share->phase != Phase::kDraining && share->phase != Phase::kStalled) return;
+  // A gang keeps the device until it has drained elsewhere, too, and is seen to have drained here
+  // again and again.
+  if (std::exchange(share->drain_settled, true) && share->gang_drained) return;
   const int64_t drain_ns = std::clamp(since_ns, share->revoked_ns, now_ns_) - share->revoked_ns;
   const auto of_late = [](int64_t before_ns, int64_t ns) {
     return ns > before_ns ? ns : (3 * before_ns + ns) / 4;

@@ -107,6 +107,19 @@ TEST_F(GangHooksTest, WhoKeepsTheDeviceFromOthersPaysForIt) {
   EXPECT_NEAR(ChargedMs(2) - drained_ms, 10, 0.1);
 }
 
+// Its members are found to have drained at each look, for as long as it keeps the device.
+TEST_F(GangHooksTest, WhatItPaidForItsDrainIsGivenBackOnce) {
+  Revoke();
+  Wants(1, 20 * kMs);
+  const double revoked_ms = ChargedMs(2);
+  for (int64_t now_ns = 21 * kMs; now_ns <= 30 * kMs; now_ns += kMs) {
+    policy_.Drained(2, 20 * kMs, now_ns);
+    ASSERT_EQ(In(2), Phase::kDraining);
+    Decide(now_ns);
+  }
+  EXPECT_NEAR(ChargedMs(2) - revoked_ms, 9, 0.1) << "of ten, one was its drain";
+}
+
 TEST_F(GangHooksTest, WhoIsBehindHasALeaseForAFewLaunches) {
   Revoke();
   policy_.Drained(2, 21 * kMs, 21 * kMs);

@@ -38,8 +38,8 @@ constexpr size_t kStalls = 3;
 constexpr int64_t kStallsWithinNs = 1'000'000'000;
 constexpr int64_t kStallAgainNs = 100'000'000;  // one that lasts counts again
 constexpr int64_t kGangForNs = 60'000'000'000;
-// Turns since its last launch in which it was let in and stalled: a rank is dead or stopped,
-// and it is no gang until it launches again. So is one with kernels of 0.7 s, for the rest of each.
+// Turns since its last launch that ended in a stall: a rank is dead or stopped, and it is no gang
+// until it launches again. So is one with kernels of 0.7 s, for the rest of each.
 constexpr int kStuckTurns = 8;
 
 }  // namespace
@@ -171,7 +171,24 @@ void Gangs::PollForStalls(Share& share, int64_t now_ns, Decisions& out) {
     out.next_ns = std::min(out.next_ns, on.moved_ns + (on.stalled ? kStallAgainNs : kUnevenNs));
   }
   std::erase_if(share.stalls, [now_ns](int64_t when) { return now_ns - when > kStallsWithinNs; });
-  if (share.stalls.size() >= kStalls) share.gang_until_ns = now_ns + kGangForNs;
+  if (share.stalls.empty()) {
+    for (OnDevice& on : share.devices) on.launches_then = on.seen.launches;
+  }
+  if (share.stalls.size() >= kStalls && LaunchesAlike(share)) {
+    share.gang_until_ns = now_ns + kGangForNs;
+  }
+}
+
+// Whether its devices were launched on as those are whose kernels wait for each other. Programs
+// that share nothing but the share are not: what takes longer than was expected only looks so.
+bool Gangs::LaunchesAlike(const Share& share) {
+  uint64_t fewest = std::numeric_limits<uint64_t>::max(), most = 0;
+  for (const OnDevice& on : share.devices) {
+    const uint64_t launches = on.seen.launches - std::min(on.seen.launches, on.launches_then);
+    fewest = std::min(fewest, launches);
+    most = std::max(most, launches);
+  }
+  return most <= std::max(2 * fewest, fewest + kAheadMax);
 }
 
 // Both want some device.
@@ -202,12 +219,16 @@ bool Gangs::AnotherBegins(const Share& share, int64_t now_ns) const {
 // Where it wants to run, and how it stands there.
 Gangs::Standing Gangs::StandingOf(Share& share) {
   Standing all;
-  const bool elsewhere =
-      std::any_of(share.devices.begin(), share.devices.end(),
-                  [](const OnDevice& on) { return on.seen.runnable && !on.seen.stalled; });
+  bool elsewhere = false, may_elsewhere = false;
+  for (const OnDevice& on : share.devices) {
+    elsewhere = elsewhere || (on.seen.runnable && !on.seen.stalled);
+    may_elsewhere = may_elsewhere || (on.seen.runnable && on.seen.limited_ns == 0);
+  }
   for (OnDevice& on : share.devices) {
-    // What is stalled there waits for what is not launched elsewhere, if anything is not.
-    on.wanted = on.seen.runnable && !(on.seen.stalled && elsewhere);
+    // What is stalled there waits for what is not launched elsewhere, if anything is not. And where
+    // it may not run it pays for the wait for as long as it lasts.
+    const bool left_alone = elsewhere || (may_elsewhere && on.seen.limited_ns > 0);
+    on.wanted = on.seen.runnable && !(on.seen.stalled && left_alone);
     // Where it wants nothing now it will in a moment.
     if (!on.seen.stalled) all.limited_ns = std::max(all.limited_ns, on.seen.limited_ns);
     if (!on.wanted) continue;
@@ -408,10 +429,9 @@ void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
       out.orders.push_back({Order::What::kEndDrain, share.key, on.device, Slice::kAway});
     }
     share.phase = Phase::kAway;
-    const bool had = std::ranges::any_of(share.devices, &OnDevice::had_slice);
     const bool stalled = std::ranges::any_of(
         share.devices, [](const OnDevice& on) { return on.seen.stalled && !on.seen.blocked; });
-    if (had && stalled && LaunchesOf(share) == share.launches_at_turn) ++share.stuck_turns;
+    if (stalled && LaunchesOf(share) == share.launches_at_turn) ++share.stuck_turns;
     share.missed_slices = share.missed ? share.missed_slices + 1 : 0;
     if (!share.missed || share.missed_slices % kRecountAfter != 0) return;
     for (OnDevice& on : share.devices) on.counted_from = on.seen.launches;

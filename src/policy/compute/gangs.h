@@ -83,6 +83,8 @@ class Gangs {
     bool opened = false;     // in this slice, and it has not left it since
     bool had_slice = false;  // was opened in this slice
     bool stalled = false;
+    uint64_t launches_then =
+        0;  // `seen.launches` when the first of its share's stalls was not there
     uint64_t counted_from = 0;  // `seen.launches` that all its devices were even with
     uint64_t launched = 0;      // kAligning: as last seen, ...
     uint64_t upto = 0;          // ... and as far as it may go
@@ -129,6 +131,7 @@ class Gangs {
   static void StartAligning(Share& share, int64_t now_ns, Decisions& out);
   void Align(Share& share, int64_t now_ns, Decisions& out);
   static bool IsBehind(const OnDevice& on);
+  static bool LaunchesAlike(const Share& share);
   static uint64_t LaunchesOf(const Share& share);
   static uint64_t MostLaunched(const Share& share);
   static uint32_t Lacks(const Share& share, const OnDevice& on);

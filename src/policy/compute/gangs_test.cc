@@ -15,8 +15,8 @@ class GangsTest : public ::testing::Test {
  protected:
   GangsTest() { gangs_.Add(1, {0, 1}, /*requested=*/false); }
 
-  // What is left of it becomes less by `by_ns` each time.
-  void StallAgainAndAgain(bool blocked, int64_t by_ns = 0) {
+  // What is left of it becomes less by `by_ns` each time, and `launches` are made on the second.
+  void StallAgainAndAgain(bool blocked, int64_t by_ns = 0, uint64_t launches = 0) {
     int64_t now_ns = 0;
     for (int stall = 0; stall < 10; ++stall) {
       seen_[0] = {.stalled = true, .blocked = blocked, .backlog_ns = 20 * kMs};
@@ -24,6 +24,7 @@ class GangsTest : public ::testing::Test {
       for (int i = 0; i < 20; ++i) {
         gangs_.Decide(now_ns += kMs / 5, See());
         seen_[0].backlog_ns -= by_ns;
+        seen_[1].launches += launches;
       }
       seen_[0] = {};
       gangs_.Decide(now_ns += 10 * kMs, See());
@@ -41,6 +42,12 @@ class GangsTest : public ::testing::Test {
 TEST_F(GangsTest, AShareWhoseKernelsWaitForEachOtherBecomesOne) {
   StallAgainAndAgain(false);
   EXPECT_TRUE(gangs_.IsGang(1));
+}
+
+// Two programs of one share, on a device each: one of them takes longer than was expected.
+TEST_F(GangsTest, NorIsAShareWhoseDevicesAreNotLaunchedOnAlike) {
+  StallAgainAndAgain(false, 0, /*launches=*/20);
+  EXPECT_FALSE(gangs_.IsGang(1));
 }
 
 TEST_F(GangsTest, OneLongStallMakesOneToo) {
@@ -67,6 +74,21 @@ TEST_F(GangsTest, OneThatIsStalledOnAllItsDevicesHasATurn) {
     seen_[device].stalled = true;
     seen_[device].runnable = seen_[device].ready = seen_[device].may = device == 1;
   }
+  bool on = false;
+  for (int64_t now_ns = 0; now_ns < 200 * kMs; now_ns += kMs) {
+    for (const Gangs::Order& order : gangs_.Decide(now_ns, See()).orders) {
+      if (order.slice == Gangs::Slice::kGather) seen_[order.device].open = true;
+      on = on || order.slice == Gangs::Slice::kOn;
+    }
+  }
+  EXPECT_TRUE(on);
+}
+
+// At its limit on one of them, too, where it pays for waiting: that never ends by itself.
+TEST_F(GangsTest, OneThatIsStalledAndAtItsLimitThereLaunchesWhereItMay) {
+  gangs_.SetRequested(1, true);
+  seen_[0] = {.runnable = true, .stalled = true, .limited_ns = kS};
+  seen_[1] = {.runnable = true, .stalled = true, .ready = true, .may = true};
   bool on = false;
   for (int64_t now_ns = 0; now_ns < 200 * kMs; now_ns += kMs) {
     for (const Gangs::Order& order : gangs_.Decide(now_ns, See()).orders) {

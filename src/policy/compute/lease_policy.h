@@ -54,6 +54,7 @@ class LeasePolicy {
     double charged_ns = 0;  // since it was added
     bool waits = false;     // a launch waits for the lease
     bool co_running = false;
+    bool in_slices = false;  // it stalls, or another does: others have the device meanwhile
     bool gang = false;
     int64_t backlog_ns = kBacklogNs;  // its bound while its lease is contended
     bool at_limit = false;            // its limit, or the ceiling, keeps it from running

@@ -70,6 +70,19 @@ INSTANTIATE_TEST_SUITE_P(Many, SharesBelow,
                                   (of.param.ladder ? "Priorities" : "OfOne");
                          });
 
+// The one that stalls has half of the device, so the highest leaves as much, and to nobody else.
+TEST_F(TimeSharingTest, NobodyWaitsForEverWhereOneThatStallsHasWhatIsLeft) {
+  constexpr uint64_t kHighest = 100, kWaits = 50;
+  const int64_t now_ns = FirstStalls();
+  policy_.Remove(2, now_ns);
+  Add(kHighest, Terms(0, 1, 10), now_ns);
+  Add(kWaits, Terms(0.4), now_ns);
+  auto charged = KeepBusy({kHighest, kWaits}, now_ns, 9 * kS);
+  EXPECT_EQ(In(1), Phase::kStalled);
+  EXPECT_GE(charged[kWaits], 3 * kSliceNs / 2);
+  EXPECT_GE(charged[kHighest], 0.47 * 9 * kS);
+}
+
 class SomethingIsLeft : public TimeSharingTest, public ::testing::WithParamInterface<bool> {};
 
 // Nobody starves who only waits for others of its own priority.

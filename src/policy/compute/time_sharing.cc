@@ -27,7 +27,7 @@ constexpr int64_t kPausePart = 16;
 // launched. Shorter, it loses the lease before; longer, others wait for nothing.
 constexpr int64_t kWakeUpNs = 500'000;
 // A share waits for those of higher priority for so long at most, while they leave less than this
-// part of the device; then it gets a slice. Where they leave more its own turn comes.
+// part of the device to turns; then it gets a slice. Where they leave more its own turn comes.
 constexpr int64_t kStarvedNs = 2'000'000'000;
 constexpr double kNothingLeft = 0.05;
 // One that waits for so long gets a slice in any case; if it stalls, also one that is below nobody
@@ -150,11 +150,21 @@ bool TimeSharing::Waits(const Share& share) const {
   return share.phase == Phase::kStalled && (share.wants_again || runs);
 }
 
+// Of what those of higher priorities leave to it, what others that stall do not have anyway.
+double TimeSharing::LeftToTurns(const Share& share) const {
+  double left = LeftTo(share.terms.priority);
+  for (const Share& other : shares_) {
+    const bool stalls = other.phase == Phase::kStalled && &other != &share;
+    if (stalls && other.terms.priority <= share.terms.priority) left -= other.had_lately;
+  }
+  return left;
+}
+
 // From when on a share that waits starves.
 int64_t TimeSharing::StarvesAtNs(const Share& share) const {
   const bool below = IsBelowAnother(share);
   if (!below && share.phase != Phase::kStalled) return kNever;
-  const bool nothing_left = below && LeftTo(share.terms.priority) < kNothingLeft;
+  const bool nothing_left = below && LeftToTurns(share) < kNothingLeft;
   const int64_t at_ns = share.runnable_ns + (nothing_left ? kStarvedNs : kStarvedInAnyCaseNs);
   // A gang needs all its devices at a time, and the one slice in so many is seldom there on all.
   if (share.gang != GangSlice::kNone) return at_ns;

@@ -95,17 +95,18 @@ class TimeSharing final : public LeasePolicy {
     ComputeTerms terms;
     Phase phase = Phase::kIdle;
     GangSlice gang = GangSlice::kNone;
-    uint32_t launches = 0;      // kCatchUp: of each member
-    bool idle_hint = true;      // RUNNING, DRAINING: its members said that they are idle
-    bool wants_again = false;   // DRAINING, STALLED: a launch waits for the next lease
-    bool claims = false;        // RUNNABLE: woke without debt, and has a request
-    bool taken = false;         // its last lease was taken from it while it was at work
-    bool claimed = false;       // RUNNING: was dispatched for that
-    bool boosted = false;       // RUNNING: was dispatched because it had waited for too long
-    bool gathered = false;      // RUNNING, of a gang: on all its devices at once
-    bool past_limit = false;    // RUNNING: for a slice, whatever is left of its limit
-    bool gang_drained = false;  // DRAINING, of a gang: nothing of it is left on this device
-    bool was_at_work = false;   // when the last Account ended, by its members' word
+    uint32_t launches = 0;       // kCatchUp: of each member
+    bool idle_hint = true;       // RUNNING, DRAINING: its members said that they are idle
+    bool wants_again = false;    // DRAINING, STALLED: a launch waits for the next lease
+    bool claims = false;         // RUNNABLE: woke without debt, and has a request
+    bool taken = false;          // its last lease was taken from it while it was at work
+    bool claimed = false;        // RUNNING: was dispatched for that
+    bool boosted = false;        // RUNNING: was dispatched because it had waited for too long
+    bool gathered = false;       // RUNNING, of a gang: on all its devices at once
+    bool past_limit = false;     // RUNNING: for a slice, whatever is left of its limit
+    bool gang_drained = false;   // DRAINING, of a gang: nothing of it is left on this device
+    bool drain_settled = false;  // DRAINING: that, and its drain has been paid for
+    bool was_at_work = false;    // when the last Account ended, by its members' word
     bool issued_open = false;
     bool issued_contended = false;
     Work work;
@@ -159,6 +160,7 @@ class TimeSharing final : public LeasePolicy {
   bool IsFree() const;
   bool IsBelowAnother(const Share& share) const;
   bool Waits(const Share& share) const;
+  double LeftToTurns(const Share& share) const;
   int64_t StarvesAtNs(const Share& share) const;
   bool Starves(const Share& share) const;
   bool Eligible(const Share& share) const;
