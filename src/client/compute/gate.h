@@ -72,6 +72,7 @@ class LaunchWait {
         world.Usage(device_).waiting.fetch_add(1);
         counted_ = true;
       }
+      if (compute.backlog.count() == 0) full_since_ns_ = 0;  // what filled it has run
       Next next;
       if (!LeasePasses(world, limits, compute, &next)) return next;
       world.Usage(device_).waiting.fetch_sub(1);

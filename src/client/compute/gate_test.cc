@@ -89,6 +89,22 @@ TEST_F(GateTest, BesideWorkBehindAWaitAWaitIsReportedAtOnce) {
   EXPECT_TRUE(Reported(MessageType::kLeaseWanted));
 }
 
+// What it waited for under an earlier lease has run: it does not pass at once beside another.
+TEST_F(GateTest, PatienceBeginsAnewOnceTheBacklogWasEmpty) {
+  Context context(world_);
+  Teach(1, 38 * kMs);
+  LaunchFenced(context, 0, 1, world_.now_ns + 38 * kMs);
+  LaunchWait wait(0);
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitBacklog);
+  world_.limits.lease.store(Word(2, 0));
+  world_.now_ns += 40 * kMs;
+  Poll();
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitLease);
+  world_.limits.lease.store(Word(3, kOpen));
+  LaunchFenced(context, 0, 1, world_.now_ns + 38 * kMs);
+  EXPECT_EQ(wait.Step(world_).what, LaunchWait::Do::kAwaitBacklog);
+}
+
 TEST_F(GateTest, AClosedLeaseMayLetAFewLaunchesPass) {
   Context context(world_);
   world_.limits.lease.store(Word(2, 0));
