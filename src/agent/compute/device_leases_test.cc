@@ -68,6 +68,21 @@ class LatelyTest : public ::testing::Test {
   DeviceLeases leases_{std::unique_ptr<policy::LeasePolicy>(policy_)};
 };
 
+TEST_F(LatelyTest, MembersAreToldWhoRunsBesideThem) {
+  const auto& together = programs_[0].limits.together;
+  leases_.Reschedule(0);
+  EXPECT_EQ(together, shm::kNotTogether);
+  policy_->states[1].in_slices = true;  // and no lease changes
+  leases_.Reschedule(kMs);
+  EXPECT_EQ(together, shm::kInSlices);
+  policy_->states[1].co_running = true;
+  leases_.Reschedule(2 * kMs);
+  EXPECT_EQ(together, shm::kInGaps);
+  policy_->states[1] = {};
+  leases_.Reschedule(3 * kMs);
+  EXPECT_EQ(together, shm::kNotTogether);
+}
+
 // Known to have drained, and not yet to wait, a busy share would count as gone.
 TEST_F(LatelyTest, ThatAShareWaitsIsSaidBeforeThatItHasDrained) {
   policy_->states[1].phase = Phase::kDraining;

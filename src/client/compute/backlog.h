@@ -47,8 +47,8 @@ struct Batch {
 // Other shares that ran on the device meanwhile.
 struct Beside {
   bool in_gaps = false;  // in the gaps between launches, and this one in theirs; or nobody knows
-  uint32_t in_slices =
-      1;  // so many contexts, this one included, have the hardware's slices in turn
+  // So many contexts, this one included, have the hardware's time slices in turn.
+  uint32_t in_slices = 1;
 };
 
 struct Measured {

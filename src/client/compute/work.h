@@ -4,7 +4,8 @@
 //
 //   launch finds nothing open in its stream   Begin; a start event where the batch is to be
 //   measured
-//                                             alone or lies behind a wait, and none else
+//                                             alone or lies behind a wait, or the hardware slices
+//                                             between shares, and none else
 //   launches                                  add to the stream's word; the first makes it busy
 //   the batch is due                          Fence: an event is recorded, its fence joins the
 //                                             stream's queue, its estimate the device's backlog

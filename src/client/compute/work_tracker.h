@@ -352,7 +352,8 @@ class WorkTracker : public WorkPoller<World> {
     // A fence may be there already: its launch failed.
     if (stream->open != nullptr) ReleaseFence(stream->work, stream->open);
     stream->open = nullptr;
-    const bool slices = world_.Limits(stream->device).together.load() == shm::kInSlices;
+    const bool slices =
+        world_.Limits(stream->device).together.load(std::memory_order_relaxed) == shm::kInSlices;
     if (waits || (!stream->follows && (alone || slices || estimate_ns == 0))) {
       Fence* fence = TakeFence(stream->work);
       if (fence != nullptr && (fence->start != nullptr || world_.CreateEvent(&fence->start))) {

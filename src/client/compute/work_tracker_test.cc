@@ -401,6 +401,25 @@ TEST_F(WorkTrackerTest, UnknownFunctionsAreMeasuredAlone) {
   EXPECT_EQ(world_.compute.unknown, 0u);
 }
 
+// Each of its batches waits for a time slice of another process: 3 ms for 36 us.
+TEST_F(WorkTrackerTest, InSlicesTheTimeOfOthersIsNotItsOwn) {
+  Context context(world_);
+  Teach(1, 36'000);
+  world_.limits.together.store(shm::kInSlices);
+  for (int i = 0; i < 20; ++i) {
+    LaunchFenced(context, 0, 1, world_.now_ns + 3 * kMs);
+    world_.now_ns += 3 * kMs;
+    Poll();
+  }
+  EXPECT_EQ(world_.usage.device_time_ns, 20u * 36'000);
+  EXPECT_EQ(world_.estimates().Lookup(1), 36'000u);
+  // A kernel of 40 ms under the same name is measured, whichever it is: half of it at least.
+  LaunchFenced(context, 0, 1, world_.now_ns + 80 * kMs);
+  world_.now_ns += 80 * kMs;
+  Poll();
+  EXPECT_GE(world_.usage.device_time_ns, 20u * 36'000 + 38 * kMs);
+}
+
 TEST_F(WorkTrackerTest, EstimatesAreTriedNowAndThen) {
   Context context(world_);
   Teach(1, 100'000);

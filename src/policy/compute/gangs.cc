@@ -172,7 +172,7 @@ void Gangs::PollForStalls(Share& share, int64_t now_ns, Decisions& out) {
   }
   std::erase_if(share.stalls, [now_ns](int64_t when) { return now_ns - when > kStallsWithinNs; });
   if (share.stalls.empty()) {
-    for (OnDevice& on : share.devices) on.launches_then = on.seen.launches;
+    for (OnDevice& on : share.devices) on.unstalled_launches = on.seen.launches;
   }
   if (share.stalls.size() >= kStalls && LaunchesAlike(share)) {
     share.gang_until_ns = now_ns + kGangForNs;
@@ -184,7 +184,7 @@ void Gangs::PollForStalls(Share& share, int64_t now_ns, Decisions& out) {
 bool Gangs::LaunchesAlike(const Share& share) {
   uint64_t fewest = std::numeric_limits<uint64_t>::max(), most = 0;
   for (const OnDevice& on : share.devices) {
-    const uint64_t launches = on.seen.launches - std::min(on.seen.launches, on.launches_then);
+    const uint64_t launches = on.seen.launches - std::min(on.seen.launches, on.unstalled_launches);
     fewest = std::min(fewest, launches);
     most = std::max(most, launches);
   }

@@ -83,8 +83,8 @@ class Gangs {
     bool opened = false;     // in this slice, and it has not left it since
     bool had_slice = false;  // was opened in this slice
     bool stalled = false;
-    uint64_t launches_then =
-        0;  // `seen.launches` when the first of its share's stalls was not there
+    // `seen.launches` when its share was last seen without a stall of late.
+    uint64_t unstalled_launches = 0;
     uint64_t counted_from = 0;  // `seen.launches` that all its devices were even with
     uint64_t launched = 0;      // kAligning: as last seen, ...
     uint64_t upto = 0;          // ... and as far as it may go

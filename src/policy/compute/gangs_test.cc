@@ -31,6 +31,18 @@ class GangsTest : public ::testing::Test {
     }
   }
 
+  // Within 200 ms, where each device that it gathers is its own at once.
+  bool IsLetIn() {
+    bool on = false;
+    for (int64_t now_ns = 0; now_ns < 200 * kMs; now_ns += kMs) {
+      for (const Gangs::Order& order : gangs_.Decide(now_ns, See()).orders) {
+        if (order.slice == Gangs::Slice::kGather) seen_[order.device].open = true;
+        on = on || order.slice == Gangs::Slice::kOn;
+      }
+    }
+    return on;
+  }
+
   Gangs::See See() {
     return [this](Gangs::Key, size_t device) { return seen_[device]; };
   }
@@ -42,12 +54,6 @@ class GangsTest : public ::testing::Test {
 TEST_F(GangsTest, AShareWhoseKernelsWaitForEachOtherBecomesOne) {
   StallAgainAndAgain(false);
   EXPECT_TRUE(gangs_.IsGang(1));
-}
-
-// Two programs of one share, on a device each: one of them takes longer than was expected.
-TEST_F(GangsTest, NorIsAShareWhoseDevicesAreNotLaunchedOnAlike) {
-  StallAgainAndAgain(false, 0, /*launches=*/20);
-  EXPECT_FALSE(gangs_.IsGang(1));
 }
 
 TEST_F(GangsTest, OneLongStallMakesOneToo) {
@@ -67,6 +73,12 @@ TEST_F(GangsTest, NorIsLongWorkThatGoesOn) {
   EXPECT_FALSE(gangs_.IsGang(1));
 }
 
+// Two programs of one share, on a device each: one of them takes longer than was expected.
+TEST_F(GangsTest, NorIsAShareWhoseDevicesAreNotLaunchedOnAlike) {
+  StallAgainAndAgain(false, 0, /*launches=*/20);
+  EXPECT_FALSE(gangs_.IsGang(1));
+}
+
 // All of it was stalled, and the launch that it waits for waits for a lease.
 TEST_F(GangsTest, OneThatIsStalledOnAllItsDevicesHasATurn) {
   gangs_.SetRequested(1, true);
@@ -74,14 +86,7 @@ TEST_F(GangsTest, OneThatIsStalledOnAllItsDevicesHasATurn) {
     seen_[device].stalled = true;
     seen_[device].runnable = seen_[device].ready = seen_[device].may = device == 1;
   }
-  bool on = false;
-  for (int64_t now_ns = 0; now_ns < 200 * kMs; now_ns += kMs) {
-    for (const Gangs::Order& order : gangs_.Decide(now_ns, See()).orders) {
-      if (order.slice == Gangs::Slice::kGather) seen_[order.device].open = true;
-      on = on || order.slice == Gangs::Slice::kOn;
-    }
-  }
-  EXPECT_TRUE(on);
+  EXPECT_TRUE(IsLetIn());
 }
 
 // At its limit on one of them, too, where it pays for waiting: that never ends by itself.
@@ -89,14 +94,7 @@ TEST_F(GangsTest, OneThatIsStalledAndAtItsLimitThereLaunchesWhereItMay) {
   gangs_.SetRequested(1, true);
   seen_[0] = {.runnable = true, .stalled = true, .limited_ns = kS};
   seen_[1] = {.runnable = true, .stalled = true, .ready = true, .may = true};
-  bool on = false;
-  for (int64_t now_ns = 0; now_ns < 200 * kMs; now_ns += kMs) {
-    for (const Gangs::Order& order : gangs_.Decide(now_ns, See()).orders) {
-      if (order.slice == Gangs::Slice::kGather) seen_[order.device].open = true;
-      on = on || order.slice == Gangs::Slice::kOn;
-    }
-  }
-  EXPECT_TRUE(on);
+  EXPECT_TRUE(IsLetIn());
 }
 
 // A gang that wants both devices, and what it is told there: what each device was last.

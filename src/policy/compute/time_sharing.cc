@@ -450,6 +450,8 @@ const char* TimeSharing::CheckInvariants() const {
     running += share.phase == Phase::kRunning;
     held = held || share.phase == Phase::kRunning || share.phase == Phase::kDraining;
     eligible = eligible || (Eligible(share) && share.gang == GangSlice::kNone);
+    // More was given back than was paid. Rounding apart.
+    if (share.charged_ns < -1'000) return "a share was charged less than nothing";
     const bool drains = share.phase == Phase::kDraining;
     if (drains != (share.deadline_ns != kNever)) return "a deadline that follows from no state";
     if (share.issued_open != IsOpen(share)) return "a lease that is not issued";

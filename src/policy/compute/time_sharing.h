@@ -105,7 +105,7 @@ class TimeSharing final : public LeasePolicy {
     bool gathered = false;       // RUNNING, of a gang: on all its devices at once
     bool past_limit = false;     // RUNNING: for a slice, whatever is left of its limit
     bool gang_drained = false;   // DRAINING, of a gang: nothing of it is left on this device
-    bool drain_settled = false;  // DRAINING: that, and its drain has been paid for
+    bool drain_settled = false;  // DRAINING: it was seen to have drained, and paid for that
     bool was_at_work = false;    // when the last Account ended, by its members' word
     bool issued_open = false;
     bool issued_contended = false;

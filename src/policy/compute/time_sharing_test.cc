@@ -207,6 +207,7 @@ TEST_F(TimeSharingTest, OneThatStallsGoesOnPayingBesideAnother) {
 // Its kernels are short, and it waits for each of them: the long one beside them has the rest.
 TEST_F(TimeSharingTest, BesideOneThatStallsAShareWithShortKernelsPaysWhatItMeasured) {
   const int64_t now_ns = FirstStalls();
+  for (const LeasePolicy::Key key : {1, 2}) EXPECT_TRUE(policy_.State(key).in_slices) << key;
   const double first = ChargedMs(1), second = ChargedMs(2);
   const double lag = LagMs(2);
   Measures(2, 3 * kMs);
