@@ -43,6 +43,18 @@ class Gangs(harness.MachineTestCase):
             ["--name", name, "--gpu", "0,1", "--memory", "1GiB", *options],
             [sys.executable, "-c", JOB, *load]))
 
+    def begin_third(self):
+        """A program on GPU 1 alone, so that the two GPUs cannot agree by chance on whose turn it
+        is: two that take turns alike on both never stall, and are no gangs."""
+        load = [harness.GPULOAD, "--kernels", KERNELS // 2, "--kernel-us", 1500,
+                "--per-sync", 4, "--dilation", DILATION,
+                "--wait-for", self.machine.folder / "begin"]
+        third = self.machine.start(self.machine.command(
+            ["--name", "c", "--gpu", "1", "--memory", "1GiB", "--compute", "0.3"], load))
+        harness.wait_until(lambda: (share := self.machine.share("c")) and share["members"],
+                           what="the program on GPU 1")
+        return third
+
     def run_two(self, *options):
         """(the longest wall time of a process, what `ps` said of the first while they ran)."""
         jobs = [self.begin(name, number, *options) for number, name in enumerate("ab", start=1)]
@@ -82,7 +94,10 @@ class Gangs(harness.MachineTestCase):
 
     def test_two_that_stall_become_gangs_and_it_is_told(self):
         # With requests: without any both hold their leases, and nothing stalls.
+        third = self.begin_third()
         wall_s, share = self.run_two("--compute", "0.3")
+        third.communicate()
+        self.assertEqual(third.returncode, 0)
         self.assertEqual(share["gang"], "auto")
         begun = [event for event in self.events() if event["event"] == "gang_begun"]
         self.assertTrue(begun)
