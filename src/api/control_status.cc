@@ -11,6 +11,7 @@ template <>
 struct Names<ThrottleReason> {
   static constexpr std::pair<ThrottleReason, std::string_view> kAll[] = {
       {ThrottleReason::kNoProgram, "no_program"},
+      {ThrottleReason::kDoesNotAnswer, "does_not_answer"},
       {ThrottleReason::kNonPreemptible, "non_preemptible"},
       {ThrottleReason::kWaitsForMemory, "waits_for_memory"},
       {ThrottleReason::kAtLimit, "at_limit"},

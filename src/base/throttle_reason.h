@@ -9,6 +9,7 @@ namespace prorata {
 
 enum class ThrottleReason : uint8_t {
   kNoProgram,        // none runs on it
+  kDoesNotAnswer,    // its programs are stopped, as far as is known
   kNonPreemptible,   // what it launched does not end: when it is revoked, or for very long
   kWaitsForMemory,   // an allocation is suspended until the device has room
   kAtLimit,          // its limit on GPU time

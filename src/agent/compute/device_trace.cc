@@ -66,7 +66,7 @@ TraceState DeviceTrace::StateOf(const Seen& seen, const Others& others) {
     case Phase::kDraining:
       return TraceState::kDrains;
     case Phase::kStalled:
-      return seen.blocked ? TraceState::kBlocked : TraceState::kStalled;
+      return seen.blocked && !seen.state.stopped ? TraceState::kBlocked : TraceState::kStalled;
     case Phase::kRunnable:
       break;
   }

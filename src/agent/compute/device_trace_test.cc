@@ -177,6 +177,7 @@ class TracedLeases : public ::testing::Test {
         const bool open = (lease & shm::kLeaseOpen) != 0;
         program.usage.waiting = open ? 0 : 1;
         program.usage.backlog_ns = open ? kMs : 0;
+        if (open) program.usage.launches += 1;  // else it would seem to be stopped
         if (!open) program.usage.drained_sequence = lease >> shm::kLeaseSequenceShift;
       }
       leases_.Reschedule(now_ns_);

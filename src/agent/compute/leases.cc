@@ -95,6 +95,11 @@ void Leases::LeaseChanged(size_t number, uint64_t id, uint32_t sequence) {
   }
 }
 
+void Leases::Wanted(Share& share, Member& member, uint32_t index) {
+  share.time(index).Said(member.slot);
+  Reschedule(share.config().devices[index].device);
+}
+
 void Leases::Idle(Share& share, Member& member, uint32_t index, uint32_t sequence) {
   share.time(index).SaidIdle(member.slot, sequence);
   Reschedule(share.config().devices[index].device);
@@ -123,6 +128,10 @@ void Leases::Describe(Share& share, uint32_t index, api::ShareDevice& out) {
   out.waiting_part = recent->waiting;
   out.at_limit_part = recent->at_limit;
   out.undrained_part = recent->stalled;
+}
+
+bool Leases::SeemsStopped(const Share& share, uint32_t index) const {
+  return scheduler_.device(share.config().devices[index].device).State(share.id()).stopped;
 }
 
 void Leases::TraceEvent(const api::Event& event) {

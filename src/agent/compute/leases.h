@@ -43,6 +43,7 @@ class Leases final : private LeaseScheduler::Host {
   // Something changed on this device (Wanted, a death, a join): look at it again.
   void Reschedule(size_t device) { scheduler_.Reschedule(device); }
   void RescheduleAll(const Share& share);
+  void Wanted(Share& share, Member& member, uint32_t index);
   void Idle(Share& share, Member& member, uint32_t index, uint32_t sequence);
   void Drained(Share& share, Member& member, uint32_t index, uint32_t sequence);
 
@@ -53,6 +54,8 @@ class Leases final : private LeaseScheduler::Host {
     scheduler_.Audit(number, looks);
   }
   void Describe(Share& share, uint32_t index, api::ShareDevice& out);
+  // Its members say nothing, though they have work on the device or are asked.
+  bool SeemsStopped(const Share& share, uint32_t index) const;
   double Busy(size_t device) const;  // the shares together, as DeviceLeases
 
   // For `prorata debug trace`: what happened on a device, the clock that its times are of, and

@@ -60,6 +60,7 @@ api::ShareDevice Descriptions::OnDevice(Share& share, uint32_t i) const {
   memory_.Describe(share, i, device);
   device.throttle_reasons = policy::ThrottleReasons({
       .programs = share.CountLiving(),
+      .stopped = leases_.SeemsStopped(share, i),
       .busy = device.achieved,
       .limit = device.compute_limit.value(),
       .waiting = device.waiting_part,

@@ -142,7 +142,7 @@ void MemberServer::OnFrame(Session& session, const wire::FrameHeader& header, co
   } else if (const auto* made = std::get_if<wire::ContextMade>(&*message)) {
     OnContextMade(session, *made);
   } else if (const auto* wanted = std::get_if<LeaseWanted>(&*message)) {
-    leases.Reschedule(share->config().devices[wanted->device].device);
+    leases.Wanted(*share, *member, wanted->device);
   } else if (const auto* idle = std::get_if<LeaseIdle>(&*message)) {
     leases.Idle(*share, *member, idle->device, idle->sequence);
   } else if (const auto* drained = std::get_if<LeaseDrained>(&*message)) {

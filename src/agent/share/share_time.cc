@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace prorata::agent {
 namespace {
@@ -20,6 +21,11 @@ constexpr int64_t kComparableNs = 20'000'000'000;
 // A counter that jumps by more than a minute between two looks (a tenth of a second apart at most)
 // is nonsense; one that goes back is taken as standing still.
 constexpr uint64_t kMaxStepNs = 60'000'000'000;
+
+// Who has work, or is asked, and has said and written nothing for so long, nor since its work
+// should have ended, is taken to be stopped. Shorter, a thread that waits for a processor is;
+// longer, others wait for nobody.
+constexpr int64_t kStoppedAfterNs = 52'000'000;
 
 // Can it have launched here? Who has no context has no helper thread to say anything, and nothing
 // to say. `launches` alone comes late: the helper thread writes it when it next looks.
@@ -96,7 +102,12 @@ void ShareTime::Forget(uint32_t slot) {
   std::erase_if(members_, [slot](const Member& other) { return other.slot == slot; });
 }
 
+void ShareTime::Said(uint32_t slot) {
+  if (Member* member = Find(slot)) member->said = true;
+}
+
 void ShareTime::SaidIdle(uint32_t slot, uint32_t sequence) {
+  Said(slot);
   Member* member = Find(slot);
   if (member == nullptr || member->usage == nullptr) return;
   member->idle_sequence = sequence;
@@ -104,7 +115,53 @@ void ShareTime::SaidIdle(uint32_t slot, uint32_t sequence) {
 }
 
 void ShareTime::SaidDrained(uint32_t slot, uint32_t sequence) {
+  Said(slot);
   if (Member* member = Find(slot)) member->drained_sequence = sequence;
+}
+
+// Whether it has anything to do: work to look after, a lease to use or to report on. What stands
+// behind a wait may do so for ever.
+bool ShareTime::MustSpeak(const Member& member) const {
+  const shm::DeviceUsage& usage = *member.usage;
+  if (!Engaged(usage)) return false;
+  const uint32_t sequence = SequenceOf(lease());
+  const bool blocked = usage.blocked.load() != 0;
+  if (!open()) {
+    return !blocked && usage.drained_sequence.load() != sequence &&
+           member.drained_sequence != sequence;
+  }
+  const bool at_work = usage.backlog_ns.load() > 0 || member.idle_sequence != sequence;
+  return contended() && (usage.waiting.load() > 0 || (!blocked && at_work));
+}
+
+// Whether all that have something to say are stopped, as far as is known.
+bool ShareTime::AllStopped(int64_t now_ns) {
+  bool stopped = false, heard = false;
+  for (Member& member : members_) {
+    if (member.usage == nullptr || !member.connected) continue;
+    const shm::DeviceUsage& usage = *member.usage;
+    const Words words = {.occupied_ns = usage.occupied_ns.load(),
+                         .backlog_ns = usage.backlog_ns.load(),
+                         .launches = usage.launches.load(),
+                         .busy_ns = usage.device_time_ns.load(),
+                         .expected_end_ns = usage.expected_end_ns.load(),
+                         .waiting = usage.waiting.load(),
+                         .drained_sequence = usage.drained_sequence.load()};
+    const bool must = MustSpeak(member);
+    if (std::exchange(member.said, false) || words != member.words) {
+      member.words = words;
+      member.quiet_since_ns = now_ns;
+      member.stopped = false;
+    } else if (!must && !member.stopped) {
+      member.quiet_since_ns = now_ns;
+    }
+    const bool unfinished = words.expected_end_ns > now_ns - kStoppedAfterNs &&
+                            words.backlog_ns > 0 && words.expected_end_ns <= now_ns + kComparableNs;
+    if (now_ns - member.quiet_since_ns >= kStoppedAfterNs && !unfinished) member.stopped = true;
+    stopped |= member.stopped;
+    heard |= !member.stopped && (must || usage.waiting.load() > 0);
+  }
+  return stopped && !heard;
 }
 
 void ShareTime::ReadCounters() {
@@ -149,7 +206,9 @@ policy::LeasePolicy::Work ShareTime::Poll(int64_t now_ns) {
   }
   work.backlog_ns = static_cast<int64_t>(std::min(sum_ns, kMaxBacklogNs));
   if (work.contexts > 0 && comparable) work.end_ns = last_ns;
-  work.blocked = work.contexts > 0 && blocked;
+  work.stopped = AllStopped(now_ns);
+  work.blocked = work.stopped || (work.contexts > 0 && blocked);
+  if (work.stopped) work.backlog_ns = std::max<int64_t>(1, work.backlog_ns);
   work.contexts = std::max(1u, work.contexts);
   return work;
 }

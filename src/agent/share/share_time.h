@@ -35,6 +35,7 @@ class ShareTime {
   void Forget(uint32_t slot);
 
   // --- What members said -----------------------------------------------------------------------
+  void Said(uint32_t slot);  // anything
   void SaidIdle(uint32_t slot, uint32_t sequence);
   void SaidDrained(uint32_t slot, uint32_t sequence);
 
@@ -78,7 +79,15 @@ class ShareTime {
   uint32_t WriteLease(bool open, bool contended, uint32_t extra_launches = 0);
 
  private:
+  // What a member that is at work changes whenever its helper thread looks.
+  struct Words {
+    uint64_t occupied_ns = 0, backlog_ns = 0, launches = 0, busy_ns = 0;
+    int64_t expected_end_ns = 0;
+    uint32_t waiting = 0, drained_sequence = 0;
+    bool operator==(const Words&) const = default;
+  };
   void ReadCounters();
+  bool AllStopped(int64_t now_ns);
   static constexpr uint32_t kActiveCounts = 10;
   struct Member {
     uint32_t slot = 0;
@@ -94,7 +103,12 @@ class ShareTime {
     uint64_t counted_launches = 0;
     uint32_t quiet_counts = kActiveCounts;  // CountActive found it inactive so many times
     uint32_t drained_sequence = 0;
+    Words words;
+    bool said = true;            // something, since the last look
+    int64_t quiet_since_ns = 0;  // it should have said or written something since then
+    bool stopped = false;        // for too long, and until it does
   };
+  bool MustSpeak(const Member& member) const;
   Member* Find(uint32_t slot);
   const Member* Find(uint32_t slot) const { return const_cast<ShareTime*>(this)->Find(slot); }
 

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/units.h"
+
 namespace prorata::agent {
 namespace {
 
@@ -52,7 +54,7 @@ TEST(ShareTime, AMemberWithWorkQueuedIsActiveHoweverLongItTakes) {
 }
 
 TEST(ShareTime, SinceWhenItHasDrained) {
-  constexpr int64_t kNow = 5'000'000'000, kMs = 1'000'000;
+  constexpr int64_t kNow = 5'000'000'000;
   Members members(3);
   auto& [limits, usage, time] = members;
   EXPECT_EQ(time.DrainedSince(kNow), kNow) << "none has launched";
@@ -67,8 +69,118 @@ TEST(ShareTime, SinceWhenItHasDrained) {
   EXPECT_EQ(time.DrainedSince(kNow), kNow) << "nor is that of another time namespace";
 }
 
+// Members that are connected and have launched something.
+struct AtWork : Members {
+  explicit AtWork(uint32_t count) : Members(count) {
+    for (uint32_t slot = 0; slot < count; ++slot) {
+      time.SetConnected(slot, true);
+      usage[slot].launches = 1;
+    }
+    time.Poll(0);
+  }
+  // Looks now and then, so long.
+  bool StoppedAfter(int64_t ns) {
+    const int64_t until_ns = now_ns + ns;
+    while (now_ns < until_ns) stopped = time.Poll(now_ns += 1'000'000).stopped;
+    return stopped;
+  }
+  int64_t now_ns = 0;
+  bool stopped = false;
+};
+
+TEST(ShareTime, WhoHasWorkAndChangesNothingIsTakenToBeStopped) {
+  AtWork members(1);
+  auto& usage = members.usage[0];
+  members.time.WriteLease(true, true);
+  usage.backlog_ns = 700'000;
+  EXPECT_FALSE(members.StoppedAfter(50 * kMs));
+  EXPECT_TRUE(members.StoppedAfter(5 * kMs));
+  const auto work = members.time.Poll(members.now_ns);
+  EXPECT_TRUE(work.blocked) << "and others have the device";
+  EXPECT_EQ(work.backlog_ns, 700'000);
+  members.time.WriteLease(false, false);
+  EXPECT_TRUE(members.StoppedAfter(kMs)) << "whatever becomes of its lease";
+  members.time.WriteLease(true, true);
+  EXPECT_TRUE(members.StoppedAfter(kMs));
+  usage.occupied_ns = 1;
+  EXPECT_FALSE(members.StoppedAfter(kMs)) << "its helper has looked";
+}
+
+TEST(ShareTime, LeasesThatComeAndGoDoNotHideThatItIsStopped) {
+  AtWork members(1);
+  members.usage[0].waiting = 1;
+  members.usage[0].backlog_ns = 700'000;
+  for (int i = 0; i < 5; ++i) {
+    members.time.WriteLease(i % 2 == 0, i % 2 == 0);
+    EXPECT_EQ(members.StoppedAfter(13 * kMs), i == 4) << i;
+  }
+}
+
+// A container whose processor quota is used up says nothing either, and its graph of a second runs.
+TEST(ShareTime, WhatShouldStillRunIsNotTakenToHaveEnded) {
+  AtWork members(1);
+  members.time.WriteLease(true, true);
+  members.usage[0].backlog_ns = kS;
+  members.usage[0].expected_end_ns = kS;
+  EXPECT_FALSE(members.StoppedAfter(kS + 50 * kMs));
+  EXPECT_TRUE(members.StoppedAfter(5 * kMs));
+}
+
+// Its next launch, in another stream, may be what that waits for.
+TEST(ShareTime, WhoWaitsWithWorkBehindAWaitIsNotStopped) {
+  AtWork members(1);
+  auto& usage = members.usage[0];
+  usage.backlog_ns = 700'000;
+  usage.blocked = 1;
+  usage.waiting = 1;
+  members.time.WriteLease(false, false);
+  EXPECT_FALSE(members.StoppedAfter(500 * kMs)) << "for its turn";
+  members.time.WriteLease(true, true);
+  usage.waiting = 0;
+  EXPECT_FALSE(members.StoppedAfter(500 * kMs));
+  usage.waiting = 1;
+  EXPECT_TRUE(members.StoppedAfter(55 * kMs)) << "it may launch, and does not";
+}
+
+TEST(ShareTime, WhoHasNothingToSayIsNotStopped) {
+  AtWork members(1);
+  auto& usage = members.usage[0];
+  members.time.WriteLease(true, false);
+  usage.backlog_ns = 700'000;
+  EXPECT_FALSE(members.StoppedAfter(kMs * 500)) << "nobody asks for more than what it does";
+  usage.backlog_ns = 0;
+  const uint32_t open = members.time.WriteLease(true, true);
+  members.time.SaidIdle(0, open);
+  EXPECT_FALSE(members.StoppedAfter(kMs * 500)) << "it was idle, and is";
+  const uint32_t closed = members.time.WriteLease(false, false);
+  usage.drained_sequence = closed;
+  usage.waiting = 1;
+  EXPECT_FALSE(members.StoppedAfter(kMs * 500)) << "it waits for its lease";
+  members.time.WriteLease(true, true);
+  EXPECT_FALSE(members.StoppedAfter(kMs * 50)) << "and has just got it";
+  EXPECT_TRUE(members.StoppedAfter(kMs * 5));
+  members.time.Said(0);
+  EXPECT_FALSE(members.StoppedAfter(kMs)) << "it has sent something";
+}
+
+TEST(ShareTime, OneThatIsStoppedDoesNotSilenceTheOthers) {
+  AtWork members(3);
+  members.time.WriteLease(true, true);
+  for (auto& usage : members.usage) usage.backlog_ns = 700'000;
+  for (int i = 0; i < 100; ++i) {
+    members.usage[1].occupied_ns += 1'000;
+    EXPECT_FALSE(members.StoppedAfter(kMs));
+  }
+  EXPECT_TRUE(members.StoppedAfter(55 * kMs)) << "all of them are";
+  members.time.Depart(0);
+  members.time.Depart(1);
+  EXPECT_TRUE(members.StoppedAfter(kMs));
+  members.time.Depart(2);
+  EXPECT_FALSE(members.StoppedAfter(kMs)) << "the dead are not stopped";
+}
+
 TEST(ShareTime, WhatIsUnfinishedIsTheSumOfItsMembers) {
-  constexpr int64_t kNow = 5'000'000'000, kMs = 1'000'000;
+  constexpr int64_t kNow = 5'000'000'000;
   constexpr int64_t kNever = policy::LeasePolicy::kNever;
   Members members(2);
   auto& [limits, usage, time] = members;

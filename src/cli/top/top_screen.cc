@@ -145,6 +145,7 @@ std::vector<Column> ChooseColumns(const std::vector<TopRow>& rows, bool several_
 Style StyleOf(const ShareDevice& on) {
   if (on.throttle_reasons.empty()) return Style::kGood;
   switch (on.throttle_reasons.front()) {
+    case ThrottleReason::kDoesNotAnswer:
     case ThrottleReason::kNonPreemptible:
     case ThrottleReason::kWaitsForMemory:
     case ThrottleReason::kOverMemoryLimit:

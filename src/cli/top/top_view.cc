@@ -51,6 +51,8 @@ std::string WordsOf(ThrottleReason reason, const ShareDevice& on) {
   switch (reason) {
     case ThrottleReason::kNoProgram:
       return "no program runs";
+    case ThrottleReason::kDoesNotAnswer:
+      return "does not answer: stopped?";
     case ThrottleReason::kNonPreemptible:
       return on.persistent_kernels > 0 ? "cannot be preempted: a persistent kernel"
                                        : "cannot be preempted: its kernels do not end";

@@ -106,6 +106,7 @@ TEST(TopViewTest, WordsForEachReason) {
   on.compute_limit.ppm = 200'000;
   const std::pair<ThrottleReason, const char*> words[] = {
       {ThrottleReason::kNoProgram, "no program runs"},
+      {ThrottleReason::kDoesNotAnswer, "does not answer: stopped?"},
       {ThrottleReason::kNonPreemptible, "cannot be preempted: its kernels do not end"},
       {ThrottleReason::kWaitsForMemory, "suspended for memory 12 s"},
       {ThrottleReason::kAtLimit, "at its limit 60%"},

@@ -49,6 +49,12 @@ void TimeSharing::Observe(Key key, const Work& work) {
   share->work.contexts = std::max(1u, work.contexts);
   const bool released = share->work.blocked && !work.blocked && work.backlog_ns > 0;
   share->work.blocked = work.blocked;
+  // It pays for what ran meanwhile. That it was not proven idle means nothing.
+  if (share->work.stopped && !work.stopped) {
+    ChargeLate(*share, share->pending_busy_ns);
+    share->pending_busy_ns = share->pending_occupied_ns = 0;
+  }
+  share->work.stopped = work.stopped;
   if (released && share->phase == Phase::kStalled) {
     share->runnable_ns = now_ns_;
     share->claims = Claims(*share);
@@ -66,7 +72,7 @@ double TimeSharing::Held(const Share& share, bool waited) const {
   const auto contexts = static_cast<double>(share.work.contexts);
   switch (share.phase) {
     case Phase::kRunning:
-      return share.idle_hint && !waited ? 0 : contexts;
+      return (share.idle_hint || share.work.stopped) && !waited ? 0 : contexts;
     case Phase::kDraining:
       // It has drained, and keeps the device for what it has elsewhere.
       if (share.gang_drained) return waited ? contexts : 0;
@@ -311,6 +317,7 @@ void TimeSharing::Refund(Share& share, int64_t since_ns) {
   const double part = late / drained;
   const double charge = part * share.drain_charged_ns;
   share.charged_ns -= charge;
+  share.beside_ns = std::min(share.beside_ns, std::max(0.0, share.beside_ns - charge));
   share.lag_ns += charge;
   share.request_tokens_ns += charge;
   ceiling_tokens_ns_ += charge;
@@ -380,6 +387,7 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
   state.charged_ns = asked->charged_ns;
   state.waits = Waits(*asked) || asked->wants_again;
   state.co_running = co_running_ && asked->phase == Phase::kRunning;
+  state.stopped = asked->work.stopped;
   state.gang = asked->gang != GangSlice::kNone;
   // Beside one that stalls the device slices: a share needs work there for each slice of its own.
   const bool beside_stalled = std::any_of(shares_.begin(), shares_.end(), [&](const Share& other) {

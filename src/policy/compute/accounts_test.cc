@@ -104,5 +104,25 @@ TEST_F(AccountsTest, ALimitKeepsWhatOthersOwe) {
   EXPECT_NE(In(1), Phase::kRunning);
 }
 
+// Beside one that stalls a share pays an equal part at first. What it is given back since it had
+// drained earlier is not given back again when its members publish what they measured.
+TEST_F(AccountsTest, WhatWasPaidBesideOneThatStallsIsGivenBackOnce) {
+  int64_t now_ns = FirstStalls();
+  const double at_first = ChargedMs(2);
+  Add(3, Terms(0.3), now_ns);
+  Wants(3, now_ns);
+  while (In(2) == Phase::kRunning) Decide(now_ns += kMs);
+  ASSERT_EQ(In(2), Phase::kDraining);
+  const double before = ChargedMs(2);
+  const int64_t revoked_ns = now_ns;
+  Decide(now_ns += kMs / 2);
+  ASSERT_GT(ChargedMs(2), before);
+  policy_.Drained(2, revoked_ns, now_ns);
+  EXPECT_NEAR(ChargedMs(2), before, 0.001);
+  Measures(2, kUs);
+  Decide(now_ns += kUs);
+  EXPECT_NEAR(ChargedMs(2) - at_first, 0.001, 0.001) << "what it measured in all that time";
+}
+
 }  // namespace
 }  // namespace prorata::policy

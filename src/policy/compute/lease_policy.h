@@ -43,6 +43,7 @@ class LeasePolicy {
     int64_t end_ns = kNever;         // when that should be done; kNever: not known
     uint32_t contexts = 1;           // that have unfinished work, or may have
     bool blocked = false;            // all of it is proven not to have begun
+    bool stopped = false;  // all seem to be stopped: nobody says anything; `blocked` is set, too
   };
 
   enum class Phase : uint8_t { kIdle, kRunnable, kRunning, kDraining, kStalled };
@@ -56,6 +57,7 @@ class LeasePolicy {
     bool co_running = false;
     bool in_slices = false;  // it stalls, or another does: others have the device meanwhile
     bool gang = false;
+    bool stopped = false;             // as Work::stopped
     int64_t backlog_ns = kBacklogNs;  // its bound while its lease is contended
     bool at_limit = false;            // its limit, or the ceiling, keeps it from running
     int64_t limited_ns = 0;           // that, for so long still

@@ -45,6 +45,13 @@ class TimeSharingTest : public ::testing::Test {
     work.blocked = blocked;
     policy_.Observe(key, work);
   }
+  // All of its members are stopped, as far as is known.
+  void Stops(LeasePolicy::Key key) {
+    LeasePolicy::Work work;
+    work.backlog_ns = 1;
+    work.stopped = work.blocked = true;
+    policy_.Observe(key, work);
+  }
   void Drains(LeasePolicy::Key key, int64_t now_ns) {
     Backlog(key, 0, LeasePolicy::kNever);
     policy_.Drained(key, now_ns, now_ns);

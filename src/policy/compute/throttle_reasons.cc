@@ -6,6 +6,8 @@ std::vector<ThrottleReason> ThrottleReasons(const ThrottleFigures& figures) {
   std::vector<ThrottleReason> reasons;
   if (figures.programs == 0) {
     reasons.push_back(ThrottleReason::kNoProgram);
+  } else if (figures.stopped) {
+    reasons.push_back(ThrottleReason::kDoesNotAnswer);  // nothing else is known of it
   } else {
     const bool endless = figures.persistent_kernels > 0;
     if (endless || figures.undrained >= kMinUndrained)

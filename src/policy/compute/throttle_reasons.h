@@ -15,6 +15,7 @@ namespace prorata::policy {
 // to 1, for a share may run and wait at once (it has several threads).
 struct ThrottleFigures {
   uint32_t programs = 0;  // its living processes
+  bool stopped = false;   // they say nothing, though they have work or are asked
   double busy = 0;        // device time it used
   double limit = 1;       // the most that may be
   double waiting = 0;     // held back, for others had the device

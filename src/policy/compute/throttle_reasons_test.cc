@@ -66,6 +66,13 @@ TEST(ThrottleReasonsTest, APersistentKernelIsNonPreemptibleWhetherAnybodyWaitsOr
   EXPECT_EQ(ThrottleReasons(figures), Reasons{kNonPreemptible}) << "and is not idle";
 }
 
+TEST(ThrottleReasonsTest, OfAProgramThatIsStoppedNothingElseIsKnown) {
+  ThrottleFigures figures = Running(0);
+  figures.stopped = true;
+  figures.waiting = figures.undrained = 1;
+  EXPECT_EQ(ThrottleReasons(figures), Reasons{kDoesNotAnswer});
+}
+
 TEST(ThrottleReasonsTest, TooMuchMemoryIsSaidBesideTheRest) {
   ThrottleFigures figures = Running(0.9);
   figures.over_memory_limit = true;

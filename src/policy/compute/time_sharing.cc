@@ -26,6 +26,8 @@ constexpr int64_t kPausePart = 16;
 // Who is granted the lease may have nothing but work behind waits until its thread has woken and
 // launched. Shorter, it loses the lease before; longer, others wait for nothing.
 constexpr int64_t kWakeUpNs = 500'000;
+// Whether a share that said nothing says something again is looked for so often.
+constexpr int64_t kLookForStoppedNs = 52'000'000;
 // A share waits for those of higher priority for so long at most, while they leave less than this
 // part of the device to turns; then it gets a slice. Where they leave more its own turn comes.
 constexpr int64_t kStarvedNs = 2'000'000'000;
@@ -108,6 +110,7 @@ void TimeSharing::Idle(Key key, int64_t now_ns) {
 // --- What is seen -------------------------------------------------------------------------------
 
 bool TimeSharing::IsActive(const Share& share) const {
+  if (share.work.stopped) return false;
   if (share.phase == Phase::kIdle || (share.phase == Phase::kRunning && share.idle_hint)) {
     return now_ns_ - share.active_ns < kLingerNs;
   }
@@ -163,7 +166,7 @@ double TimeSharing::LeftToTurns(const Share& share) const {
 // From when on a share that waits starves.
 int64_t TimeSharing::StarvesAtNs(const Share& share) const {
   const bool below = IsBelowAnother(share);
-  if (!below && share.phase != Phase::kStalled) return kNever;
+  if (!below && share.phase != Phase::kStalled && !share.work.stopped) return kNever;
   const bool nothing_left = below && LeftToTurns(share) < kNothingLeft;
   const int64_t at_ns = share.runnable_ns + (nothing_left ? kStarvedNs : kStarvedInAnyCaseNs);
   // A gang needs all its devices at a time, and the one slice in so many is seldom there on all.
@@ -179,6 +182,7 @@ bool TimeSharing::Eligible(const Share& share) const {
   if (!Waits(share)) return false;
   // Its gang's kernels on other devices wait for them.
   if (share.gang == GangSlice::kCatchUp) return share.launches > 0;
+  if (share.work.stopped && !Starves(share)) return false;
   const bool too_long = share.phase == Phase::kStalled && Starves(share);
   if (PauseLeftNs(share) > 0 && !HasTurn(share)) return false;
   return !Limited(share) || too_long || TokensAfterNs(share) == 0;
@@ -283,7 +287,7 @@ void TimeSharing::Grant(Share& share) {
 // Nothing is promised to anybody: all hold their leases.
 void TimeSharing::CoRun() {
   for (Share& share : shares_) {
-    if (share.phase == Phase::kRunning) continue;
+    if (share.phase == Phase::kRunning || share.work.stopped) continue;
     const bool plain = share.terms.request == Fraction::Zero() && !Limited(share) &&
                        share.gang == GangSlice::kNone;
     if (!plain && !Waits(share)) continue;
@@ -350,6 +354,7 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
     Schedule();
     if (!Running()) Schedule();  // what was revoked may have been in the way
   }
+  decided_ns_ = now_ns_;
   Decisions decisions;
   MarkContended(decisions);
   Collect(decisions);
@@ -418,6 +423,8 @@ int64_t TimeSharing::NextDeadline() {
     if (share.phase == Phase::kRunning && !free_) {
       if (best != nullptr && !co_running_) by(NextYield(share, *best));
       if (plain != nullptr && !co_running_) by(NextYield(share, *plain));
+      // Whether it still does anything.
+      if (best != nullptr && RankOf(share) > RankOf(*best)) by(now_ns_ + options_.slice_ns);
       if (share.work.blocked) by(std::max(share.granted_ns + kWakeUpNs, now_ns_ + kMinStepNs));
       const int64_t left_ns = MayRunNs(share);
       if (!share.idle_hint && left_ns != kNever) by(now_ns_ + std::max(kMinStepNs, left_ns));
@@ -425,6 +432,7 @@ int64_t TimeSharing::NextDeadline() {
     if (Waits(share) && !Eligible(share)) {
       by(now_ns_ + 1 + std::max(TokensAfterNs(share), PauseLeftNs(share)));
     }
+    if (share.work.stopped) by(now_ns_ + kLookForStoppedNs);
     if (Waits(share) && !Starves(share)) {
       by(StarvesAtNs(share));
       // What those above leave is looked at again.
@@ -457,7 +465,8 @@ const char* TimeSharing::CheckInvariants() const {
     if (share.issued_open != IsOpen(share)) return "a lease that is not issued";
   }
   if (running > 1 && !free_ && !co_running_) return "two shares run on a scheduled device";
-  if (eligible && !held) return "a share could run, and none does";
+  // Between two decisions a gang's step brings the accounts up to date.
+  if (eligible && !held && decided_ns_ == now_ns_) return "a share could run, and none does";
   return nullptr;
 }
 
