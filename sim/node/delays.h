@@ -47,11 +47,12 @@ struct Delays {
 // What goes wrong, at random.
 struct Mishaps {
   double kills_per_s = 0;          // of a program, anywhere; another takes its place
-  double program_stops_per_s = 0;  // SIGSTOP of a program for up to stop_ns
+  double program_stops_per_s = 0;  // SIGSTOP of a program for up to stop_ns, or ten times that
   double agent_stops_per_s = 0;
   double agent_kills_per_s = 0;  // and a new one after up to stop_ns
   double lies_per_s = 0;         // the last program says what is not so
   int64_t stop_ns = 300'000'000;
+  bool long_stops = false;  // of programs
 };
 
 }  // namespace prorata::simulation

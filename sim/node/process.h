@@ -4,6 +4,7 @@
 // (client/compute/device_compute.h) of its own machines; what they call takes time on the calling
 // thread.
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <memory>
@@ -42,7 +43,8 @@ class Process {
 
   void Start();
   void Kill();  // as SIGKILL does: its threads are no more, its work is dropped
-  void Stop(int64_t until_ns) { stopped_until_ns_ = until_ns; }
+  // As long as any of those who stop it says.
+  void Stop(int64_t until_ns) { stopped_until_ns_ = std::max(stopped_until_ns_, until_ns); }
   int64_t stopped_until_ns() const { return stopped_until_ns_; }
   bool alive() const { return alive_; }
   // Says something to the agent that is not so.

@@ -281,6 +281,7 @@ WorldOptions RandomOptions(uint64_t seed) {
   if (random.Chance(0.2)) options.mishaps.agent_stops_per_s = 2;
   if (random.Chance(0.2)) options.mishaps.agent_kills_per_s = 2;
   if (random.Chance(0.3)) options.mishaps.lies_per_s = random.Chance(0.5) ? 20 : 1'000;
+  options.mishaps.long_stops = random.Chance(0.3);
   options.keep_shares = IsCalm(options);  // else its charges would be gone with it
   return options;
 }

@@ -99,6 +99,26 @@ TEST(Stopped, OfItsLimitBesideWhoNeedsNothing) {
   CheckStopped("limit, beside one without terms", scenario, 0.3);
 }
 
+// The other member of its share goes on, within the limit of both.
+TEST(Stopped, OneOfTwoMembers) {
+  for (const int64_t kernel_ns : {1 * kMs, 2 * kS}) {
+    Scenario scenario = TwoShares(0.5, 0);
+    scenario.shares.pop_back();
+    scenario.shares[0].compute.limit = {500'000};
+    scenario.programs[0].kernel = {kernel_ns, kernel_ns, {}};
+    scenario.programs[1].share = scenario.programs[0].share;
+    AddProgram(scenario, 0.5);
+    for (uint64_t seed = 1; seed <= SeedsToTry(5); ++seed) {
+      SCOPED_TRACE("kernels of " + std::to_string(kernel_ns) + ", seed " + std::to_string(seed));
+      const Parts seen = StopFirst(scenario, seed);
+      std::printf("one of two members: the other had %.3f of the device\n", seen.beside);
+      EXPECT_EQ(seen.failure, "");
+      EXPECT_GE(seen.beside, kernel_ns > kS ? 0.1 : 0.485);
+      EXPECT_LE(seen.beside, 0.515);
+    }
+  }
+}
+
 TEST(Stopped, WithKernelsThatItWaitsFor) {
   Scenario scenario = TwoShares(0.7, 0);
   scenario.programs[0].kernel = {20 * kUs, 20 * kUs, {}};

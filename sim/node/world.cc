@@ -64,8 +64,10 @@ class World::Mischief final : public Thread {
     const int64_t until_ns = world_.now_ns() + random_.Between(0, mishaps.stop_ns);
     if (random_.Chance(mishaps.program_stops_per_s * seconds)) {
       if (Process* process = Anyone()) {
-        world_.Trace("stop", process->id(), until_ns);
-        process->Stop(until_ns);
+        const int64_t times = mishaps.long_stops ? 10 : 1;
+        const int64_t go_on_ns = world_.now_ns() + times * (until_ns - world_.now_ns());
+        world_.Trace("stop", process->id(), go_on_ns);
+        process->Stop(go_on_ns);
       }
     }
     if (random_.Chance(mishaps.kills_per_s * seconds)) {

@@ -185,6 +185,7 @@ void ShareTime::ReadCounters() {
 policy::LeasePolicy::Work ShareTime::Poll(int64_t now_ns) {
   ReadCounters();
   policy::LeasePolicy::Work work;
+  work.stopped = AllStopped(now_ns);
   work.busy_total_ns = busy_ns_;
   work.occupied_total_ns = occupied_ns_;
   work.contexts = 0;
@@ -193,7 +194,7 @@ policy::LeasePolicy::Work ShareTime::Poll(int64_t now_ns) {
   bool comparable = true;
   bool blocked = true;
   for (const Member& member : members_) {
-    if (member.usage == nullptr) continue;
+    if (member.usage == nullptr || member.stopped) continue;
     const uint64_t backlog_ns = std::min(member.usage->backlog_ns.load(), kMaxBacklogNs);
     if (backlog_ns == 0) continue;
     ++work.contexts;
@@ -206,7 +207,6 @@ policy::LeasePolicy::Work ShareTime::Poll(int64_t now_ns) {
   }
   work.backlog_ns = static_cast<int64_t>(std::min(sum_ns, kMaxBacklogNs));
   if (work.contexts > 0 && comparable) work.end_ns = last_ns;
-  work.stopped = AllStopped(now_ns);
   work.blocked = work.stopped || (work.contexts > 0 && blocked);
   if (work.stopped) work.backlog_ns = std::max<int64_t>(1, work.backlog_ns);
   work.contexts = std::max(1u, work.contexts);
@@ -255,7 +255,7 @@ bool ShareTime::AllDrained(bool stalled) const {
     if (!Engaged(*member.usage)) continue;
     if (member.usage->drained_sequence.load() == sequence || member.drained_sequence == sequence) {
       any_drained = true;
-    } else if (stalled && member.usage->backlog_ns.load() == 0) {
+    } else if (member.stopped || (stalled && member.usage->backlog_ns.load() == 0)) {
       any_unavailable = true;
     } else {
       return false;

@@ -49,9 +49,9 @@ class ShareTime {
   uint64_t MostLaunches() const;
   bool AllDeparted() const;  // it has members, and all of them are dead
   bool AnyMember() const;    // it has one that is not
-  // What was submitted before the lease was revoked is done. `stalled`: then a member that says
-  // nothing and has nothing unfinished (it is stopped, say) no longer keeps the others of its share
-  // from their lease, if one of them has drained.
+  // What was submitted before the lease was revoked is done. A member that seems to be stopped does
+  // not keep the others of its share from their lease, if one of them has drained; `stalled`: nor
+  // one that says nothing and has nothing unfinished.
   bool AllDrained(bool stalled) const;
   // By when, at the latest, by what its members say; `now_ns` if they do not.
   int64_t DrainedSince(int64_t now_ns) const;

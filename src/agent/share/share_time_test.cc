@@ -97,7 +97,7 @@ TEST(ShareTime, WhoHasWorkAndChangesNothingIsTakenToBeStopped) {
   EXPECT_TRUE(members.StoppedAfter(5 * kMs));
   const auto work = members.time.Poll(members.now_ns);
   EXPECT_TRUE(work.blocked) << "and others have the device";
-  EXPECT_EQ(work.backlog_ns, 700'000);
+  EXPECT_EQ(work.backlog_ns, 1);
   members.time.WriteLease(false, false);
   EXPECT_TRUE(members.StoppedAfter(kMs)) << "whatever becomes of its lease";
   members.time.WriteLease(true, true);
@@ -171,6 +171,12 @@ TEST(ShareTime, OneThatIsStoppedDoesNotSilenceTheOthers) {
     members.usage[1].occupied_ns += 1'000;
     EXPECT_FALSE(members.StoppedAfter(kMs));
   }
+  EXPECT_EQ(members.time.Poll(members.now_ns).backlog_ns, 700'000) << "theirs has ended";
+  const uint32_t closed = members.time.WriteLease(false, false);
+  EXPECT_FALSE(members.time.AllDrained(false));
+  members.usage[1].drained_sequence = closed;
+  EXPECT_TRUE(members.time.AllDrained(false)) << "nobody waits for them";
+  members.time.WriteLease(true, true);
   EXPECT_TRUE(members.StoppedAfter(55 * kMs)) << "all of them are";
   members.time.Depart(0);
   members.time.Depart(1);
