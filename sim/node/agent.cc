@@ -202,11 +202,12 @@ void Agent::Handle(const Message& message) {
   world_.Trace("agent reads", from.id(), static_cast<int64_t>(message.type));
   ShareTime* time = TimeOf(from);
   if (time == nullptr || !from.connected()) return;
-  time->Said(from.id());
   if (message.type == MessageType::kLeaseIdle) {
     time->SaidIdle(from.id(), message.sequence);
   } else if (message.type == MessageType::kLeaseDrained) {
     time->SaidDrained(from.id(), message.sequence);
+  } else {
+    time->Said(from.id());
   }
   Reschedule(from.device());
 }

@@ -151,7 +151,7 @@ void DeviceLeases::ShowWhatIsSeen(int64_t now_ns) {
     if (time.AnyWaiting()) policy_->Wanted(key, now_ns);
     const Phase phase = policy_->State(key).phase;
     if (phase != Phase::kDraining && phase != Phase::kStalled) continue;
-    if (time.AllDrained(phase == Phase::kStalled)) {
+    if (time.AllDrained()) {
       policy_->Drained(key, time.DrainedSince(now_ns), now_ns);
     }
   }

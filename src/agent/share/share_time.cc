@@ -245,23 +245,23 @@ bool ShareTime::AllDeparted() const {
 
 bool ShareTime::AnyMember() const { return !members_.empty() && !AllDeparted(); }
 
-bool ShareTime::AllDrained(bool stalled) const {
+bool ShareTime::AllDrained() const {
   const uint32_t sequence = SequenceOf(lease());
   bool any_drained = false;
-  bool any_unavailable = false;
+  bool any_stopped = false;
   for (const Member& member : members_) {
     if (member.departed) continue;
     if (member.usage == nullptr) return false;
     if (!Engaged(*member.usage)) continue;
     if (member.usage->drained_sequence.load() == sequence || member.drained_sequence == sequence) {
       any_drained = true;
-    } else if (member.stopped || (stalled && member.usage->backlog_ns.load() == 0)) {
-      any_unavailable = true;
+    } else if (member.stopped) {
+      any_stopped = true;
     } else {
       return false;
     }
   }
-  return !any_unavailable || any_drained;
+  return !any_stopped || any_drained;
 }
 
 int64_t ShareTime::DrainedSince(int64_t now_ns) const {

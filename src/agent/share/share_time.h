@@ -50,9 +50,8 @@ class ShareTime {
   bool AllDeparted() const;  // it has members, and all of them are dead
   bool AnyMember() const;    // it has one that is not
   // What was submitted before the lease was revoked is done. A member that seems to be stopped does
-  // not keep the others of its share from their lease, if one of them has drained; `stalled`: nor
-  // one that says nothing and has nothing unfinished.
-  bool AllDrained(bool stalled) const;
+  // not keep the others of its share from their lease, if one of them has drained.
+  bool AllDrained() const;
   // By when, at the latest, by what its members say; `now_ns` if they do not.
   int64_t DrainedSince(int64_t now_ns) const;
   // Every member that ever launched has said under this very lease that it is idle, and has not

@@ -173,9 +173,9 @@ TEST(ShareTime, OneThatIsStoppedDoesNotSilenceTheOthers) {
   }
   EXPECT_EQ(members.time.Poll(members.now_ns).backlog_ns, 700'000) << "theirs has ended";
   const uint32_t closed = members.time.WriteLease(false, false);
-  EXPECT_FALSE(members.time.AllDrained(false));
+  EXPECT_FALSE(members.time.AllDrained());
   members.usage[1].drained_sequence = closed;
-  EXPECT_TRUE(members.time.AllDrained(false)) << "nobody waits for them";
+  EXPECT_TRUE(members.time.AllDrained()) << "nobody waits for them";
   members.time.WriteLease(true, true);
   EXPECT_TRUE(members.StoppedAfter(55 * kMs)) << "all of them are";
   members.time.Depart(0);

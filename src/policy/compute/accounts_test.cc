@@ -124,5 +124,21 @@ TEST_F(AccountsTest, WhatWasPaidBesideOneThatStallsIsGivenBackOnce) {
   EXPECT_NEAR(ChargedMs(2) - at_first, 0.001, 0.001) << "what it measured in all that time";
 }
 
+// Gangs are decided on by the same figure, and a device that is decided on later would idle.
+TEST_F(AccountsTest, WhoWaitsForItsLimitIsDecidedOnWhenItMayRun) {
+  Add(1, Terms(0, 0.3));
+  Wants(1, 0);
+  int64_t now_ns = 0;
+  while (In(1) == Phase::kRunning && now_ns < kS) {
+    Backlog(1, kMs, now_ns + kMs);
+    Decide(now_ns += kMs);
+  }
+  ASSERT_EQ(In(1), Phase::kDraining);
+  policy_.Wanted(1, now_ns);
+  Drains(1, now_ns += kMs / 3);
+  ASSERT_GT(policy_.State(1).limited_ns, 0);
+  EXPECT_LE(next_ns_, now_ns + policy_.State(1).limited_ns);
+}
+
 }  // namespace
 }  // namespace prorata::policy

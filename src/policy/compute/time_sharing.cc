@@ -26,8 +26,9 @@ constexpr int64_t kPausePart = 16;
 // Who is granted the lease may have nothing but work behind waits until its thread has woken and
 // launched. Shorter, it loses the lease before; longer, others wait for nothing.
 constexpr int64_t kWakeUpNs = 500'000;
-// Whether a share that said nothing says something again is looked for so often.
-constexpr int64_t kLookForStoppedNs = 52'000'000;
+// A share that seems to be stopped is polled so often. Shorter, the agent wakes more often for one
+// that is stopped for long; longer, one that goes on waits for longer.
+constexpr int64_t kPollStoppedNs = 52'000'000;
 // A share waits for those of higher priority for so long at most, while they leave less than this
 // part of the device to turns; then it gets a slice. Where they leave more its own turn comes.
 constexpr int64_t kStarvedNs = 2'000'000'000;
@@ -354,7 +355,6 @@ TimeSharing::Decisions TimeSharing::Decide(int64_t now_ns) {
     Schedule();
     if (!Running()) Schedule();  // what was revoked may have been in the way
   }
-  decided_ns_ = now_ns_;
   Decisions decisions;
   MarkContended(decisions);
   Collect(decisions);
@@ -430,9 +430,9 @@ int64_t TimeSharing::NextDeadline() {
       if (!share.idle_hint && left_ns != kNever) by(now_ns_ + std::max(kMinStepNs, left_ns));
     }
     if (Waits(share) && !Eligible(share)) {
-      by(now_ns_ + 1 + std::max(TokensAfterNs(share), PauseLeftNs(share)));
+      by(now_ns_ + std::max(TokensAfterNs(share), PauseLeftNs(share)));
     }
-    if (share.work.stopped) by(now_ns_ + kLookForStoppedNs);
+    if (share.work.stopped) by(now_ns_ + kPollStoppedNs);
     if (Waits(share) && !Starves(share)) {
       by(StarvesAtNs(share));
       // What those above leave is looked at again.
@@ -465,8 +465,7 @@ const char* TimeSharing::CheckInvariants() const {
     if (share.issued_open != IsOpen(share)) return "a lease that is not issued";
   }
   if (running > 1 && !free_ && !co_running_) return "two shares run on a scheduled device";
-  // Between two decisions a gang's step brings the accounts up to date.
-  if (eligible && !held && decided_ns_ == now_ns_) return "a share could run, and none does";
+  if (eligible && !held) return "a share could run, and none does";
   return nullptr;
 }
 

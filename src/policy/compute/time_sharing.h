@@ -243,7 +243,6 @@ class TimeSharing final : public LeasePolicy {
   bool started_ = false;
   bool free_ = true;
   int64_t now_ns_ = 0;
-  int64_t decided_ns_ = 0;
   int64_t passed_ns_ = 0;  // at the last Account
   int64_t looks_judged_ns_ = 0;
   double uncharged_ns_ = 0;  // of the time that looks are collected for, charged to nobody
