@@ -13,15 +13,13 @@
 
 #include "base/unique_fd.h"
 
-// Two `run`s at once: the lock on RUNTIME_DIR/start.lock lets one look for the agent and start it;
-// the other, when it gets the lock, finds the agent. The agent itself holds RUNTIME_DIR/lock for as
-// long as it lives, so that no two serve one folder however they were started; we try that lock,
-// for an instant each time, to see an agent that does not listen yet, or no more.
+// Two `run`s at once: the lock on RUNTIME_DIR/start.lock lets one start the agent; the other asks
+// until that answers. The agent itself holds RUNTIME_DIR/lock for as long as it lives, so that no
+// two serve one folder however they were started; we try that lock, for an instant each time, to
+// see an agent that does not listen yet, or no more.
 
 namespace prorata::cli {
 namespace {
-
-constexpr std::chrono::seconds kSlowestAgent{60};
 
 // Whether some agent holds the folder (agent/runtime/runtime_dir.h).
 bool AgentLives(const AgentPlace& place) {
@@ -36,17 +34,24 @@ std::unexpected<Error> CannotUse(const std::string& what, int error_number) {
   return std::unexpected(error);
 }
 
-Result<UniqueFd> LockStart(const AgentPlace& place) {
+Result<UniqueFd> OpenStartLock(const AgentPlace& place) {
   if (::mkdir(place.runtime_dir.c_str(), 0755) != 0 && errno != EEXIST) {
     return CannotUse("make the agent's folder '" + place.runtime_dir + "'", errno);
   }
   const std::string path = place.runtime_dir + "/start.lock";
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock) return CannotUse("open '" + path + "'", errno);
-  while (::flock(lock.get(), LOCK_EX) != 0) {
-    if (errno != EINTR) return FailErrno("agent_start", "cannot lock '" + path + "'", errno);
-  }
   return lock;
+}
+
+std::unexpected<Error> OthersAreStarting(const AgentPlace& place) {
+  return Fail("agent_start",
+              "no agent answered at '" + place.socket_path + "' within " +
+                  std::to_string(place.patience.count()) +
+                  " s, and another prorata that is to start one has not ended either: it waits for "
+                  "the driver, or is stopped. See '" +
+                  place.runtime_dir + "/agent.log', and who holds '" + place.runtime_dir +
+                  "/start.lock' (fuser)");
 }
 
 // In the second child: becomes the agent. Whatever fails is reported through the ready pipe.
@@ -117,17 +122,25 @@ Status StartAgent(const AgentPlace& place) {
 }  // namespace
 
 Result<ControlConnection> ConnectOrStart(const AgentPlace& place) {
-  auto first = ControlConnection::Connect(place.socket_path);
-  if (first || first.error().code != "no_agent") return first;
-  auto lock = LockStart(place);
-  if (!lock) return std::unexpected(lock.error());
-  const auto deadline = std::chrono::steady_clock::now() + kSlowestAgent;
+  const auto deadline = std::chrono::steady_clock::now() + place.patience;
+  UniqueFd lock;
+  bool ours = false;
   while (true) {
     auto connection = ControlConnection::Connect(place.socket_path);
     if (connection || connection.error().code != "no_agent") return connection;
-    // An agent that lives and does not answer is about to begin or to end.
+    if (!lock) {
+      auto opened = OpenStartLock(place);
+      if (!opened) return std::unexpected(opened.error());
+      lock = std::move(*opened);
+    }
+    if (!ours && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
+      ours = true;
+      continue;  // who held it may have started one in between
+    }
     const bool late = std::chrono::steady_clock::now() > deadline;
-    if (AgentLives(place) && !late) {
+    if (!ours && late) return OthersAreStarting(place);
+    // An agent that lives and does not answer is about to begin or to end.
+    if (!ours || (AgentLives(place) && !late)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       continue;
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "api/control_connection.h"
@@ -12,12 +13,16 @@ struct AgentPlace {
   std::string runtime_dir;
   std::string socket_path;
   std::string executable;  // prorata itself, for `prorata agent`
+  // So long an agent may take that begins or ends, and others that start one. The driver of a GPU
+  // that nobody uses takes seconds to begin, and an agent gives it 30.
+  std::chrono::seconds patience{60};
 };
 
 // Connects to the agent, starting one when none answers. Any number of processes may do this at
-// once: one starts it, the others wait. The agent started so is in a session of its own, writes to
-// RUNTIME_DIR/agent.log and ends after its last share. Errors: those of ControlConnection::Connect,
-// and "agent_start" with what the agent said.
+// once: one starts it, the others wait, for `patience` at most: who starts it may be stopped. The
+// agent started so is in a session of its own, writes to RUNTIME_DIR/agent.log and ends after its
+// last share. Errors: those of ControlConnection::Connect, and "agent_start" with what the agent
+// said.
 Result<ControlConnection> ConnectOrStart(const AgentPlace& place);
 
 // What a command says that met no agent: that none runs, and `then`; or that one lives that does

@@ -18,6 +18,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -69,7 +70,8 @@ class Programs:
         self.living = {}  # by pid
         self.dead = set()
         self.seen = None
-        self.started = self.settled = self.hangs = 0
+        self.timers = []
+        self.started = self.settled = self.hangs = self.stops = 0
         self.kills = self.agent_kills = self.ended = self.looks = 0
 
     def gpuload(self):
@@ -153,6 +155,22 @@ class Programs:
         self.bury(pid)
         self.kills += 1
 
+    def stop(self, pid):
+        """As Ctrl-Z does, for up to three seconds. It may hold a lock of the simulated driver, for
+        which this process waits too: so a timer lets it go on."""
+        process = self.living[pid].process
+        if process.poll() is None:
+            process.send_signal(signal.SIGSTOP)
+            timer = threading.Timer(self.random.uniform(0.1, 3), process.send_signal,
+                                    [signal.SIGCONT])
+            timer.start()
+            self.timers = [*(one for one in self.timers if one.is_alive()), timer]
+            self.stops += 1
+
+    def go_on(self):
+        for timer in self.timers:
+            timer.join()
+
     def kill_agent(self):
         pids = self.machine.agent_pids()
         if pids:
@@ -162,24 +180,31 @@ class Programs:
 
     def hang_nvml(self):
         """Begins or ends that no call of NVML comes back to the agent."""
-        if self.hangs_until and time.monotonic() > self.hangs_until:
-            self.hang_file.unlink()
-            self.hangs_until = 0
-        elif not self.hangs_until and self.random.random() < 0.02:
+        if self.hangs_until:
+            self.end_hang()
+        elif self.random.random() < 0.02:
             self.hang_file.write_text("prorata")
             self.hangs_until = time.monotonic() + self.random.uniform(0.2, 6)
             self.hangs += 1
 
+    def end_hang(self):
+        if self.hangs_until and time.monotonic() > self.hangs_until:
+            self.hang_file.unlink()
+            self.hangs_until = 0
+
     def settle(self):
         """Nobody is killed until everybody who says how far he is has got on."""
+        self.go_on()
         before = {pid: program.done_ns() for pid, program in self.living.items()
                   if program.progress is not None and program.deadline is None}
         for pid, done_ns in before.items():
             program = self.living[pid]
-            harness.wait_until(
-                lambda one=program, was=done_ns: one.done_ns() > was
-                or one.process.poll() is not None,
-                deadline_s=HANG_S, step_s=0.1, what=f"progress of {program.command}")
+
+            def got_on(one=program, was=done_ns):
+                self.end_hang()  # no agent begins until NVML answers
+                return one.done_ns() > was or one.process.poll() is not None
+            harness.wait_until(got_on, deadline_s=HANG_S, step_s=0.1,
+                               what=f"progress of {program.command}")
         self.settled += 1
 
     def look(self):
@@ -231,6 +256,8 @@ class Programs:
             for _ in range(self.random.choice([1, 1, 1, 3])):
                 if self.living:
                     self.kill(self.random.choice(sorted(self.living)))
+            if self.living and self.random.random() < 0.2:
+                self.stop(self.random.choice(sorted(self.living)))
             if self.random.random() < 0.1:
                 self.kill_agent()
             self.ended_by_themselves()
@@ -250,6 +277,8 @@ class Programs:
 
     def finish(self):
         self.hang_file.unlink(missing_ok=True)
+        self.hangs_until = 0
+        self.go_on()
         self.ended_by_themselves()
         while len(self.living) < PROGRAMS:
             self.start()
@@ -269,7 +298,8 @@ class Programs:
                 raise AssertionError(f"afterwards: {report}")
         print(f"soak: {self.kills} programs and {self.agent_kills} agents killed, {self.ended} "
               f"ended by themselves; looked {self.looks} times, everybody got on {self.settled} "
-              f"times, NVML hung {self.hangs} times", flush=True)
+              f"times, {self.stops} were stopped for a while, NVML hung {self.hangs} times",
+              flush=True)
 
     def close(self):
         for nvml in self.nvmls:
