@@ -20,6 +20,13 @@ inline uint64_t LaunchKey(const void* function, uint64_t x, uint64_t y, uint64_t
   return key | 1;
 }
 
+// Who else had the device while a launch was measured.
+enum class Company : uint8_t {
+  kNone,
+  kOwnShare,  // other members, which only makes it longer
+  kInSlices,  // other shares, in the hardware's time slices
+};
+
 class Estimates {
  public:
   static constexpr uint32_t kMinNs = 1'000;  // nothing on a device takes less
@@ -36,9 +43,11 @@ class Estimates {
   }
 
   // A launch took this long, which is known within bounds: an estimate between them stays. Moves a
-  // known one a quarter of the way. `at_most`: others may have run beside it, which only makes it
-  // longer; moves one that is shorter by little.
-  void Learn(uint64_t key, uint64_t least_ns, uint64_t most_ns, bool at_most = false) {
+  // known one a quarter of the way, and one that is shorter than what was seen beside kOwnShare by
+  // little. What was seen kInSlices says next to nothing of a short launch: of a function that
+  // takes now this and now that only the shortest would be believed. It counts until something
+  // better is known, and never after.
+  void Learn(uint64_t key, uint64_t least_ns, uint64_t most_ns, Company company = Company::kNone) {
     least_ns = Within(least_ns);
     most_ns = Within(most_ns);
     Slot* slot = Find(key);
@@ -46,11 +55,17 @@ class Estimates {
       Slot* set = const_cast<Slot*>(SetOf(key));
       slot = &set[next_way_.fetch_add(1, std::memory_order_relaxed) % kWays];
       slot->ns.store(0, std::memory_order_relaxed);
+      slot->in_slices.store(true, std::memory_order_relaxed);
       slot->key.store(key, std::memory_order_relaxed);
     }
-    const uint64_t old = slot->ns.load(std::memory_order_relaxed);
+    const bool in_slices = company == Company::kInSlices;
+    const bool was_in_slices = slot->in_slices.load(std::memory_order_relaxed);
+    if (in_slices && !was_in_slices) return;
+    slot->in_slices.store(in_slices, std::memory_order_relaxed);
+    const bool better = was_in_slices && !in_slices;
+    const uint64_t old = better ? 0 : slot->ns.load(std::memory_order_relaxed);
     const uint64_t seen_ns = old == 0 || old > most_ns ? most_ns : old < least_ns ? least_ns : old;
-    const uint64_t parts = at_most && seen_ns > old ? 32 : 4;
+    const uint64_t parts = company == Company::kOwnShare && seen_ns > old ? 32 : 4;
     const uint64_t moved = ((parts - 1) * old + seen_ns + parts / 2) / parts;
     const uint64_t next = old == 0 ? seen_ns : moved;
     slot->ns.store(static_cast<uint32_t>(next), std::memory_order_relaxed);
@@ -63,6 +78,7 @@ class Estimates {
   struct Slot {
     std::atomic<uint64_t> key{0};
     std::atomic<uint32_t> ns{0};
+    std::atomic<bool> in_slices{true};
   };
   const Slot* SetOf(uint64_t key) const { return &slots_[((key >> 1) % kSets) * kWays]; }
   Slot* Find(uint64_t key) {

@@ -88,11 +88,11 @@ double TimeSharing::Held(const Share& share, bool waited) const {
   return 0;
 }
 
-// In the time since the last look: what has ended in it may have done so just now. Not a gang's:
-// its members wait for each other between looks.
+// In the time since the last look: what stalls may have ended, or have come out from behind a wait,
+// just now. Not a gang's: its members wait for each other between looks.
 double TimeSharing::HeldSince(const Share& share, bool waited) const {
   const bool stalls = share.phase == Phase::kStalled && share.gang == GangSlice::kNone;
-  if (stalls && share.was_at_work) return static_cast<double>(share.work.contexts);
+  if (stalls) return share.was_at_work ? static_cast<double>(share.work.contexts) : 0;
   return Held(share, waited);
 }
 

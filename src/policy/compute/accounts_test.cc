@@ -124,6 +124,21 @@ TEST_F(AccountsTest, WhatWasPaidBesideOneThatStallsIsGivenBackOnce) {
   EXPECT_NEAR(ChargedMs(2) - at_first, 0.001, 0.001) << "what it measured in all that time";
 }
 
+// What stands behind a wait or a host function takes no time of the device, and that it has come
+// out is often the first that is heard of it for long.
+TEST_F(AccountsTest, WhatStallsPaysFromWhenItIsNoLongerBehindAWait) {
+  int64_t now_ns = FirstStalls();
+  Backlog(1, kMs, LeasePolicy::kNever, /*blocked=*/true);
+  Decide(now_ns += kMs);
+  const double stalled = ChargedMs(1), other = ChargedMs(2);
+  Backlog(1, 2 * kMs, now_ns + 22 * kMs);
+  Decide(now_ns += 20 * kMs);
+  EXPECT_NEAR(ChargedMs(1) - stalled, 0, 0.001);
+  EXPECT_NEAR(ChargedMs(2) - other, 20, 0.001);
+  Decide(now_ns += 2 * kMs);
+  EXPECT_NEAR(ChargedMs(1) - stalled, 1, 0.001);
+}
+
 // Gangs are decided on by the same figure, and a device that is decided on later would idle.
 TEST_F(AccountsTest, WhoWaitsForItsLimitIsDecidedOnWhenItMayRun) {
   Add(1, Terms(0, 0.3));
