@@ -70,11 +70,12 @@ TEST(RandomWorlds, MostCrowdsAreServedAsPromised) {
 // limits that forgot what others owed, audits that took back what a rounded figure hides, a ceiling
 // of which the time of switches was not counted, processes that ended in the middle of a request,
 // gangs that began where one device was free, and were revoked between two launches; gangs that
-// left their devices idle, behind a wait of their own or because each was next on one of them.
+// left their devices idle, behind a wait of their own or because each was next on one of them; what
+// stands behind a host function, that was charged for half of that time.
 TEST(RandomWorlds, ThoseThatWereMendedStayMended) {
   for (const uint64_t seed :
        {100430, 100869, 101115, 101348, 101395, 101821, 100944, 101459, 100641, 102011, 102577,
-        101247, 101553, 102195, 102833, 500318, 500947}) {
+        101247, 101553, 102195, 102833, 500318, 500947, 100046, 101230}) {
     EXPECT_EQ(CheckRandomWorld(seed), "") << seed;
   }
 }
@@ -98,7 +99,7 @@ TEST(RandomWorlds, AllChargeWhatIsUsed) {
   Unmet("one in thirty charges a share 1 % less than it used (docs/reports/promises.md); these do",
         [&mended] {
           EXPECT_EQ(mended, "");
-          EXPECT_EQ(CheckRandomWorld(100046), "");
+          EXPECT_EQ(CheckRandomWorld(100001), "");
         });
 }
 
@@ -109,8 +110,7 @@ TEST(RandomWorlds, NearlyAllKeepWhatIsPromisedAndChargeWhatIsUsed) {
   for (uint64_t seed = kFirst; seed < kFirst + kRuns; ++seed) {
     broken += !CheckRandomWorld(seed).empty();
   }
-  Unmet("one random world in twenty-two is wrong somehow (docs/reports/promises.md)",
-        [broken] { EXPECT_LE(broken, kRuns / 20); });
+  EXPECT_LE(broken, kRuns / 20);
 }
 
 TEST(RandomWorlds, AllKeepWhatIsPromised) {
