@@ -30,11 +30,11 @@ TEST(Estimates, UnknownUntilLearnedThenFollowsSlowly) {
 // Beside members of its own share a launch is measured too long, as a rule, and never too short.
 TEST(Estimates, WhatOthersRanBesideMakesLongerBySlowSteps) {
   auto estimates = std::make_unique<Estimates>();
-  estimates->Learn(7, 9000, 9000, Company::kOwnShare);
+  estimates->Learn(7, 9000, 9000, RanBeside::kOwnShare);
   EXPECT_EQ(estimates->Lookup(7), 9000u) << "there is nothing better to go by";
-  estimates->Learn(7, 9000 + 32'000, 9000 + 32'000, Company::kOwnShare);
+  estimates->Learn(7, 9000 + 32'000, 9000 + 32'000, RanBeside::kOwnShare);
   EXPECT_EQ(estimates->Lookup(7), 10'000u);
-  estimates->Learn(7, 6000, 6000, Company::kOwnShare);
+  estimates->Learn(7, 6000, 6000, RanBeside::kOwnShare);
   EXPECT_EQ(estimates->Lookup(7), 9000u) << "shorter is nearer to the truth";
 }
 
@@ -56,13 +56,13 @@ TEST(Estimates, WhatIsKnownWithinBoundsMovesNoneThatIsBetweenThem) {
 // longer ones may have waited for the slices of others.
 TEST(Estimates, WhatWasSeenBetweenTheSlicesOfOthersCountsUntilThereIsBetter) {
   auto estimates = std::make_unique<Estimates>();
-  estimates->Learn(7, 1000, 40'000, Company::kInSlices);
+  estimates->Learn(7, 1000, 40'000, RanBeside::kInSlices);
   EXPECT_EQ(estimates->Lookup(7), 40'000u);
-  estimates->Learn(7, 1000, 8000, Company::kInSlices);
+  estimates->Learn(7, 1000, 8000, RanBeside::kInSlices);
   EXPECT_EQ(estimates->Lookup(7), 32'000u);
   estimates->Learn(7, 12'000, 12'000);
   EXPECT_EQ(estimates->Lookup(7), 12'000u);
-  estimates->Learn(7, 1000, 2000, Company::kInSlices);
+  estimates->Learn(7, 1000, 2000, RanBeside::kInSlices);
   EXPECT_EQ(estimates->Lookup(7), 12'000u);
   estimates->Learn(7, 8000, 8000);
   EXPECT_EQ(estimates->Lookup(7), 11'000u);

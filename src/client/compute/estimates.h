@@ -21,7 +21,7 @@ inline uint64_t LaunchKey(const void* function, uint64_t x, uint64_t y, uint64_t
 }
 
 // Who else had the device while a launch was measured.
-enum class Company : uint8_t {
+enum class RanBeside : uint8_t {
   kNone,
   kOwnShare,  // other members, which only makes it longer
   kInSlices,  // other shares, in the hardware's time slices
@@ -47,7 +47,8 @@ class Estimates {
   // little. What was seen kInSlices says next to nothing of a short launch: of a function that
   // takes now this and now that only the shortest would be believed. It counts until something
   // better is known, and never after.
-  void Learn(uint64_t key, uint64_t least_ns, uint64_t most_ns, Company company = Company::kNone) {
+  void Learn(uint64_t key, uint64_t least_ns, uint64_t most_ns,
+             RanBeside beside_whom = RanBeside::kNone) {
     least_ns = Within(least_ns);
     most_ns = Within(most_ns);
     Slot* slot = Find(key);
@@ -58,14 +59,14 @@ class Estimates {
       slot->in_slices.store(true, std::memory_order_relaxed);
       slot->key.store(key, std::memory_order_relaxed);
     }
-    const bool in_slices = company == Company::kInSlices;
+    const bool in_slices = beside_whom == RanBeside::kInSlices;
     const bool was_in_slices = slot->in_slices.load(std::memory_order_relaxed);
     if (in_slices && !was_in_slices) return;
     slot->in_slices.store(in_slices, std::memory_order_relaxed);
     const bool better = was_in_slices && !in_slices;
     const uint64_t old = better ? 0 : slot->ns.load(std::memory_order_relaxed);
     const uint64_t seen_ns = old == 0 || old > most_ns ? most_ns : old < least_ns ? least_ns : old;
-    const uint64_t parts = company == Company::kOwnShare && seen_ns > old ? 32 : 4;
+    const uint64_t parts = beside_whom == RanBeside::kOwnShare && seen_ns > old ? 32 : 4;
     const uint64_t moved = ((parts - 1) * old + seen_ns + parts / 2) / parts;
     const uint64_t next = old == 0 ? seen_ns : moved;
     slot->ns.store(static_cast<uint32_t>(next), std::memory_order_relaxed);

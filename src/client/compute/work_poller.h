@@ -217,12 +217,12 @@ class WorkPoller {
       if (static_cast<uint64_t>(elapsed_ns) + kErraticByNs < fence.backlog_ns / 2) {
         compute.erratic_until_ns.store(now_ns + kErraticForNs, std::memory_order_relaxed);
       }
-      const Company company = together == shm::kInSlices ? Company::kInSlices
-                              : limits.active_members.load(std::memory_order_relaxed) > 1
-                                  ? Company::kOwnShare
-                                  : Company::kNone;
+      const RanBeside beside_whom = together == shm::kInSlices ? RanBeside::kInSlices
+                                    : limits.active_members.load(std::memory_order_relaxed) > 1
+                                        ? RanBeside::kOwnShare
+                                        : RanBeside::kNone;
       if (seen.most_ns != 0) {
-        world_.estimates().Learn(fence.batch.key, seen.least_ns, seen.most_ns, company);
+        world_.estimates().Learn(fence.batch.key, seen.least_ns, seen.most_ns, beside_whom);
       }
       // Until that is put right it is known late that the device is done, which costs where others
       // wait for it.
