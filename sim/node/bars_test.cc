@@ -54,7 +54,7 @@ const Terms kTerms[] = {
 
 // Seen over all of kTerms x kBarKinds x seeds; printed, for the table.
 TEST(Bars, EntitlementsAndDeviceUse) {
-  std::vector<double> unmet_use, unmet_charge;
+  std::vector<double> unmet_use;
   for (const BarKind& kind : kBarKinds) {
     for (const Terms& terms : kTerms) {
       Scenario scenario;
@@ -93,19 +93,13 @@ TEST(Bars, EntitlementsAndDeviceUse) {
         } else {
           EXPECT_GE(use, 0.98) << which;
         }
-        // With 20 seeds 6 of 400 are above 1.03, the most 1.035. More is new.
-        unmet_charge.push_back(seen.most_charge);
-        EXPECT_LE(seen.most_charge, 1.04) << which;
+        EXPECT_LE(seen.most_charge, 1.03) << which;
       }
     }
   }
   Unmet("eight shares with kernels of 5 ms: 3 % of the device is lost at handovers", [&unmet_use] {
     for (const double use : unmet_use) EXPECT_GE(use, 0.98);
   });
-  Unmet("one in sixty is charged over 3 % more than it used: it waits for what another drains",
-        [&unmet_charge] {
-          for (const double charge : unmet_charge) EXPECT_LE(charge, 1.03);
-        });
 }
 
 // One millisecond of work every twenty, beside two best-effort programs with kernels of 2 ms.

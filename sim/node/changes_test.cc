@@ -71,9 +71,10 @@ void CheckLimitChanges(const Kind& kind, bool beside_another) {
 }
 
 TEST(Changes, ALimitHoldsAndANewOneIsReachedWithin100Ms) {
-  Unmet("a limit with 5 ms kernels is off by more than a point in single seconds", [] {
-    for (const Kind& kind : kKinds) CheckLimitChanges(kind, false);
-  });
+  Unmet("in single seconds a limit is off by 2.6 points with kernels of 20 us, by 1.0 with 5 ms",
+        {"\n20 us", "\n5 ms"}, [] {
+          for (const Kind& kind : kKinds) CheckLimitChanges(kind, false);
+        });
 }
 TEST(Changes, ALimitHoldsAndANewOneIsReachedWithin100MsBesideAnother) {
   for (const Kind& kind : kKinds) CheckLimitChanges(kind, true);
@@ -98,7 +99,7 @@ std::vector<int64_t> IdleAfterRequests(const Series& seen) {
 // free. One handover is five wake-ups, each up to a millisecond late where processors are busy
 // now and then: then it is so in 95 of 100.
 TEST(Changes, AfterAHolderGoesIdleTheNextRunsWithinAMillisecond) {
-  Unmet("idleness is reported 0.2 ms after the last work, and polled", [] {
+  Unmet("idleness is reported 0.2 ms after the last work, and polled", {"(calm ? 1 : 0.95)"}, [] {
     for (const Kind& kind : kKinds) {
       for (const bool calm : {true, false}) {
         std::vector<int64_t> idle_ns;
@@ -169,7 +170,7 @@ double BehindAfterWaking(const Kind& kind, double request, int others) {
 // Seen: a launch that was alone in its batch was charged, and its function learned, with all the
 // sleep behind it, so that a program woke in debt.
 TEST(Changes, AWokenNeighbourHasItsRequestFrom50MsOnButForOneLease) {
-  Unmet("up to a slice and one kernel behind", [] {
+  Unmet("beside seven others up to 18 ms behind", {"(kind, 0.8, 7)"}, [] {
     constexpr double kLeaseMs = 13;
     for (const Kind& kind : kKinds) {
       EXPECT_LE(BehindAfterWaking(kind, 0.5, 1), kLeaseMs) << kind.name;

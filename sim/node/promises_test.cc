@@ -102,32 +102,35 @@ std::vector<Mix> Mixes() {
 }
 
 TEST(Promises, EverybodyRunsAtItsRequestOfItsSpeedAlone) {
-  Unmet("kernels of 1 and 3 s: 0.092 of 0.1 in 60 s; one of eight shares 0.964 of its request", [] {
-    for (const Mix& mix : Mixes()) {
-      const Promises seen = Judge(mix.scenario);
-      EXPECT_EQ(seen.failure, "") << mix.name;
-      std::printf("%-44s use %.3f, idle %.3f", mix.name.c_str(), seen.use, seen.idle_waited);
-      for (size_t i = 0; i < seen.programs.size(); ++i) {
-        const Promise& promise = seen.programs[i];
-        const double request = mix.scenario.shares[i].compute.request.value();
-        std::printf(" | %.3f (r %.2f) busy %.3f charged %.3f", promise.speed, request, promise.busy,
-                    promise.charged);
-      }
-      std::printf("\n");
-      for (size_t i = 0; i < seen.programs.size(); ++i) {
-        EXPECT_GE(seen.programs[i].speed,
-                  mix.least * mix.scenario.shares[i].compute.request.value())
-            << mix.name << ", program " << i;
-      }
-      // A program that waits for each kernel, or sleeps, leaves gaps in its own slices.
-      const bool gaps = std::any_of(
-          mix.scenario.programs.begin(), mix.scenario.programs.end(),
-          [](const ProgramSpec& program) { return program.gap_ns > 0 || program.per_sync == 1; });
-      if (!gaps) {
-        EXPECT_LE(seen.idle_waited, 0.02) << mix.name;
-      }
-    }
-  });
+  Unmet("kernels of 1 and 3 s: 0.092 of 0.1 in 60 s; one of eight shares 0.964 of its request",
+        {"0.1 long kernels, program 1", "8 x 0.125, program 4"}, [] {
+          for (const Mix& mix : Mixes()) {
+            const Promises seen = Judge(mix.scenario);
+            EXPECT_EQ(seen.failure, "") << mix.name;
+            std::printf("%-44s use %.3f, idle %.3f", mix.name.c_str(), seen.use, seen.idle_waited);
+            for (size_t i = 0; i < seen.programs.size(); ++i) {
+              const Promise& promise = seen.programs[i];
+              const double request = mix.scenario.shares[i].compute.request.value();
+              std::printf(" | %.3f (r %.2f) busy %.3f charged %.3f", promise.speed, request,
+                          promise.busy, promise.charged);
+            }
+            std::printf("\n");
+            for (size_t i = 0; i < seen.programs.size(); ++i) {
+              EXPECT_GE(seen.programs[i].speed,
+                        mix.least * mix.scenario.shares[i].compute.request.value())
+                  << mix.name << ", program " << i;
+            }
+            // A program that waits for each kernel, or sleeps, leaves gaps in its own slices.
+            const bool gaps =
+                std::any_of(mix.scenario.programs.begin(), mix.scenario.programs.end(),
+                            [](const ProgramSpec& program) {
+                              return program.gap_ns > 0 || program.per_sync == 1;
+                            });
+            if (!gaps) {
+              EXPECT_LE(seen.idle_waited, 0.02) << mix.name;
+            }
+          }
+        });
 }
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {

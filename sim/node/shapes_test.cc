@@ -109,57 +109,66 @@ Scenario With(const Shape& shape, double limit) {
 }
 
 TEST(Shapes, ALimitAloneHolds) {
-  Unmet("threads with several streams get 0.09 of 0.1; data-dependent kernels 0.11", [] {
-    for (const Shape& shape : Shapes()) {
-      for (const double limit : {0.1, 0.3}) {
-        Scenario scenario = With(shape, limit);
-        const Promises seen = Judge(scenario);
-        const Promise& one = seen.programs[0];
-        std::printf("%-64s limit %.1f: busy %.3f charged %.3f\n", shape.name, limit, one.busy,
-                    one.charged);
-        EXPECT_EQ(seen.failure, "") << shape.name;
-        EXPECT_LE(one.busy, limit + 0.01) << shape.name << ", limit " << limit;
-        EXPECT_LE(one.charged, limit + 0.01) << shape.name << ", limit " << limit;
-        EXPECT_GE(one.charged, 0.99 * one.busy - 0.002) << shape.name << ", limit " << limit;
-        // A program with gaps is charged for them where they are not proven idle.
-        const double least = one.busy / one.speed > 0.97 ? limit - 0.01 : 0.8 * limit;
-        EXPECT_GE(one.busy, least) << shape.name << ", limit " << limit;
-      }
-    }
-  });
+  Unmet(
+      "work behind a wait gets 0.285 of 0.3, data-dependent kernels 0.118 of 0.1 and 0.288 of 0.3",
+      {"work in another stream, limit 0.29", "20 us or 20 ms, limit"}, [] {
+        for (const Shape& shape : Shapes()) {
+          for (const double limit : {0.1, 0.3}) {
+            Scenario scenario = With(shape, limit);
+            const Promises seen = Judge(scenario);
+            const Promise& one = seen.programs[0];
+            std::printf("%-64s limit %.1f: busy %.3f charged %.3f\n", shape.name, limit, one.busy,
+                        one.charged);
+            EXPECT_EQ(seen.failure, "") << shape.name;
+            EXPECT_LE(one.busy, limit + 0.01) << shape.name << ", limit " << limit;
+            EXPECT_LE(one.charged, limit + 0.01) << shape.name << ", limit " << limit;
+            EXPECT_GE(one.charged, 0.99 * one.busy - 0.002) << shape.name << ", limit " << limit;
+            // A program with gaps is charged for them where they are not proven idle.
+            const double least = one.busy / one.speed > 0.97 ? limit - 0.01 : 0.8 * limit;
+            EXPECT_GE(one.busy, least) << shape.name << ", limit " << limit;
+          }
+        }
+      });
 }
 
 TEST(Shapes, AProgramAloneLosesNothing) {
-  Unmet("launches behind a wait wait for the bound of the backlog", [] {
-    for (const Shape& shape : Shapes()) {
-      Scenario scenario = With(shape, 1);
-      scenario.duration_ns = scenario.programs[0].stop_ns = 4 * kS;
-      const Promises seen = Judge(scenario);
-      EXPECT_EQ(seen.failure, "") << shape.name;
-      std::printf("%-64s alone %.3f\n", shape.name, seen.programs[0].speed);
-      EXPECT_GE(seen.programs[0].speed, 0.99) << shape.name;
-    }
-  });
+  Unmet("launches behind a wait wait for the bound of the backlog",
+        {"2,000 launches of 20 us behind a wait"}, [] {
+          for (const Shape& shape : Shapes()) {
+            Scenario scenario = With(shape, 1);
+            scenario.duration_ns = scenario.programs[0].stop_ns = 4 * kS;
+            const Promises seen = Judge(scenario);
+            EXPECT_EQ(seen.failure, "") << shape.name;
+            std::printf("%-64s alone %.3f\n", shape.name, seen.programs[0].speed);
+            EXPECT_GE(seen.programs[0].speed, 0.99) << shape.name;
+          }
+        });
 }
 
 // Every shape with a request of 0.4, beside a busy share of 0.6.
 TEST(Shapes, AShareRunsAtItsRequestOfItsSpeedAlone) {
-  Unmet("data-dependent kernels and work behind waits take 4 to 10 % from their neighbour", [] {
-    for (const Shape& shape : Shapes()) {
-      Scenario scenario = For(7 * kS);
-      Kernel(AddProgram(scenario, 0.6), kMs, 16);
-      shape.make(AddProgram(scenario, 0.4));
-      FindDevices(&scenario);
-      const Promises seen = Judge(scenario);
-      EXPECT_EQ(seen.failure, "") << shape.name;
-      std::printf("%-64s %.3f of 0.4 beside %.3f of 0.6; busy %.3f, charged %.3f\n", shape.name,
-                  seen.programs[1].speed, seen.programs[0].speed, seen.programs[1].busy,
-                  seen.programs[1].charged);
-      EXPECT_GE(seen.programs[0].speed, 0.97 * 0.6) << shape.name;
-      EXPECT_GE(seen.programs[1].speed, 0.97 * 0.4) << shape.name;
-      EXPECT_GE(seen.programs[1].charged, 0.99 * seen.programs[1].busy - 0.002) << shape.name;
-    }
-  });
+  Unmet(
+      "with many streams, data-dependent kernels, or work behind waits 0.94 to 0.965 of the "
+      "request",
+      {"behind a wait, work in another stream", "6 streams, 2 ms, never waits",
+       "4 threads with 2 streams each", "4 streams, 20 us or 20 ms",
+       "40 launches of 2 ms behind a wait"},
+      [] {
+        for (const Shape& shape : Shapes()) {
+          Scenario scenario = For(7 * kS);
+          Kernel(AddProgram(scenario, 0.6), kMs, 16);
+          shape.make(AddProgram(scenario, 0.4));
+          FindDevices(&scenario);
+          const Promises seen = Judge(scenario);
+          EXPECT_EQ(seen.failure, "") << shape.name;
+          std::printf("%-64s %.3f of 0.4 beside %.3f of 0.6; busy %.3f, charged %.3f\n", shape.name,
+                      seen.programs[1].speed, seen.programs[0].speed, seen.programs[1].busy,
+                      seen.programs[1].charged);
+          EXPECT_GE(seen.programs[0].speed, 0.97 * 0.6) << shape.name;
+          EXPECT_GE(seen.programs[1].speed, 0.97 * 0.4) << shape.name;
+          EXPECT_GE(seen.programs[1].charged, 0.99 * seen.programs[1].busy - 0.002) << shape.name;
+        }
+      });
 }
 
 TEST(Shapes, AHostFunctionBeforeLongWorkKeepsNobodyWaiting) {

@@ -132,8 +132,20 @@ class LaunchWait {
     const bool drained = world.Usage(device_).drained_sequence.load() == SequenceOf(lease);
     if (!drain_reports_ || (again && !drained)) NotifyWanted(world, compute, lease);
     next->timeout_ns = again ? kPollLeaseAgainNs : kPollLeaseNs;
+    if (drained && RunsLate(world, compute)) next->timeout_ns = kMaxPollNs;
     waited_ = lease + 1;
     return false;
+  }
+
+  // A thread may be stopped after it passed the gate, and launch when the lease has closed and the
+  // drain was reported. The helper looks seldom then, and until somebody does the member is taken
+  // to be busy, and charged for that.
+  template <typename World>
+  bool RunsLate(World& world, const DeviceCompute& compute) {
+    if (compute.occupancy.reasons() == 0 || compute.blocked.load() != 0) return false;
+    WorkTracker<World> tracker(world);
+    world.ForEachWork(device_, [&](ContextWork& work) { tracker.Poll(&work); });
+    return compute.occupancy.reasons() != 0;
   }
 
   // Whether the helper has yet to report that the member's work has drained. The agent reads

@@ -75,6 +75,36 @@ TEST_F(GateTest, WhoWaitsForADrainThatIsNotReportedReportsByItself) {
   EXPECT_EQ(world_.sent, std::vector{MessageType::kLeaseWanted});
 }
 
+// A thread that was stopped between the gate and its launch: the helper will not look for 20 ms.
+TEST_F(GateTest, WhoLaunchedLateAndWaitsSeesThatItHasRun) {
+  Context context(world_);
+  StreamRecord& stream = context.streams[0];
+  Teach(1, 20 * kUs);
+  Launch(context, 0, 1, world_.now_ns + 20 * kUs);
+  const uint32_t estimate_ns = world_.estimates().Lookup(1);
+  ASSERT_FALSE(BeginsBatch(&stream, estimate_ns)) << "the next launch needs but the gate";
+  world_.limits.lease.store(Word(2, 0));
+  for (int i = 0; i < 4 && !Reported(MessageType::kLeaseDrained); ++i) {
+    world_.now_ns += WorkTracker<FakeWorld>::kTailNs;
+    Poll();
+  }
+  ASSERT_TRUE(Reported(MessageType::kLeaseDrained));
+  world_.free_at_ns[&stream] = world_.now_ns + 20 * kUs;
+  ASSERT_TRUE(AddLaunch(&stream, &context, 1, estimate_ns).opened);
+  tracker_.Opened(&stream);
+  tracker_.FenceBeforeWait(&stream);
+  ASSERT_TRUE(Busy());
+  const uint64_t occupied_ns = Occupied();
+  LaunchWait wait(0);
+  const LaunchWait::Next next = wait.Step(world_);
+  ASSERT_EQ(next.what, LaunchWait::Do::kAwaitLease);
+  ASSERT_LE(next.timeout_ns, kMs);
+  world_.now_ns += next.timeout_ns;
+  EXPECT_EQ(wait.Step(world_).timeout_ns, LaunchWait::kPollLeaseAgainNs);
+  EXPECT_FALSE(Busy());
+  EXPECT_LE(Occupied() - occupied_ns, static_cast<uint64_t>(2 * kMs));
+}
+
 TEST_F(GateTest, BesideWorkBehindAWaitAWaitIsReportedAtOnce) {
   Context context(world_);
   world_.limits.lease.store(Word(2, kContended));
