@@ -99,8 +99,7 @@ TEST(Persistent, OthersHaveTheirPartsBesideAKernelThatNeverEnds) {
               const int64_t had_ns = seen.busy[0][seen.reported.front()];
               std::printf(
                   "endless kernel: %.1f %% of the device; beside it %.1f and %.1f %% of %.1f, "
-                  "waited at "
-                  "most %zu ms; reported after %.1f s, %.1f s of them its own\n",
+                  "waited at most %zu ms; reported after %.1f s, %.1f s of them its own\n",
                   seen.Part(0, from, to) * 100, first * 100, second * 100, given * 100,
                   10 * longest, static_cast<double>(seen.reported.front() - seen.began) / 100,
                   static_cast<double>(had_ns) / 1e9);

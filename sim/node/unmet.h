@@ -14,8 +14,9 @@
 
 namespace prorata::simulation {
 
-// `known`: what is missed, by words of each expectation's message. A miss of anything else is a
-// failure as elsewhere; without any, all may be missed.
+// `known`: what is missed, by words of each expectation's message: best the end of its first line,
+// which has the bound, and the case, which is the second. A miss of anything else is a failure as
+// elsewhere; without any, all may be missed.
 template <typename Body>
 void Unmet(const char* why, std::initializer_list<const char*> known, Body&& body) {
   ::testing::TestPartResultArray results;

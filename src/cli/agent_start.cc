@@ -137,6 +137,9 @@ Result<ControlConnection> ConnectOrStart(const AgentPlace& place) {
       ours = true;
       continue;  // who held it may have started one in between
     }
+    if (!ours && errno != EWOULDBLOCK && errno != EINTR) {
+      return CannotUse("lock '" + place.runtime_dir + "/start.lock'", errno);
+    }
     const bool late = std::chrono::steady_clock::now() > deadline;
     if (!ours && late) return OthersAreStarting(place);
     // An agent that lives and does not answer is about to begin or to end.
