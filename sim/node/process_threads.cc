@@ -319,7 +319,7 @@ bool Process::Host::StepSubmit() {
 void Process::Host::StepAccount() {
   if (Governed()) {
     const client::Added added = client::AddLaunch(record(), this, key_, estimate_ns_);
-    if (added.opened) process_.Tracker().Opened(record());
+    if (added.opened) process_.Tracker().Opened(record(), begins_);
     if (added.due) process_.Tracker().End(record(), estimate_ns_ == 0);
     if (begins_) process_.compute_.launching.fetch_sub(1);
   }

@@ -91,7 +91,7 @@ TEST_F(GateTest, WhoLaunchedLateAndWaitsSeesThatItHasRun) {
   ASSERT_TRUE(Reported(MessageType::kLeaseDrained));
   world_.free_at_ns[&stream] = world_.now_ns + 20 * kUs;
   ASSERT_TRUE(AddLaunch(&stream, &context, 1, estimate_ns).opened);
-  tracker_.Opened(&stream);
+  tracker_.Opened(&stream, false);
   tracker_.FenceBeforeWait(&stream);
   ASSERT_TRUE(Busy());
   const uint64_t occupied_ns = Occupied();

@@ -60,8 +60,9 @@ class InContextOf {
   AwaitLaunch(stream->device);
 }
 
-[[gnu::noinline]] inline void AfterLaunch(StreamRecord* stream, Added added, bool unknown) {
-  if (added.opened) Tracker().Opened(stream);
+[[gnu::noinline]] inline void AfterLaunch(StreamRecord* stream, Added added, bool unknown,
+                                          bool begun) {
+  if (added.opened) Tracker().Opened(stream, begun);
   if (!added.due) return;
   const InContextOf here(stream);
   Tracker().End(stream, unknown);
@@ -110,7 +111,7 @@ inline CUresult Launch(uint64_t key, CUstream stream, bool per_thread, Call&& ca
   if (result == CUDA_SUCCESS) {
     const Added added = AddLaunch(record, &t_streams, key, estimate_ns);
     if (added.opened || added.due) [[unlikely]]
-      AfterLaunch(record, added, estimate_ns == 0);
+      AfterLaunch(record, added, estimate_ns == 0, begins);
   }
   if (begins) [[unlikely]]
     g_compute[record->device].launching.fetch_sub(1);
@@ -140,7 +141,7 @@ template <typename Call>
   if (result == CUDA_SUCCESS) {
     const Added added = AddLaunch(record, &t_streams, key, estimate_ns);
     Tracker().RunsOn(record, all & ~(1U << record->device));
-    if (added.opened) Tracker().Opened(record);
+    if (added.opened) Tracker().Opened(record, true);
     Tracker().End(record, estimate_ns == 0);
   }
   LeaveGates(all);

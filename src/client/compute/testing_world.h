@@ -136,7 +136,7 @@ class WorkTrackerTest : public testing::Test {
     }
     world_.free_at_ns[&record] = end_ns;
     const Added added = AddLaunch(&record, &context, key, estimate_ns);
-    if (added.opened) tracker_.Opened(&record);
+    if (added.opened) tracker_.Opened(&record, begins);
     if (added.due) tracker_.End(&record, estimate_ns == 0);
     if (begins) world_.compute.launching.fetch_sub(1);
   }

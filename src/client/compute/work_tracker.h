@@ -88,9 +88,11 @@ class WorkTracker : public WorkPoller<World> {
                [&](uint32_t i) { world_.Compute(i).occupancy.Begin(began_ns); });
   }
 
-  // After the first launch of a batch.
-  void Opened(StreamRecord* stream) {
+  // After the first launch of a batch. `begun`: by a Begin. Else the batch that it was to join was
+  // closed while its thread was stopped, and nobody knows when it came but that it just did.
+  void Opened(StreamRecord* stream, bool begun) {
     DeviceCompute& compute = world_.Compute(stream->device);
+    if (!begun) stream->began_ns.store(world_.NowNs(), std::memory_order_relaxed);
     const int64_t began_ns = stream->began_ns.load(std::memory_order_relaxed);
     if (stream->busy.exchange(1) == 0) {
       compute.occupancy.Begin(began_ns);

@@ -75,7 +75,7 @@ TEST_F(WorkTrackerTest, AWaitThatAnotherThreadPutsInCountsNothingTwice) {
   world_.free_at_ns[&stream] = world_.now_ns + 2 * kEachNs;
   const Added added = AddLaunch(&stream, &context, 1, estimate_ns);
   EXPECT_TRUE(added.opened);
-  tracker_.Opened(&stream);
+  tracker_.Opened(&stream, false);
   tracker_.End(&stream, false);
   EXPECT_EQ(world_.compute.backlog.ns(), static_cast<uint64_t>(2 * kEachNs));
   world_.now_ns += 2 * kEachNs;
@@ -101,7 +101,7 @@ TEST_F(WorkTrackerTest, TinyKernelsAreMeasuredWithoutTheTimeThatTheirLaunchesToo
     world_.now_ns += i % 64 == 15 ? 80 * kUs : kCallNs;
     world_.free_at_ns[&stream] = world_.now_ns + kKernelNs;
     const Added added = AddLaunch(&stream, &context, 1, estimate_ns);
-    if (added.opened) tracker_.Opened(&stream);
+    if (added.opened) tracker_.Opened(&stream, true);
     if (added.due) tracker_.End(&stream, estimate_ns == 0);
     Synchronize(context, 0);
     world_.now_ns += kCallNs;
@@ -319,11 +319,15 @@ TEST_F(WorkTrackerTest, ALaunchIntoABatchThatWasClosedMeanwhileIsSeen) {
   Poll();
   EXPECT_FALSE(Busy());
   EXPECT_EQ(stream.listed, kNotListed);
+  const uint64_t occupied_ns = Occupied();
+  world_.now_ns += 5 * kMs;
   const Added added = AddLaunch(&stream, &context, 1, 50'000);
   EXPECT_TRUE(added.opened);
-  tracker_.Opened(&stream);
+  tracker_.Opened(&stream, false);
   EXPECT_TRUE(Busy());
   EXPECT_EQ(stream.listed, kListed);
+  Poll();
+  EXPECT_EQ(Occupied(), occupied_ns) << "its thread was stopped, and nothing ran";
 }
 
 TEST_F(WorkTrackerTest, ALaunchOnSeveralDevicesKeepsAllBusyUntilItIsDone) {
