@@ -32,7 +32,7 @@ CUresult LaunchOnSeveral(const CUDA_LAUNCH_PARAMS* parts, uint32_t count, Call&&
     const uint32_t estimate_ns = g_estimates.Lookup(key_of(i));
     Added added = AddLaunch(records[i], &t_streams, key_of(i), estimate_ns);
     added.due = true;
-    AfterLaunch(records[i], added, estimate_ns == 0);
+    AfterLaunch(records[i], added, estimate_ns == 0, true);
   }
   LeaveGates(devices);
   return result;
