@@ -101,6 +101,20 @@ class TimeSharingTest : public ::testing::Test {
     Backlog(2, kMs, now_ns + kMs);
     return now_ns;
   }
+  // Of two the first runs, the other waits, as after TwoBusy: it has had kernels of 2 s, and wants
+  // more. Answers when.
+  int64_t LongKernelsOfTheFirst(int64_t now_ns = 0) {
+    const int64_t end_ns = now_ns + 2 * kS;
+    Backlog(1, 2 * kS, end_ns);
+    Decide(now_ns += kSliceNs);
+    Wants(1, now_ns);
+    while (now_ns < end_ns) Decide(now_ns += 10 * kMs);
+    Backlog(2, kMs, now_ns + kMs);
+    Drains(1, now_ns);
+    EXPECT_LT(LagMs(1), -500);
+    EXPECT_EQ(In(1), Phase::kRunnable);
+    return now_ns;
+  }
   // It has been busy for so long in all, by its own figures.
   void Measures(LeasePolicy::Key key, int64_t busy_ns) {
     LeasePolicy::Work work;

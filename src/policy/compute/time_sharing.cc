@@ -23,6 +23,9 @@ constexpr double kNoDebtNs = 1'000'000;
 // Doubled, a share that is owed time loses twice as much by each of its pauses; halved, a share
 // with long kernels leaves the device idle for longer.
 constexpr int64_t kPausePart = 16;
+// Who is entitled to less waits as if it were to this. Smaller, it waits for longer while the
+// device idles; larger, it is back before the other has had its part.
+constexpr double kLeastPart = 0.01;
 // Who is granted the lease may have nothing but work behind waits until its thread has woken and
 // launched. Shorter, it loses the lease before; longer, others wait for nothing.
 constexpr int64_t kWakeUpNs = 500'000;
@@ -190,20 +193,25 @@ bool TimeSharing::Eligible(const Share& share) const {
 }
 
 // A share with long kernels that owes time to others does not use a short pause of theirs: it would
-// keep the device for long after they are back. Answers for how long it still has to wait.
+// keep the device for long after they are back. Answers for how long it still has to wait; no more
+// once another such drain is no more than its own part of the time for which it has waited.
 int64_t TimeSharing::PauseLeftNs(const Share& share) const {
   if (share.lag_ns >= -SliceNs() || Starves(share)) return 0;
   int64_t left_ns = 0;
   for (const Share& other : shares_) {
     const bool owed = &other != &share && other.terms.priority == share.terms.priority &&
                       other.lag_ns > share.lag_ns && !Waits(other);
-    const bool paused =
-        other.phase == Phase::kIdle || (other.phase == Phase::kRunning && other.idle_hint);
+    // A limited one was revoked for its pause, any other because somebody uses that already.
+    const bool paused = other.idle_hint && (other.phase != Phase::kDraining ||
+                                            (Limited(other) && other.gang == GangSlice::kNone));
     if (!owed || !paused) continue;
     const int64_t until_ns = other.active_ns + share.longest_drain_ns / kPausePart;
     left_ns = std::max(left_ns, until_ns - now_ns_);
   }
-  return left_ns;
+  if (left_ns == 0) return 0;
+  const double part = std::max(kLeastPart, Entitled(share));
+  const auto waits_ns = static_cast<int64_t>(static_cast<double>(share.longest_drain_ns) / part);
+  return std::clamp<int64_t>(share.runnable_ns + waits_ns - now_ns_, 0, left_ns);
 }
 
 // Whoever has waited for too long is above all, and has one slice for it.

@@ -376,25 +376,6 @@ TEST_F(TimeSharingTest, TheNextIsDispatchedShortlyBeforeTheLastHasDrained) {
   EXPECT_EQ(In(2), Phase::kRunning);
 }
 
-TEST_F(TimeSharingTest, AShareWithLongKernelsInDebtDoesNotUseAShortPause) {
-  TwoBusy(0.1, 0.9);
-  Backlog(1, 2 * kS, 2 * kS);
-  Decide(kSliceNs);
-  Wants(1, kSliceNs);
-  int64_t now_ns = kSliceNs;
-  while (now_ns < 2 * kS) Decide(now_ns += 10 * kMs);
-  Backlog(2, kMs, now_ns + kMs);
-  Drains(1, now_ns);
-  ASSERT_LT(LagMs(1), -500);
-  ASSERT_EQ(In(1), Phase::kRunnable);
-  policy_.Idle(2, now_ns += kMs);
-  Backlog(2, 0, LeasePolicy::kNever);
-  Decide(now_ns);
-  EXPECT_EQ(In(1), Phase::kRunnable) << "the other may be back in a moment";
-  Decide(now_ns += 300 * kMs);
-  EXPECT_EQ(In(1), Phase::kRunning) << "but the device is not kept for who does not need it";
-}
-
 // --- Debts, limits ------------------------------------------------------------------------------
 
 TEST_F(TimeSharingTest, ADebtIsKeptWhileActiveAndForgivenWhileIdle) {
