@@ -103,6 +103,7 @@ class Process {
   void ForEachWork(uint32_t, F&& f) {
     if (work_ != nullptr && work_->listed != nullptr) f(*work_);
   }
+  bool Capturing() { return false; }
   bool MayRecord() { return true; }
   void DoneRecording() {}
   void RecordGone(client::StreamRecord* record) { free_records_.push_back(record); }

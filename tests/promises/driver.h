@@ -16,6 +16,8 @@
   X(cuDevicePrimaryCtxRetain)      \
   X(cuCtxSetCurrent)               \
   X(cuCtxSynchronize)              \
+  X(cuCtxCreate_v2)                \
+  X(cuCtxDestroy_v2)               \
   X(cuModuleLoad)                  \
   X(cuModuleGetFunction)           \
   X(cuMemAlloc_v2)                 \
@@ -28,6 +30,13 @@
   X(cuStreamSynchronize)           \
   X(cuStreamWaitValue32_v2)        \
   X(cuStreamWriteValue32_v2)       \
+  X(cuStreamWaitEvent)             \
+  X(cuStreamBeginCapture_v2)       \
+  X(cuStreamEndCapture)            \
+  X(cuEventCreate)                 \
+  X(cuEventRecord)                 \
+  X(cuGraphGetNodes)               \
+  X(cuGraphDestroy)                \
   X(cuGraphCreate)                 \
   X(cuGraphAddKernelNode_v2)       \
   X(cuGraphInstantiateWithFlags)   \

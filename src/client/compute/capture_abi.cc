@@ -23,24 +23,45 @@ void AwaitZero(const std::atomic<uint32_t>* word) {
   }
 }
 
+// Only one capture begins at a time: until what is open is fenced, none may be under way.
+Lock g_beginning;
+
 template <typename Call>
-CUresult Begin(Call&& call) {
-  // Counted before the call, so that no launch that the capture may see goes unasked.
-  g_open_captures.fetch_add(1);
-  AwaitZero(&g_helper_records);
+CUresult Begin(CUstream stream, bool per_thread, Call&& call) {
+  StreamRecord* record = nullptr;
+  if (Governed()) {
+    record = FindStream(stream, per_thread);
+    const LockGuard beginning(g_beginning);
+    // Counted before the call, so that no launch that the capture may see goes unasked.
+    const bool first = g_open_captures.fetch_add(1) == 0;
+    AwaitZero(&g_helper_records);
+    for (uint32_t device = 0; first && device < g_share.device_count; ++device) {
+      g_world.ForEachWork(device, [](ContextWork& work) { Tracker().FenceOpen(&work); });
+    }
+  } else {
+    g_open_captures.fetch_add(1);
+  }
   const CUresult result = Within(call);
-  if (result != CUDA_SUCCESS) g_open_captures.fetch_sub(1);
+  if (result != CUDA_SUCCESS) {
+    g_open_captures.fetch_sub(1);
+  } else if (record != nullptr) {
+    record->captures.store(1);
+  }
   return result;
 }
 
+// Of the stream in which it began; others that joined it end nothing, nor does their destruction.
 template <typename Call>
 CUresult End(CUstream stream, bool per_thread, Call&& call) {
-  const bool captured = IsCaptured(stream, per_thread);
+  StreamRecord* const record = Governed() ? FindStream(stream, per_thread, false) : nullptr;
+  const bool captured =
+      record != nullptr ? record->captures.load() != 0 : IsCaptured(stream, per_thread);
   const CUresult result = Within(call);
   // Whatever the answer (an invalidated capture ends with an error), it is over if it is over.
-  if (captured && CaptureStatusOf(stream, per_thread) == CU_STREAM_CAPTURE_STATUS_NONE) {
-    g_open_captures.fetch_sub(1);
+  if (!captured || CaptureStatusOf(stream, per_thread) != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return result;
   }
+  if (record == nullptr || record->captures.exchange(0) != 0) g_open_captures.fetch_sub(1);
   return result;
 }
 
@@ -61,11 +82,9 @@ void EndStream(CUstream stream, bool captured) {
 
 template <typename Call>
 CUresult DestroyStream(CUstream stream, Call&& call) {
-  const bool captured = IsCaptured(stream, false);
-  if (Governed()) EndStream(stream, captured);
-  const CUresult result = Within(call);
-  if (captured && result == CUDA_SUCCESS) g_open_captures.fetch_sub(1);
-  return result;
+  // A capture that began in it goes with its record.
+  if (Governed()) EndStream(stream, IsCaptured(stream, false));
+  return Within(call);
 }
 
 }  // namespace
@@ -82,26 +101,28 @@ void HelperDoneRecording() { g_helper_records.store(0); }
 using namespace prorata::client;
 
 CUresult cuStreamBeginCapture(CUstream hStream) {
-  return Begin([&] { return PRORATA_REAL(cuStreamBeginCapture)(hStream); });
+  return Begin(hStream, false, [&] { return PRORATA_REAL(cuStreamBeginCapture)(hStream); });
 }
 
 CUresult cuStreamBeginCapture_ptsz(CUstream hStream) {
-  return Begin([&] { return PRORATA_REAL(cuStreamBeginCapture_ptsz)(hStream); });
+  return Begin(hStream, true, [&] { return PRORATA_REAL(cuStreamBeginCapture_ptsz)(hStream); });
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
-  return Begin([&] { return PRORATA_REAL(cuStreamBeginCapture_v2)(hStream, mode); });
+  return Begin(hStream, false,
+               [&] { return PRORATA_REAL(cuStreamBeginCapture_v2)(hStream, mode); });
 }
 
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode) {
-  return Begin([&] { return PRORATA_REAL(cuStreamBeginCapture_v2_ptsz)(hStream, mode); });
+  return Begin(hStream, true,
+               [&] { return PRORATA_REAL(cuStreamBeginCapture_v2_ptsz)(hStream, mode); });
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
                                      const CUgraphNode* dependencies,
                                      const CUgraphEdgeData* dependencyData, size_t numDependencies,
                                      CUstreamCaptureMode mode) {
-  return Begin([&] {
+  return Begin(hStream, false, [&] {
     return PRORATA_REAL(cuStreamBeginCaptureToGraph)(hStream, hGraph, dependencies, dependencyData,
                                                      numDependencies, mode);
   });
@@ -111,7 +132,7 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
                                           const CUgraphNode* dependencies,
                                           const CUgraphEdgeData* dependencyData,
                                           size_t numDependencies, CUstreamCaptureMode mode) {
-  return Begin([&] {
+  return Begin(hStream, true, [&] {
     return PRORATA_REAL(cuStreamBeginCaptureToGraph_ptsz)(hStream, hGraph, dependencies,
                                                           dependencyData, numDependencies, mode);
   });

@@ -15,14 +15,16 @@
 //     DeviceCompute& Compute(uint32_t device);
 //     Estimates& estimates();
 //     bool Send(wire::MessageType, const wire::LeaseEvent&);  // false: not connected
-//     void ForEachWork(uint32_t device, F f);    // f(ContextWork&), in its context, if it is
-//     listed bool MayRecord();                          // helper: no stream may be captured just
-//     now void DoneRecording();                      // after MayRecord, whatever it answered void
-//     RecordGone(StreamRecord*);            // its last fence is done struct OwnCalls { explicit
-//     OwnCalls(World&); };   // around driver calls of our own making bool CreateEvent(CUevent*);
-//     // once for a fence; these belong to the context Recorded Record(const StreamRecord&,
-//     CUevent); bool Pending(CUevent);                      // recorded, and the device is not past
-//     it bool Elapsed(CUevent from, CUevent to, int64_t* ns);   // false: the driver does not say
+//     void ForEachWork(uint32_t device, F f);      // f(ContextWork&) in its context, if listed
+//     bool Capturing();                            // a capture is open
+//     bool MayRecord();                            // helper: no stream may be captured just now
+//     void DoneRecording();                        // after MayRecord, whatever it answered
+//     void RecordGone(StreamRecord*);              // its last fence is done
+//     struct OwnCalls { explicit OwnCalls(World&); };   // around driver calls of our own making
+//     bool CreateEvent(CUevent*);                  // once for a fence; it belongs to the context
+//     Recorded Record(const StreamRecord&, CUevent);
+//     bool Pending(CUevent);                       // recorded, and the device is not past it
+//     bool Elapsed(CUevent from, CUevent to, int64_t* ns);   // false: the driver does not say
 //   };
 //
 // Everything is thread-safe unless it says who calls it. Freestanding.

@@ -119,6 +119,7 @@ void BeforeWait(CUstream stream, bool per_thread) {
   const StreamRecord* legacy = record->work->legacy.load(std::memory_order_acquire);
   if (legacy == nullptr && !HasOpen(*record)) return;
   const InContextOf here(record);
+  if (record->legacy) return Tracker().FenceOpen(record->work);
   Tracker().EndLegacy(record);
   Tracker().EndBeforeWait(record);
 }

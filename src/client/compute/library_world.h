@@ -6,6 +6,7 @@
 #include "client/compute/compute.h"
 #include "client/compute/streams.h"
 #include "client/compute/work_tracker.h"
+#include "client/session/captures.h"
 #include "client/session/connection.h"
 #include "client/session/driver_functions.h"
 #include "client/session/heartbeat_watch.h"
@@ -43,6 +44,7 @@ struct LibraryWorld {
       PRORATA_REAL(cuCtxPopCurrent_v2)(&popped);
     }
   }
+  static bool Capturing() { return g_open_captures.load(std::memory_order_relaxed) != 0; }
   static bool MayRecord() { return HelperMayRecord(); }
   static void DoneRecording() { HelperDoneRecording(); }
   static void RecordGone(StreamRecord* record) { FreeRecord(record); }

@@ -71,6 +71,7 @@ void HideLocked(StreamRecord* record) {
 }
 
 void FreeLocked(StreamRecord* record) {
+  if (record->captures.exchange(0) != 0) g_open_captures.fetch_sub(1);
   record->next_record = g_free;
   g_free = record;
 }

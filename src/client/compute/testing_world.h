@@ -42,6 +42,7 @@ class FakeWorld {
       if (work->listed != nullptr) f(*work);
     }
   }
+  bool Capturing() { return capturing != 0; }
   bool MayRecord() { return capturing == 0; }
   void DoneRecording() {}
   void RecordGone(StreamRecord* record) { gone.push_back(record); }

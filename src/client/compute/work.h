@@ -94,12 +94,13 @@ struct alignas(64) StreamRecord {
   bool per_thread;  // which variant of cuEventRecord means this stream
   bool legacy;      // waits for, and keeps waiting, every blocking stream
   bool blocking;
-  bool gone;                     // destroyed; its fences live on (work->lock)
-  std::atomic<uint32_t> ending;  // about to be destroyed: the helper leaves it alone
-  std::atomic<uint32_t> probe;   // estimates were found wrong: measure the next launch alone
-  std::atomic<uint32_t> waits;   // a wait was put in the stream since its last batch
-  std::atomic<uint32_t> others;  // devices on which launches since the last fence run too
-  std::atomic<uint64_t> proven;  // fences up to this serial are done; no need to ask
+  bool gone;                       // destroyed; its fences live on (work->lock)
+  std::atomic<uint32_t> ending;    // about to be destroyed: the helper leaves it alone
+  std::atomic<uint32_t> probe;     // estimates were found wrong: measure the next launch alone
+  std::atomic<uint32_t> waits;     // a wait was put in the stream since its last batch
+  std::atomic<uint32_t> captures;  // a capture that began in it is open (session/captures.h)
+  std::atomic<uint32_t> others;    // devices on which launches since the last fence run too
+  std::atomic<uint64_t> proven;    // fences up to this serial are done; no need to ask
   // Under `fencing`:
   Fence* open;   // whose start event is recorded, for the batch under way
   bool follows;  // the batch under way began while a fence was pending

@@ -14,45 +14,10 @@
 //                    of a batch, tracker.End() if the batch is due
 //   if begins: launching.fetch_sub(1)
 
+#include "client/compute/submitted.h"
 #include "client/compute/work_poller.h"
 
 namespace prorata::client {
-
-inline bool BeginsBatch(const StreamRecord* stream, uint32_t estimate_ns) {
-  return stream->submitted.load(std::memory_order_relaxed) ==
-             stream->closed.load(std::memory_order_relaxed) ||
-         estimate_ns == 0;
-}
-
-// Adds to what was submitted; answers what that was. `thread`: the caller's tag.
-inline uint64_t AddToSubmitted(StreamRecord* stream, const void* thread, uint64_t launch) {
-  const void* owner = stream->owner.load(std::memory_order_relaxed);
-  if (owner == thread) [[likely]] {
-    const uint64_t before = stream->submitted.load(std::memory_order_relaxed);
-    stream->submitted.store(before + launch, std::memory_order_release);
-    return before;
-  }
-  if (owner != &kSharedStream) stream->owner.store(&kSharedStream, std::memory_order_relaxed);
-  return stream->submitted.fetch_add(launch);
-}
-
-struct Added {
-  bool opened;  // Opened is to be called
-  bool due;     // End is to be called
-};
-
-// Accounts for a launch that the driver took.
-inline Added AddLaunch(StreamRecord* stream, const void* thread, uint64_t key,
-                       uint32_t estimate_ns) {
-  const uint64_t before = AddToSubmitted(stream, thread, kOneLaunch + estimate_ns);
-  const uint64_t open = before - stream->closed.load(std::memory_order_acquire);
-  const uint64_t batch_key = stream->batch_key.load(std::memory_order_relaxed);
-  if (batch_key != key) {
-    stream->batch_key.store(batch_key == 0 ? key : kMixedKey, std::memory_order_relaxed);
-  }
-  const uint32_t due_ns = stream->fence_at_ns.load(std::memory_order_relaxed);
-  return {open == 0, estimate_ns == 0 || NsIn(open) + estimate_ns >= due_ns};
-}
 
 template <typename World>
 class WorkTracker : public WorkPoller<World> {
@@ -141,13 +106,12 @@ class WorkTracker : public WorkPoller<World> {
   // is recorded before anything goes into another stream.
   void EndLegacy(StreamRecord* other) {
     StreamRecord* legacy = other->work->legacy.load(std::memory_order_acquire);
-    if (legacy != nullptr && legacy != other && other->blocking && HasOpen(*legacy)) {
-      End(legacy, false);
-    }
+    if (legacy == nullptr || legacy == other || !other->blocking || !HasOpen(*legacy)) return;
+    AwaitFencing(legacy);
+    if (HasOpen(*legacy)) End(legacy, false);
   }
 
-  // --- Proof by the program's own synchronisation
-  // -------------------------------------------------
+  // --- Proof by the program's own synchronisation ------------------------------------------------
 
   struct SyncMark {
     uint64_t submitted = 0;
@@ -212,8 +176,7 @@ class WorkTracker : public WorkPoller<World> {
     if (first) world_.Compute(work->device).occupancy.Begin(world_.NowNs());
   }
 
-  // --- Anyone
-  // -------------------------------------------------------------------------------------
+  // --- Anyone ------------------------------------------------------------------------------------
 
   // Helper: fences what has been open for a while, if nothing was launched since it last looked.
   // True: something is open that it has not fenced.
@@ -233,6 +196,23 @@ class WorkTracker : public WorkPoller<World> {
     }
     work->polling.store(0, std::memory_order_release);
     return open;
+  }
+
+  // All that is open is fenced: before a capture begins, since while one is open nobody may fence
+  // later what others launch (HelperMayRecord), and before a wait in the legacy stream, which the
+  // fences of all blocking streams would stand behind.
+  void FenceOpen(ContextWork* work) {
+    const int64_t until_ns = world_.NowNs() + kMaxFencingNs;
+    while (!OwnPolling(work)) {
+      if (world_.NowNs() >= until_ns) return;
+      world_.Nap(kFencingNapNs);
+    }
+    for (StreamRecord* at = NextListed(work, nullptr); at != nullptr; at = NextListed(work, at)) {
+      if (at->ending.load() != 0 || at->per_thread || !HasOpen(*at)) continue;
+      AwaitFencing(at);
+      Fencing(at, [&] { Close(at, false, false); });
+    }
+    work->polling.store(0, std::memory_order_release);
   }
 
   // The bound cannot be kept: it is raised until the oldest fence is done.
@@ -369,8 +349,11 @@ class WorkTracker : public WorkPoller<World> {
     const bool others = streams > (stream->busy.load(std::memory_order_relaxed) != 0 ? 1U : 0U);
     uint64_t fence_at_ns = kFenceAtNs / (streams > 1 ? streams : 1);
     if (fence_at_ns < kMinFenceAtNs) fence_at_ns = kMinFenceAtNs;
-    // Nobody but this thread can fence its own default stream.
-    if (alone || stream->per_thread || (stream->legacy && others)) fence_at_ns = 0;
+    // Nobody but this thread can fence its own default stream, and nobody at all while a capture is
+    // open: what is open when another stream needs it fenced would stay so (EndLegacy, FenceTail).
+    const bool now_or_never =
+        stream->per_thread || world_.Capturing() || (stream->legacy && others);
+    if (alone || now_or_never) fence_at_ns = 0;
     stream->fence_at_ns.store(static_cast<uint32_t>(fence_at_ns), std::memory_order_relaxed);
     const int64_t now_ns = world_.NowNs();
     stream->began_ns.store(now_ns, std::memory_order_relaxed);

@@ -330,6 +330,23 @@ TEST_F(WorkTrackerTest, ALaunchIntoABatchThatWasClosedMeanwhileIsSeen) {
   EXPECT_EQ(Occupied(), occupied_ns) << "its thread was stopped, and nothing ran";
 }
 
+// While a capture is open anywhere the helper fences nothing: it would not be known that what is
+// open has run, and the lease would never be given up.
+TEST_F(WorkTrackerTest, NothingIsOpenWhileACaptureIs) {
+  Context context(world_);
+  Teach(1, 50 * kUs);
+  Launch(context, 0, 1, world_.now_ns + 50 * kUs);
+  ASSERT_TRUE(HasOpen(context.streams[0]));
+  world_.capturing = 1;
+  tracker_.FenceOpen(&context.work);
+  EXPECT_FALSE(HasOpen(context.streams[0]));
+  Launch(context, 1, 1, world_.now_ns + 50 * kUs);
+  EXPECT_FALSE(HasOpen(context.streams[1]));
+  world_.now_ns += kMs;
+  Poll();
+  EXPECT_FALSE(Busy());
+}
+
 TEST_F(WorkTrackerTest, ALaunchOnSeveralDevicesKeepsAllBusyUntilItIsDone) {
   Context context(world_);
   Teach(1, kMs);

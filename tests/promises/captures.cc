@@ -1,0 +1,234 @@
+// captures: what a program does around stream captures and waits, for so many rounds.
+//
+//   captures MODE --kernels FILE --progress FILE [--rounds N]
+//
+// Every call is checked: it ends with 0 after the last round, and the bare driver always does. The
+// modes are the methods of Program.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "tests/promises/driver.h"
+
+namespace prorata::shapes {
+namespace {
+
+constexpr unsigned kBlocking = 0, kNonBlocking = 1;
+constexpr unsigned kGeq = 0;            // CU_STREAM_WAIT_VALUE_GEQ
+constexpr unsigned kDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
+constexpr unsigned kBlocks = 264, kThreads = 1024;
+
+class Program {
+ public:
+  Program(const std::string& image, const std::string& progress, int rounds) : rounds_(rounds) {
+    const int file = ::open(progress.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0 || ::ftruncate(file, 8) != 0) std::exit(2);
+    progress_ =
+        static_cast<uint64_t*>(::mmap(nullptr, 8, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+    SHAPES_CALL(cuInit, 0);
+    SHAPES_CALL(cuDeviceGet, &device_, 0);
+    SHAPES_CALL(cuDevicePrimaryCtxRetain, &context_, device_);
+    SHAPES_CALL(cuCtxSetCurrent, context_);
+    CUmodule module = nullptr;
+    SHAPES_CALL(cuModuleLoad, &module, image.c_str());
+    SHAPES_CALL(cuModuleGetFunction, &step_, module, "step");
+  }
+
+  int Run(const std::string& mode) {
+    if (mode == "work-beside-a-capture") return WorkBesideACapture(), 0;
+    if (mode == "legacy-launch") return Legacy(false), 0;
+    if (mode == "legacy-wait") return Legacy(true), 0;
+    if (mode == "lost-with-its-context") return LostWithItsContext(), 0;
+    if (mode == "joined-stream-destroyed") return JoinedStreamDestroyed(), 0;
+    if (mode == "legacy-before-a-wait") return LegacyBeforeAWait(), 0;
+    if (mode == "legacy-waits") return LegacyWaits(), 0;
+    std::fprintf(stderr, "no mode %s\n", mode.c_str());
+    return 2;
+  }
+
+ private:
+  // What is launched before a capture, and into other streams while it is open.
+  void WorkBesideACapture() {
+    CUstream captured = Stream(kNonBlocking), before = Stream(kNonBlocking);
+    CUstream beside = Stream(kNonBlocking);
+    Learn({captured, before, beside});
+    for (int i = 0; i < rounds_; ++i) {
+      Launch(before, 100);
+      Begin(captured);
+      Launch(captured, 100);
+      for (int k = 0; k < 10; ++k) Launch(beside, 100);
+      SHAPES_CALL(cuStreamSynchronize, beside);
+      Launch(captured, 100);
+      End(captured, 2);
+      SHAPES_CALL(cuCtxSynchronize);
+    }
+  }
+
+  // Work is in the legacy stream when a capture begins in a blocking one, and another blocking one
+  // gets a launch, or a wait for an event.
+  void Legacy(bool wait) {
+    CUstream captured = Stream(kBlocking), other = Stream(kBlocking);
+    Learn({nullptr, captured, other});
+    CUevent event = nullptr;
+    SHAPES_CALL(cuEventCreate, &event, kDisableTiming);
+    for (int i = 0; i < rounds_; ++i) {
+      SHAPES_CALL(cuEventRecord, event, other);
+      Launch(nullptr, 20);
+      Begin(captured);
+      Launch(captured, 20);
+      if (wait) {
+        SHAPES_CALL(cuStreamWaitEvent, other, event, 0);
+      } else {
+        Launch(other, 20);
+      }
+      Launch(captured, 20);
+      End(captured, 2);
+      SHAPES_CALL(cuCtxSynchronize);
+    }
+  }
+
+  // A context goes with a capture open in it; work in another one.
+  void LostWithItsContext() {
+    CUcontext lost = nullptr;
+    SHAPES_CALL(cuCtxCreate_v2, &lost, 0, device_);
+    Begin(Stream(kNonBlocking));
+    SHAPES_CALL(cuCtxDestroy_v2, lost);
+    SHAPES_CALL(cuCtxSetCurrent, context_);
+    CUstream first = Stream(kNonBlocking), second = Stream(kNonBlocking);
+    for (int i = 0; i < rounds_; ++i) {
+      Launch(first, 100);
+      for (int k = 0; k < 10; ++k) Launch(second, 100);
+      SHAPES_CALL(cuStreamSynchronize, second);
+      SHAPES_CALL(cuStreamSynchronize, first);
+    }
+  }
+
+  // Two captures are open, and a stream that has joined the first is destroyed: that one is
+  // invalid then, and the other goes on.
+  void JoinedStreamDestroyed() {
+    CUstream first = Stream(kNonBlocking), second = Stream(kNonBlocking);
+    Learn({first, second});
+    CUevent event = nullptr;
+    SHAPES_CALL(cuEventCreate, &event, kDisableTiming);
+    for (int i = 0; i < rounds_; ++i) {
+      CUstream joined = Stream(kNonBlocking);
+      Begin(first);
+      Launch(first, 100);
+      Begin(second);
+      SHAPES_CALL(cuEventRecord, event, first);
+      SHAPES_CALL(cuStreamWaitEvent, joined, event, 0);
+      Launch(joined, 100);
+      SHAPES_CALL(cuStreamDestroy_v2, joined);
+      CUgraph graph = nullptr;
+      if (LoadedDriver().cuStreamEndCapture(first, &graph) == CUDA_SUCCESS) Fail("a valid capture");
+      for (int k = 0; k < 4; ++k) Launch(second, 100);
+      End(second, 4);
+    }
+  }
+
+  // A launch in the legacy stream; then a wait in a blocking stream that a write in another ends.
+  void LegacyBeforeAWait() {
+    CUstream waits = Stream(kBlocking), writes = Stream(kBlocking);
+    CUdeviceptr word = 0;
+    SHAPES_CALL(cuMemAlloc_v2, &word, 4096);
+    SHAPES_CALL(cuMemsetD8_v2, word, 0, 4096);
+    Learn({nullptr, waits});
+    std::mt19937 random(1);
+    for (int i = 1; i <= rounds_; ++i) {
+      Launch(nullptr, 20);
+      // The helper fences it at any moment of these.
+      const auto until =
+          std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 400);
+      while (std::chrono::steady_clock::now() < until) {
+      }
+      SHAPES_CALL(cuStreamWaitValue32_v2, waits, word, static_cast<unsigned>(i), kGeq);
+      Launch(waits, 5);
+      SHAPES_CALL(cuStreamWriteValue32_v2, writes, word, static_cast<unsigned>(i), 0);
+      SHAPES_CALL(cuCtxSynchronize);
+    }
+  }
+
+  // Short kernels in a blocking stream; then the legacy stream waits until the host has slept.
+  void LegacyWaits() {
+    CUstream works = Stream(kBlocking);
+    void* memory = nullptr;
+    SHAPES_CALL(cuMemHostAlloc, &memory, 4096, 0);
+    std::memset(memory, 0, 4096);
+    auto* word = static_cast<volatile uint32_t*>(memory);
+    for (int i = 1; i <= rounds_; ++i) {
+      Launch(works, 300);
+      Launch(works, 300);
+      SHAPES_CALL(cuStreamWaitValue32_v2, nullptr, reinterpret_cast<CUdeviceptr>(memory),
+                  static_cast<unsigned>(i), kGeq);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      *word = static_cast<uint32_t>(i);
+      SHAPES_CALL(cuCtxSynchronize);
+    }
+  }
+
+  static CUstream Stream(unsigned flags) {
+    CUstream stream = nullptr;
+    SHAPES_CALL(cuStreamCreate, &stream, flags);
+    return stream;
+  }
+
+  void Launch(CUstream stream, uint64_t us) {
+    uint64_t values[] = {reinterpret_cast<uint64_t>(progress_), 1, us * 1000, us * 1000};
+    void* parameters[] = {&values[0], &values[1], &values[2], &values[3]};
+    SHAPES_CALL(cuLaunchKernel, step_, kBlocks, 1, 1, kThreads, 1, 1, 0, stream, parameters,
+                nullptr);
+  }
+
+  // How long kernels take in these streams.
+  void Learn(std::initializer_list<CUstream> streams) {
+    for (int i = 0; i < 20; ++i) {
+      for (CUstream stream : streams) Launch(stream, 100);
+      SHAPES_CALL(cuCtxSynchronize);
+    }
+  }
+
+  static void Begin(CUstream stream) {
+    SHAPES_CALL(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+  }
+
+  static void End(CUstream stream, size_t nodes) {
+    CUgraph graph = nullptr;
+    SHAPES_CALL(cuStreamEndCapture, stream, &graph);
+    size_t seen = 0;
+    SHAPES_CALL(cuGraphGetNodes, graph, nullptr, &seen);
+    if (seen != nodes) Fail("another number of nodes");
+    SHAPES_CALL(cuGraphDestroy, graph);
+  }
+
+  [[noreturn]] static void Fail(const char* what) {
+    std::fprintf(stderr, "%s\n", what);
+    std::exit(1);
+  }
+
+  const int rounds_;
+  uint64_t* progress_ = nullptr;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  CUfunction step_ = nullptr;
+};
+
+}  // namespace
+}  // namespace prorata::shapes
+
+int main(int argc, char** argv) {
+  std::map<std::string, std::string> options;
+  for (int i = 2; i + 1 < argc; i += 2) options[argv[i] + 2] = argv[i + 1];
+  prorata::shapes::Program program(options["kernels"], options["progress"],
+                                   std::atoi(options["rounds"].c_str()));
+  const int result = program.Run(argc > 1 ? argv[1] : "");
+  std::_Exit(result);
+}

@@ -1,0 +1,68 @@
+"""Programs around stream captures and waits (captures.cc) do the same in a share as without: every call
+has the same answer, and they end."""
+import pathlib
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import harness  # pylint: disable=wrong-import-position
+
+CAPTURES = harness.BUILD / "tests" / "captures"
+KERNELS = harness.BUILD / "tests" / "conformance_kernels.so"
+MACHINE = 'dilation = 1\ndevices = [{ context_memory = "64MiB" }]\n'
+DEADLINE_S = 40
+
+
+class Captures(unittest.TestCase):
+    def run_mode(self, mode, rounds, share=("--compute-limit", "0.5")):
+        """The same program without prorata and in a share. Answers how long each took."""
+        took_s = []
+        for bare in (True, False):
+            machine = harness.Machine(MACHINE)
+            self.addCleanup(machine.close)
+            command = [CAPTURES, mode, "--kernels", KERNELS, "--progress", machine.folder / "progress",
+                       "--rounds", rounds]
+            since_s = time.monotonic()
+            if bare:
+                process = machine.start(command, machine.bare_environment())
+            else:
+                machine.start_agent()
+                process = machine.start(machine.command(["--memory", "1GiB", *share], command))
+            try:
+                out, err = process.communicate(timeout=DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                self.fail(f"{'bare' if bare else 'in a share'} it hangs")
+            self.assertEqual(process.returncode, 0, f"{'bare' if bare else 'in a share'}: {out} {err}")
+            took_s.append(time.monotonic() - since_s)
+            machine.close()
+        return took_s
+
+    def test_work_beside_a_capture_is_known_to_be_done(self):
+        # 13 kernels of 100 us a round, at half of the device.
+        self.run_mode("work-beside-a-capture", 4000)
+
+    def test_a_launch_does_not_invalidate_a_capture(self):
+        self.run_mode("legacy-launch", 3000)
+
+    def test_a_wait_does_not_invalidate_a_capture(self):
+        self.run_mode("legacy-wait", 3000)
+
+    def test_a_capture_that_is_lost_with_its_context_counts_no_more(self):
+        self.run_mode("lost-with-its-context", 1500)
+
+    def test_only_the_capture_of_a_destroyed_stream_is_invalid(self):
+        self.run_mode("joined-stream-destroyed", 300)
+
+    def test_legacy_work_is_never_fenced_behind_a_wait(self):
+        self.run_mode("legacy-before-a-wait", 25000, ("--compute-limit", "0.9"))
+
+    def test_what_waits_in_the_legacy_stream_is_not_charged(self):
+        # Its kernels take 0.06 of the device.
+        bare_s, share_s = self.run_mode("legacy-waits", 200, ("--compute-limit", "0.2"))
+        self.assertLess(share_s, 1.5 * bare_s)
+
+
+if __name__ == "__main__":
+    unittest.main()
