@@ -71,7 +71,7 @@ void FutexWakeAll(std::atomic<uint32_t>* word) {
 bool AwaitReadable(int fd, int64_t timeout_ns) {
   pollfd readable = {fd, POLLIN, 0};  // one below 0 is skipped
   const timespec timeout = RealSpan(timeout_ns);
-  return ppoll(&readable, 1, &timeout, nullptr) > 0;
+  return syscall(SYS_ppoll, &readable, 1, &timeout, nullptr, 0) > 0;
 }
 
 // Its sleeps are in real time: the holder was preempted by a real scheduler.

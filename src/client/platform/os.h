@@ -29,7 +29,8 @@ void UnmapPages(void* pages, size_t bytes);
 void FutexWait(const std::atomic<uint32_t>* word, uint32_t expected, int64_t timeout_ns);
 void FutexWakeAll(std::atomic<uint32_t>* word);
 
-// True when fd has something to read, or has ended, within timeout_ns. fd < 0: only waits.
+// True when fd has something to read, or has ended, within timeout_ns. fd < 0: only waits. No
+// cancellation point, nor is any of these: a thread that waits here may hold locks, and be counted.
 bool AwaitReadable(int fd, int64_t timeout_ns);
 
 // A lock of one word: spins a little, then sleeps. Zero is free, so zeroed pages hold free locks.

@@ -2,7 +2,10 @@
 #include "base/units.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <time.h>
+
+#include <thread>
 
 namespace prorata::client {
 namespace {
@@ -28,6 +31,20 @@ TEST_F(GuestTest, TimeIsRealUnlessSlowedDown) {
     EXPECT_LE(before, now);
     EXPECT_LE(now, RealNs());
   }
+}
+
+// Who is cancelled at the gate is counted there; it ends when it is back in the program.
+TEST_F(GuestTest, AThreadIsNotCancelledWhileItWaits) {
+  std::atomic<bool> waited{false};
+  std::thread thread([&] {
+    pthread_cancel(pthread_self());
+    FutexWait(&never_, 0, kMs);
+    AwaitReadable(-1, kMs);
+    waited.store(true);
+    pthread_testcancel();
+  });
+  thread.join();
+  EXPECT_TRUE(waited.load());
 }
 
 TEST_F(GuestTest, ClockAndWaitsAreSlowedDownTogether) {

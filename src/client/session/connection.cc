@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -138,7 +139,9 @@ bool SendBytes(const void* bytes, size_t size) {
   if (fd < 0) return false;
   const auto* at = static_cast<const char*>(bytes);
   while (size != 0) {
-    const ssize_t sent = send(fd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    // Not send and poll of libc: there a thread that was cancelled ends, and keeps the lock for
+    // ever.
+    const ssize_t sent = syscall(SYS_sendto, fd, at, size, MSG_NOSIGNAL | MSG_DONTWAIT, nullptr, 0);
     if (sent > 0) {
       at += sent;
       size -= static_cast<size_t>(sent);
@@ -146,7 +149,7 @@ bool SendBytes(const void* bytes, size_t size) {
     }
     if (sent < 0 && errno == EINTR) continue;
     pollfd writable = {fd, POLLOUT, 0};
-    if (sent < 0 && errno == EAGAIN && poll(&writable, 1, 1000) == 1) continue;
+    if (sent < 0 && errno == EAGAIN && syscall(SYS_poll, &writable, 1, 1000) == 1) continue;
     shutdown(fd, SHUT_RDWR);  // half a frame may be out: the helper sees the end and joins again
     return false;
   }
