@@ -8,7 +8,7 @@ import re
 ELEMENT = {"D8": 1, "D16": 2, "D32": 4}
 # What a base function does, in the names of its arguments; the order matters.
 COPIES = (
-    (r"cuMemcpy(HtoD|DtoH|HtoA|AtoH)(Async)?", "HostCopy()"),
+    (r"cuMemcpy(HtoD|DtoH|HtoA|AtoH)(Async)?", "HostCopy(ByteCount)"),
     (r"cuMemcpyDtoD(Async)?", "Copy(dstDevice, srcDevice, ByteCount)"),
     (r"cuMemcpy(Async)?", "Copy(dst, src, ByteCount)"),
     (r"cuMemcpy(AtoA|AtoD|DtoA)", "DeviceCopy(ByteCount)"),

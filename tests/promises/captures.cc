@@ -1,4 +1,4 @@
-// captures: what a program does around stream captures and waits, for so many rounds.
+// captures: what a program does around stream captures, waits and copies, for so many rounds.
 //
 //   captures MODE --kernels FILE --progress FILE [--rounds N]
 //
@@ -51,6 +51,7 @@ class Program {
     if (mode == "joined-stream-destroyed") return JoinedStreamDestroyed(), 0;
     if (mode == "legacy-before-a-wait") return LegacyBeforeAWait(), 0;
     if (mode == "legacy-waits") return LegacyWaits(), 0;
+    if (mode == "long-copies") return LongCopies(), 0;
     std::fprintf(stderr, "no mode %s\n", mode.c_str());
     return 2;
   }
@@ -172,6 +173,23 @@ class Program {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
       *word = static_cast<uint32_t>(i);
       SHAPES_CALL(cuCtxSynchronize);
+    }
+  }
+
+  // Kernels of 2 ms, each behind a copy from the host that takes several times as long.
+  void LongCopies() {
+    constexpr size_t kBytes = 256 << 20;
+    CUstream stream = Stream(kNonBlocking);
+    void* host = nullptr;
+    SHAPES_CALL(cuMemHostAlloc, &host, kBytes, 0);
+    CUdeviceptr device = 0;
+    SHAPES_CALL(cuMemAlloc_v2, &device, kBytes);
+    for (int i = 0; i < rounds_; ++i) {
+      for (int k = 0; k < 2; ++k) {
+        SHAPES_CALL(cuMemcpyHtoDAsync_v2, device, host, kBytes, stream);
+        Launch(stream, 2000);
+      }
+      SHAPES_CALL(cuStreamSynchronize, stream);
     }
   }
 

@@ -23,6 +23,7 @@
   X(cuMemAlloc_v2)                 \
   X(cuMemHostAlloc)                \
   X(cuMemsetD8_v2)                 \
+  X(cuMemcpyHtoDAsync_v2)          \
   X(cuLaunchKernel)                \
   X(cuLaunchHostFunc)              \
   X(cuStreamCreate)                \

@@ -6,7 +6,7 @@
 // gate and are charged as kernels are. What runs elsewhere (a copy from or to the host, or to
 // another device, on copy engines; a wait for an event, a word of memory, a host function, a
 // semaphore of others) is neither. A wait ends the batch before it, and the next one begins behind
-// it: so it is known whether that has begun.
+// it: so it is known whether that has begun. A long copy that runs elsewhere is a wait, too.
 //
 // Which end is where: by the name of the call and the types in a box; where those leave it open, by
 // the driver's pointer attributes, once for a slab of addresses (a few are remembered per thread).
@@ -28,7 +28,9 @@ uint32_t DeviceOfAddress(uint64_t address);
 uint32_t DeviceOfContext(CUcontext context);
 
 inline StreamWork Wait() { return {.waits = true}; }
-inline StreamWork HostCopy() { return {}; }
+// Half a millisecond at 32 GB/s (PCIe 4 x16). Shorter ones are not worth two events.
+inline constexpr uint64_t kLongCopyBytes = 16 << 20;
+inline StreamWork HostCopy(uint64_t bytes) { return {.waits = bytes >= kLongCopyBytes}; }
 inline StreamWork Fill(uint64_t bytes) { return {.bytes = bytes, .on_device = true}; }
 inline StreamWork DeviceCopy(uint64_t bytes) { return {.bytes = bytes, .on_device = true}; }
 StreamWork Copy(uint64_t dst, uint64_t src, uint64_t bytes);
@@ -47,11 +49,11 @@ bool EndOnDevice(CUmemorytype type, Pointer address) {
 
 template <typename Box>
 StreamWork BoxOf(const Box* box, uint64_t rows) {
-  if (box == nullptr || !EndOnDevice(box->dstMemoryType, box->dstDevice) ||
-      !EndOnDevice(box->srcMemoryType, box->srcDevice)) {
-    return {};
-  }
-  return {.bytes = uint64_t{box->WidthInBytes} * rows, .on_device = true};
+  if (box == nullptr) return {};
+  const uint64_t bytes = uint64_t{box->WidthInBytes} * rows;
+  const bool on_device = EndOnDevice(box->dstMemoryType, box->dstDevice) &&
+                         EndOnDevice(box->srcMemoryType, box->srcDevice);
+  return on_device ? DeviceCopy(bytes) : HostCopy(bytes);
 }
 template <typename Box>
 StreamWork Box2D(const Box* box) {

@@ -61,44 +61,41 @@ uint32_t DeviceOfContext(CUcontext context) {
 }
 
 StreamWork Copy(uint64_t dst, uint64_t src, uint64_t bytes) {
-  if (!SameDevice(dst, src)) return {};
-  return {.bytes = bytes, .on_device = true};
+  return SameDevice(dst, src) ? DeviceCopy(bytes) : HostCopy(bytes);
 }
 
 StreamWork PeerCopy(CUcontext dst, CUcontext src, uint64_t bytes) {
-  if (dst != src && DeviceOfContext(dst) != DeviceOfContext(src)) return {};
-  return {.bytes = bytes, .on_device = true};
+  const bool on_device = dst == src || DeviceOfContext(dst) == DeviceOfContext(src);
+  return on_device ? DeviceCopy(bytes) : HostCopy(bytes);
 }
 
 StreamWork PeerCopyRegion(const CUDA_MEMCPY3D_PEER* box) {
   const StreamWork work = Box3D(box);
-  if (!work.on_device) return {};
+  if (!work.on_device) return work;
   return PeerCopy(box->dstContext, box->srcContext, work.bytes);
 }
 
 // A batch of which any copy runs on the device does so as a whole.
 StreamWork CopyBatch(const CUdeviceptr* dsts, const CUdeviceptr* srcs, const size_t* sizes,
                      size_t count) {
-  StreamWork all;
-  if (dsts == nullptr || srcs == nullptr || sizes == nullptr) return all;
+  if (dsts == nullptr || srcs == nullptr || sizes == nullptr) return {};
+  uint64_t on_device = 0, elsewhere = 0;
   for (size_t i = 0; i < count; ++i) {
-    if (!SameDevice(dsts[i], srcs[i])) continue;
-    all.bytes += sizes[i];
-    all.on_device = true;
+    (SameDevice(dsts[i], srcs[i]) ? on_device : elsewhere) += sizes[i];
   }
-  return all;
+  return on_device != 0 ? DeviceCopy(on_device) : HostCopy(elsewhere);
 }
 
 StreamWork BoxBatch(const CUDA_MEMCPY3D_BATCH_OP* boxes, size_t count) {
-  StreamWork all;
-  if (boxes == nullptr) return all;
+  if (boxes == nullptr) return {};
+  uint64_t on_device = 0, elsewhere = 0;
   for (size_t i = 0; i < count; ++i) {
     const CUDA_MEMCPY3D_BATCH_OP& box = boxes[i];
-    if (!EndOnDevice(box.dst) || !EndOnDevice(box.src)) continue;
-    all.bytes += uint64_t{box.extent.width} * box.extent.height * box.extent.depth;
-    all.on_device = true;
+    const bool here = EndOnDevice(box.dst) && EndOnDevice(box.src);
+    (here ? on_device : elsewhere) +=
+        uint64_t{box.extent.width} * box.extent.height * box.extent.depth;
   }
-  return all;
+  return on_device != 0 ? DeviceCopy(on_device) : HostCopy(elsewhere);
 }
 
 StreamWork Decompression(const CUmemDecompressParams* params, size_t count) {
