@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "client/compute/testing_world.h"
+
 #include <algorithm>
 #include <memory>
 #include <random>
@@ -346,6 +348,25 @@ TEST(FallbackBucket, AMemberHoldsItsPartOfTheLimit) {
   EXPECT_EQ(PartPpm(limits), 200'000u);
   limits.compute_limit_ppm = 1'000'000;
   EXPECT_EQ(PartPpm(limits), 1'000'000u) << "no limit, no parts";
+}
+
+// The first thread of a stream is stopped within its addition, and a second one launches, and
+// fences, meanwhile.
+TEST_F(WorkTrackerTest, AnAdditionThatIsLostIsNoWorkOfMinutes) {
+  Context context(world_, 1);
+  StreamRecord& stream = context.streams[0];
+  Teach(1, 50 * kUs);
+  const uint64_t before = stream.submitted.load();
+  for (int i = 1; i <= 3; ++i) Launch(context, 0, 1, world_.now_ns + i * 50 * kUs);
+  tracker_.End(&stream, false);
+  stream.submitted.store(before + kOneLaunch + 50 * kUs);
+  EXPECT_TRUE(HasOpen(stream));
+  LaunchFenced(context, 0, 1, world_.now_ns + 200 * kUs);
+  EXPECT_LT(world_.compute.backlog.ns(), static_cast<uint64_t>(kMs));
+  world_.now_ns += kMs;
+  Poll();
+  EXPECT_FALSE(Busy());
+  EXPECT_LE(world_.compute.launches.load(), 5u);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ struct Added {
 inline Added AddLaunch(StreamRecord* stream, const void* thread, uint64_t key,
                        uint32_t estimate_ns) {
   const uint64_t before = AddToSubmitted(stream, thread, kOneLaunch + estimate_ns);
-  const uint64_t open = before - stream->closed.load(std::memory_order_acquire);
+  const uint64_t open = OpenSince(before, stream->closed.load(std::memory_order_acquire));
   const uint64_t batch_key = stream->batch_key.load(std::memory_order_relaxed);
   if (batch_key != key) {
     stream->batch_key.store(batch_key == 0 ? key : kMixedKey, std::memory_order_relaxed);

@@ -123,10 +123,17 @@ struct alignas(64) StreamRecord {
 inline constexpr uint64_t kMixedKey = ~uint64_t{0};
 inline constexpr char kSharedStream = 0;
 
+// What came to `word` since it was `closed`. An addition that was lost when a second thread came to
+// the stream (`owner`) takes away what that one had added meanwhile: of what is open nothing is
+// known then but that there is something.
+inline uint64_t OpenSince(uint64_t word, uint64_t closed) {
+  const uint64_t open = word - closed;
+  return (open >> 63) == 0 ? open : kOneLaunch;
+}
 // What is launched and not fenced, as a word.
 inline uint64_t OpenWord(const StreamRecord& stream) {
   const uint64_t closed = stream.closed.load(std::memory_order_acquire);
-  return stream.submitted.load(std::memory_order_acquire) - closed;
+  return OpenSince(stream.submitted.load(std::memory_order_acquire), closed);
 }
 inline bool HasOpen(const StreamRecord& stream) { return OpenWord(stream) != 0; }
 

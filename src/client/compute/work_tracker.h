@@ -365,7 +365,7 @@ class WorkTracker : public WorkPoller<World> {
   void Close(StreamRecord* stream, bool unknown, bool just_launched, bool polled = false) {
     ContextWork* work = stream->work;
     const uint64_t word = stream->submitted.load(std::memory_order_acquire);
-    const uint64_t open = word - stream->closed.load(std::memory_order_relaxed);
+    const uint64_t open = OpenSince(word, stream->closed.load(std::memory_order_relaxed));
     if (LaunchesIn(open) == 0) return;
     Fence* fence = stream->open != nullptr ? stream->open : TakeFence(work);
     stream->open = nullptr;
@@ -409,7 +409,7 @@ class WorkTracker : public WorkPoller<World> {
 
   // Everything up to `word` is done, and no fence tells. The caller holds `fencing`.
   void CloseUnfenced(StreamRecord* stream, uint64_t word) {
-    const uint64_t open = word - stream->closed.load(std::memory_order_relaxed);
+    const uint64_t open = OpenSince(word, stream->closed.load(std::memory_order_relaxed));
     if (LaunchesIn(open) == 0) return;
     DeviceCompute& compute = world_.Compute(stream->device);
     const int64_t now_ns = world_.NowNs();
