@@ -1,6 +1,7 @@
 #include "cli/agent_start.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -54,9 +55,19 @@ std::unexpected<Error> OthersAreStarting(const AgentPlace& place) {
                   "/start.lock' (fuser)");
 }
 
+// A mask and ignored signals outlive exec: whoever waits with `--wait` reads the ending signals
+// from a descriptor (start_wait.cc), and an agent that had them blocked could only be killed.
+void ResetSignals() {
+  for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
 // In the second child: becomes the agent. Whatever fails is reported through the ready pipe.
 [[noreturn]] void BecomeAgent(const AgentPlace& place, int log, int ready) {
   ::setsid();
+  ResetSignals();
   const int null = ::open("/dev/null", O_RDONLY);
   ::dup2(null, 0);
   ::dup2(log, 1);
