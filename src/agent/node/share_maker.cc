@@ -133,8 +133,9 @@ void ShareMaker::Keep(Share& made, OnShare then) {
     if (share == nullptr) return then(Fail("share_ended", "the share has ended already"));
     if (saved && share->config().life.token() != nullptr) return Publish(*share, then);
     if (saved) return then(share);
+    const std::string name = share->config().name;
     Abandon(*share);
-    then(std::unexpected(saved.error()));
+    then(std::unexpected(NotSaved(saved.error(), "share '" + name + "' was not made")));
   });
 }
 
