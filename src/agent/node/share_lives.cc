@@ -130,6 +130,7 @@ Status ShareLives::Adopt(SavedShare saved) {
   Share& share = use_.shares.Add(std::move(saved.config), std::move(*limits));
   const std::vector<Member*> members = Restore(share);
   share.container = std::move(saved.container);
+  share.may_be_unanswered = members.empty() && share.config().life.process() != nullptr;
   const bool ended = saved.ended || share.limits()->header.ended != 0;
   if (ended) share.End();
   for (uint32_t i = 0; i < share.device_count(); ++i) {

@@ -200,8 +200,8 @@ void Starts::Enter(uint64_t ticket) {
   const auto found = starts_.find(ticket);
   if (found == starts_.end()) return;  // given up
   Start& start = found->second;
-  if (const auto there = host_.FindMade(start.spec)) {
-    const bool mine = *there && start.spec.token;
+  if (const auto there = host_.FindMade(start.spec, start.owner)) {
+    const bool mine = *there && (start.spec.token || !(**there)->config().life.OutlivesPrograms());
     return mine ? Keep(ticket, ***there) : Finish(ticket, *there);
   }
   Status ok = MayEnter(start);

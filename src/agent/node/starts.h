@@ -48,7 +48,8 @@ class Starts {
     // The devices as they are now.
     virtual std::vector<api::DeviceStatus> DescribeDevices() = 0;
     // The share that is there already, or why it cannot be had; nothing: a new one is asked for.
-    virtual std::optional<Result<Share*>> FindMade(const api::ShareSpec& spec) = 0;
+    virtual std::optional<Result<Share*>> FindMade(const api::ShareSpec& spec,
+                                                   const Peer& owner) = 0;
     // Whether a share may have the name that is asked for.
     virtual Status MayName(const api::ShareSpec& spec) = 0;
     // On these devices as they are described. It is there, but relied on by nobody yet.

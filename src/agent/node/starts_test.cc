@@ -34,7 +34,7 @@ class TestHost final : public Starts::Host {
     status.total_bytes = 8 * kGiB;
     return {status};
   }
-  std::optional<Result<Share*>> FindMade(const api::ShareSpec&) override { return {}; }
+  std::optional<Result<Share*>> FindMade(const api::ShareSpec&, const Peer&) override { return {}; }
   Status MayName(const api::ShareSpec&) override { return {}; }
   Result<Share*> Make(const api::ShareSpec& spec, const Peer&,
                       const std::vector<api::DeviceStatus>& devices) override {
