@@ -3,6 +3,8 @@ import contextlib
 import fcntl
 import json
 import os
+import pathlib
+import resource
 import signal
 import subprocess
 import time
@@ -206,6 +208,36 @@ class AnAgentThatDoesNotAnswer(Case):
         harness.wait_until(self.machine.agent_answers, 30, "an answer")
         self.assertEqual(self.machine.agent_pids(), [agent.pid])
         self.assertIn("was removed; the agent listens there again", self.machine.agent_log())
+
+
+class OutOfDescriptors(Case):
+    def test_a_share_is_refused_or_stays(self):
+        """With any number of free ones: no share ends while the process that has it lives."""
+        agent = self.start_agent()
+        before = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
+        fds = {int(fd.name) for fd in pathlib.Path(f"/proc/{agent.pid}/fd").iterdir()}
+        refused, running = 0, []
+        for free in range(2, 10):
+            # One is the connection of who asks.
+            few = next(n for n in range(max(fds) + 99) if len(set(range(n)) - fds) == free)
+            resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (few, before[1]))
+            run = self.machine.start(self.machine.command(
+                ["--name", f"free-{free}", "--memory", "128MiB"], ["sh", "-c", "echo on; read x"]),
+                stdin=subprocess.PIPE)
+            line = run.stdout.readline()
+            resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, before)
+            if line:
+                running.append(run)
+                time.sleep(0.3)  # an agent that took it for dead would have ended it
+                self.assertIsNotNone(self.machine.share(f"free-{free}"))
+                run.stdin.close()
+                run.wait(harness.DEADLINE_S)
+            else:
+                refused += 1
+                self.assertEqual(run.wait(harness.DEADLINE_S), 1)
+                self.assertRegex(run.stderr.read(), "Too many open files|no descriptors left")
+            harness.wait_until(lambda: self.machine.ps() == [], what="the share's end")
+        self.assertTrue(refused and running, (refused, running))
 
 
 class SlowDisk(Case):
