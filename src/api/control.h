@@ -48,6 +48,7 @@ inline constexpr int64_t kDefaultYieldWithinNs = 2'000'000;
 inline constexpr int64_t kMinYieldWithinNs = 500'000;
 inline constexpr int64_t kMaxYieldWithinNs = 1'000'000'000;
 inline constexpr uint32_t kMaxGpusOfShare = 16;
+inline constexpr size_t kMaxNameOfGpu = 256;  // characters of a UUID or an index
 
 enum class ControlOp {
   kHello,

@@ -198,6 +198,10 @@ void Agent::Stop() { parts_->loop.stop(); }
 void Agent::StopOnSignals() {
   parts_->signals.add(SIGTERM);
   parts_->signals.add(SIGINT);
+  // Of a terminal that closes; `nohup` has it ignored.
+  struct sigaction hang_up = {};
+  ::sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) parts_->signals.add(SIGHUP);
   parts_->signals.async_wait([this](const boost::system::error_code& error, int) {
     if (!error) Stop();
   });
