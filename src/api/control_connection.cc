@@ -18,7 +18,7 @@ namespace {
 using wire::FrameHeader;
 using wire::FrameReader;
 
-constexpr size_t kBufferBytes = wire::kFrameHeaderBytes + wire::kMaxControlBodyBytes;
+constexpr size_t kBufferBytes = wire::kFrameHeaderBytes + wire::kMaxControlReplyBytes;
 
 bool Trusted(uid_t uid) { return uid == 0 || uid == ::geteuid(); }
 
