@@ -25,7 +25,7 @@ constexpr double kNoDebtNs = 1'000'000;
 constexpr int64_t kPausePart = 16;
 // Who is entitled to less waits as if it were to this. Smaller, it waits for longer while the
 // device idles; larger, it is back before the other has had its part.
-constexpr double kLeastPart = 0.01;
+constexpr double kMinPart = 0.01;
 // Who is granted the lease may have nothing but work behind waits until its thread has woken and
 // launched. Shorter, it loses the lease before; longer, others wait for nothing.
 constexpr int64_t kWakeUpNs = 500'000;
@@ -209,7 +209,7 @@ int64_t TimeSharing::PauseLeftNs(const Share& share) const {
     left_ns = std::max(left_ns, until_ns - now_ns_);
   }
   if (left_ns == 0) return 0;
-  const double part = std::max(kLeastPart, Entitled(share));
+  const double part = std::max(kMinPart, Entitled(share));
   const auto waits_ns = static_cast<int64_t>(static_cast<double>(share.longest_drain_ns) / part);
   return std::clamp<int64_t>(share.runnable_ns + waits_ns - now_ns_, 0, left_ns);
 }
