@@ -83,6 +83,26 @@ TEST_F(WaitsTest, AThreadThatNeverEndsItsFenceIsNotWaitedForLong) {
   EXPECT_LE(world_.now_ns - begin_ns, 6 * kMs);
 }
 
+// A fence of the legacy stream that comes behind a wait of a blocking stream hangs the program, if
+// what ends the wait stands behind that fence. Whoever is fencing may have no processor for long.
+TEST_F(WaitsTest, TheLegacyStreamIsFencedBeforeAWaitHoweverLongAnotherThreadIsAtIt) {
+  Context context(world_);
+  Teach(1, 10'000);
+  StreamRecord& legacy = context.streams[0];
+  legacy.legacy = true;
+  context.work.legacy.store(&legacy);
+  context.streams[1].blocking = true;
+  Launch(context, 0, 1, world_.now_ns + 10'000);
+  ASSERT_TRUE(HasOpen(legacy));
+  legacy.fencing.store(1);
+  world_.on_nap = [&] {
+    if (world_.naps == 3'000) legacy.fencing.store(0);
+  };
+  tracker_.EndLegacy(&context.streams[1]);
+  EXPECT_FALSE(HasOpen(legacy));
+  EXPECT_EQ(world_.naps, 3'000);
+}
+
 TEST_F(WaitsTest, WorkBesideABlockedStreamIsNotBlocked) {
   Context context(world_);
   Teach(1, kMs);

@@ -26,8 +26,13 @@ class WorkTracker : public WorkPoller<World> {
   static constexpr uint32_t kMeasureEvery = 16;
   static constexpr int64_t kTailNs = 100'000;
   static constexpr uint32_t kMaxGiveUps = 10;
-  static constexpr int64_t kMaxFencingNs = 5'000'000;
+  // How long another thread that is fencing is waited for, in naps and not in time: where the
+  // process has no processor, time passes before that thread goes on. Without the first a batch may
+  // be taken to run while it waits, and is charged for that; without the second the program may
+  // hang, for a fence comes behind what it has yet to do.
   static constexpr int64_t kFencingNapNs = 20'000;
+  static constexpr int kFencingNaps = 250;   // 5 ms
+  static constexpr int kOrderNaps = 50'000;  // a second
 
   explicit WorkTracker(World& world) : WorkPoller<World>(world) {}
   using WorkPoller<World>::Poll;
@@ -38,8 +43,8 @@ class WorkTracker : public WorkPoller<World> {
   void Begin(StreamRecord* stream, uint32_t estimate_ns) {
     ContextWork* work = stream->work;
     EndLegacy(stream);
-    if (stream->waits.load(std::memory_order_relaxed) != 0) AwaitFencing(stream);
-    Fencing(stream, [&] {
+    const bool waits = stream->waits.load(std::memory_order_relaxed) != 0;
+    Fencing(stream, waits ? kFencingNaps : 0, [&] {
       if (HasOpen(*stream)) Close(stream, false, false);  // a launch of unknown length comes alone
       if (work->pending.load(std::memory_order_relaxed) != 0) Poll(work);
       Start(stream, estimate_ns);
@@ -69,16 +74,16 @@ class WorkTracker : public WorkPoller<World> {
 
   // Fences the batch under way, whose last launch was just made. `unknown`: it holds a launch
   // without an estimate.
-  void End(StreamRecord* stream, bool unknown) {
-    Fencing(stream, [&] {
+  void End(StreamRecord* stream, bool unknown, int naps = 0) {
+    Fencing(stream, naps, [&] {
       const bool polled = stream->pending.load() == 0 || Poll(stream->work);
       Close(stream, unknown, true, polled);
     });
   }
 
   // That, some time after its last launch: all of it may have run by now.
-  void EndOld(StreamRecord* stream) {
-    Fencing(stream, [&] {
+  void EndOld(StreamRecord* stream, int naps = 0) {
+    Fencing(stream, naps, [&] {
       Close(stream, false, false);
       Poll(stream->work);
     });
@@ -87,9 +92,7 @@ class WorkTracker : public WorkPoller<World> {
   // Before something that makes the stream wait is put into it. What is under way is fenced first:
   // a fence behind the wait would show it running until the wait is over.
   void EndBeforeWait(StreamRecord* stream) {
-    if (!HasOpen(*stream)) return;
-    AwaitFencing(stream);
-    if (HasOpen(*stream)) EndOld(stream);
+    if (HasOpen(*stream)) EndOld(stream, kFencingNaps);
   }
 
   // Called by a thread that is about to wait at the gate. While the lease is closed nothing is
@@ -106,9 +109,9 @@ class WorkTracker : public WorkPoller<World> {
   // is recorded before anything goes into another stream.
   void EndLegacy(StreamRecord* other) {
     StreamRecord* legacy = other->work->legacy.load(std::memory_order_acquire);
-    if (legacy == nullptr || legacy == other || !other->blocking || !HasOpen(*legacy)) return;
-    AwaitFencing(legacy);
-    if (HasOpen(*legacy)) End(legacy, false);
+    if (legacy != nullptr && legacy != other && other->blocking && HasOpen(*legacy)) {
+      End(legacy, false, kOrderNaps);
+    }
   }
 
   // --- Proof by the program's own synchronisation ------------------------------------------------
@@ -202,15 +205,13 @@ class WorkTracker : public WorkPoller<World> {
   // later what others launch (HelperMayRecord), and before a wait in the legacy stream, which the
   // fences of all blocking streams would stand behind.
   void FenceOpen(ContextWork* work) {
-    const int64_t until_ns = world_.NowNs() + kMaxFencingNs;
-    while (!OwnPolling(work)) {
-      if (world_.NowNs() >= until_ns) return;
+    for (int naps = kOrderNaps; !OwnPolling(work); --naps) {
+      if (naps == 0) return;
       world_.Nap(kFencingNapNs);
     }
     for (StreamRecord* at = NextListed(work, nullptr); at != nullptr; at = NextListed(work, at)) {
       if (at->ending.load() != 0 || at->per_thread || !HasOpen(*at)) continue;
-      AwaitFencing(at);
-      Fencing(at, [&] { Close(at, false, false); });
+      Fencing(at, kOrderNaps, [&] { Close(at, false, false); });
     }
     work->polling.store(0, std::memory_order_release);
   }
@@ -289,18 +290,13 @@ class WorkTracker : public WorkPoller<World> {
   using Base::TryIdle;
   using Base::world_;
 
-  // Another thread may be at it: that may be preempted, or held up in the driver, so not for long.
-  // Without it a batch may be taken to run while it waits, and is charged for that.
-  void AwaitFencing(StreamRecord* stream) {
-    const int64_t until_ns = world_.NowNs() + kMaxFencingNs;
-    while (stream->fencing.load(std::memory_order_acquire) != 0 && world_.NowNs() < until_ns) {
+  // Another thread may be at it: preempted, or held up in the driver.
+  template <typename F>
+  void Fencing(StreamRecord* stream, int naps, F&& f) {
+    for (; stream->fencing.exchange(1, std::memory_order_acquire) != 0; --naps) {
+      if (naps == 0) return;
       world_.Nap(kFencingNapNs);
     }
-  }
-
-  template <typename F>
-  void Fencing(StreamRecord* stream, F&& f) {
-    if (stream->fencing.exchange(1, std::memory_order_acquire) != 0) return;
     {
       const WorkUse use(stream->work);
       if (use.entered()) {
@@ -453,7 +449,7 @@ class WorkTracker : public WorkPoller<World> {
 
   void FenceTail(StreamRecord* stream) {
     if (world_.MayRecord()) {
-      Fencing(stream, [&] {
+      Fencing(stream, 0, [&] {
         if (stream->ending.load() == 0) Close(stream, false, false);
       });
     }

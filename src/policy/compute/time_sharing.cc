@@ -23,8 +23,9 @@ constexpr double kNoDebtNs = 1'000'000;
 // Doubled, a share that is owed time loses twice as much by each of its pauses; halved, a share
 // with long kernels leaves the device idle for longer.
 constexpr int64_t kPausePart = 16;
-// Who is entitled to less waits as if it were to this. Smaller, it waits for longer while the
-// device idles; larger, it is back before the other has had its part.
+// Who is entitled to a smaller part of the device than this waits as if it were to this one.
+// Smaller, it waits for longer while the device idles; larger, it is back before the other has had
+// its part.
 constexpr double kMinPart = 0.01;
 // Who is granted the lease may have nothing but work behind waits until its thread has woken and
 // launched. Shorter, it loses the lease before; longer, others wait for nothing.

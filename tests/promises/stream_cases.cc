@@ -1,68 +1,65 @@
-// captures: what a program does around stream captures, waits and copies, for so many rounds.
+// stream_cases: what a program does around stream captures, waits and copies, for so many rounds.
 //
-//   captures MODE --kernels FILE --progress FILE [--rounds N]
+//   stream_cases MODE --kernels FILE --progress FILE --rounds N
 //
-// Every call is checked: it ends with 0 after the last round, and the bare driver always does. The
-// modes are the methods of Program.
-
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
+// Every call is checked: it ends with 0 after the last round, and the bare driver always does.
+// --progress is as in shapes.cc. The modes are the methods of Program.
 
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <map>
 #include <random>
 #include <string>
 #include <thread>
 
-#include "tests/promises/driver.h"
+#include "tests/promises/device.h"
 
 namespace prorata::shapes {
 namespace {
 
-constexpr unsigned kBlocking = 0, kNonBlocking = 1;
-constexpr unsigned kGeq = 0;            // CU_STREAM_WAIT_VALUE_GEQ
 constexpr unsigned kDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
-constexpr unsigned kBlocks = 264, kThreads = 1024;
 
 class Program {
  public:
-  Program(const std::string& image, const std::string& progress, int rounds) : rounds_(rounds) {
-    const int file = ::open(progress.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file < 0 || ::ftruncate(file, 8) != 0) std::exit(2);
-    progress_ =
-        static_cast<uint64_t*>(::mmap(nullptr, 8, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
-    SHAPES_CALL(cuInit, 0);
-    SHAPES_CALL(cuDeviceGet, &device_, 0);
-    SHAPES_CALL(cuDevicePrimaryCtxRetain, &context_, device_);
-    SHAPES_CALL(cuCtxSetCurrent, context_);
-    CUmodule module = nullptr;
-    SHAPES_CALL(cuModuleLoad, &module, image.c_str());
-    SHAPES_CALL(cuModuleGetFunction, &step_, module, "step");
-  }
+  explicit Program(const Options& options)
+      : rounds_(options.Number("rounds", 1)),
+        progress_(MapProgress(options.Text("progress"))),
+        device_(FirstDevice(options.Text("kernels"))) {}
 
   int Run(const std::string& mode) {
-    if (mode == "work-beside-a-capture") return WorkBesideACapture(), 0;
-    if (mode == "legacy-launch") return Legacy(false), 0;
-    if (mode == "legacy-wait") return Legacy(true), 0;
-    if (mode == "lost-with-its-context") return LostWithItsContext(), 0;
-    if (mode == "joined-stream-destroyed") return JoinedStreamDestroyed(), 0;
-    if (mode == "legacy-before-a-wait") return LegacyBeforeAWait(), 0;
-    if (mode == "legacy-waits") return LegacyWaits(), 0;
-    if (mode == "long-copies") return LongCopies(), 0;
-    std::fprintf(stderr, "no mode %s\n", mode.c_str());
-    return 2;
+    static const std::map<std::string, void (Program::*)()> modes = {
+        {"work-beside-a-capture", &Program::WorkBesideACapture},
+        {"legacy-launch", &Program::LegacyLaunch},
+        {"legacy-wait", &Program::LegacyWait},
+        {"lost-with-its-context", &Program::LostWithItsContext},
+        {"joined-stream-destroyed", &Program::JoinedStreamDestroyed},
+        {"legacy-before-a-wait", &Program::LegacyBeforeAWait},
+        {"legacy-waits", &Program::LegacyWaits},
+        {"long-copies", &Program::LongCopies},
+    };
+    const auto found = modes.find(mode);
+    if (found == modes.end()) {
+      std::fprintf(stderr, "unknown mode '%s'\n", mode.c_str());
+      return 2;
+    }
+    (this->*found->second)();
+    return 0;
   }
 
  private:
+  static Device FirstDevice(const std::string& image) {
+    SHAPES_CALL(cuInit, 0);
+    return Device(0, image);
+  }
+
   // What is launched before a capture, and into other streams while it is open.
   void WorkBesideACapture() {
     CUstream captured = Stream(kNonBlocking), before = Stream(kNonBlocking);
     CUstream beside = Stream(kNonBlocking);
     Learn({captured, before, beside});
-    for (int i = 0; i < rounds_; ++i) {
+    for (int64_t i = 0; i < rounds_; ++i) {
       Launch(before, 100);
       Begin(captured);
       Launch(captured, 100);
@@ -76,12 +73,14 @@ class Program {
 
   // Work is in the legacy stream when a capture begins in a blocking one, and another blocking one
   // gets a launch, or a wait for an event.
+  void LegacyLaunch() { Legacy(false); }
+  void LegacyWait() { Legacy(true); }
   void Legacy(bool wait) {
     CUstream captured = Stream(kBlocking), other = Stream(kBlocking);
     Learn({nullptr, captured, other});
     CUevent event = nullptr;
     SHAPES_CALL(cuEventCreate, &event, kDisableTiming);
-    for (int i = 0; i < rounds_; ++i) {
+    for (int64_t i = 0; i < rounds_; ++i) {
       SHAPES_CALL(cuEventRecord, event, other);
       Launch(nullptr, 20);
       Begin(captured);
@@ -100,12 +99,12 @@ class Program {
   // A context goes with a capture open in it; work in another one.
   void LostWithItsContext() {
     CUcontext lost = nullptr;
-    SHAPES_CALL(cuCtxCreate_v2, &lost, 0, device_);
+    SHAPES_CALL(cuCtxCreate_v2, &lost, 0, 0);
     Begin(Stream(kNonBlocking));
     SHAPES_CALL(cuCtxDestroy_v2, lost);
-    SHAPES_CALL(cuCtxSetCurrent, context_);
+    device_.Use();
     CUstream first = Stream(kNonBlocking), second = Stream(kNonBlocking);
-    for (int i = 0; i < rounds_; ++i) {
+    for (int64_t i = 0; i < rounds_; ++i) {
       Launch(first, 100);
       for (int k = 0; k < 10; ++k) Launch(second, 100);
       SHAPES_CALL(cuStreamSynchronize, second);
@@ -120,7 +119,7 @@ class Program {
     Learn({first, second});
     CUevent event = nullptr;
     SHAPES_CALL(cuEventCreate, &event, kDisableTiming);
-    for (int i = 0; i < rounds_; ++i) {
+    for (int64_t i = 0; i < rounds_; ++i) {
       CUstream joined = Stream(kNonBlocking);
       Begin(first);
       Launch(first, 100);
@@ -144,7 +143,7 @@ class Program {
     SHAPES_CALL(cuMemsetD8_v2, word, 0, 4096);
     Learn({nullptr, waits});
     std::mt19937 random(1);
-    for (int i = 1; i <= rounds_; ++i) {
+    for (int64_t i = 1; i <= rounds_; ++i) {
       Launch(nullptr, 20);
       // The helper fences it at any moment of these.
       const auto until =
@@ -165,11 +164,12 @@ class Program {
     SHAPES_CALL(cuMemHostAlloc, &memory, 4096, 0);
     std::memset(memory, 0, 4096);
     auto* word = static_cast<volatile uint32_t*>(memory);
-    for (int i = 1; i <= rounds_; ++i) {
+    for (int64_t i = 1; i <= rounds_; ++i) {
       Launch(works, 300);
       Launch(works, 300);
       SHAPES_CALL(cuStreamWaitValue32_v2, nullptr, reinterpret_cast<CUdeviceptr>(memory),
                   static_cast<unsigned>(i), kGeq);
+      // The host works for so long; nothing is waited for here.
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
       *word = static_cast<uint32_t>(i);
       SHAPES_CALL(cuCtxSynchronize);
@@ -184,7 +184,7 @@ class Program {
     SHAPES_CALL(cuMemHostAlloc, &host, kBytes, 0);
     CUdeviceptr device = 0;
     SHAPES_CALL(cuMemAlloc_v2, &device, kBytes);
-    for (int i = 0; i < rounds_; ++i) {
+    for (int64_t i = 0; i < rounds_; ++i) {
       for (int k = 0; k < 2; ++k) {
         SHAPES_CALL(cuMemcpyHtoDAsync_v2, device, host, kBytes, stream);
         Launch(stream, 2000);
@@ -193,18 +193,8 @@ class Program {
     }
   }
 
-  static CUstream Stream(unsigned flags) {
-    CUstream stream = nullptr;
-    SHAPES_CALL(cuStreamCreate, &stream, flags);
-    return stream;
-  }
-
-  void Launch(CUstream stream, uint64_t us) {
-    uint64_t values[] = {reinterpret_cast<uint64_t>(progress_), 1, us * 1000, us * 1000};
-    void* parameters[] = {&values[0], &values[1], &values[2], &values[3]};
-    SHAPES_CALL(cuLaunchKernel, step_, kBlocks, 1, 1, kThreads, 1, 1, 0, stream, parameters,
-                nullptr);
-  }
+  CUstream Stream(unsigned flags) const { return device_.Stream(flags); }
+  void Launch(CUstream stream, uint64_t us) { device_.Launch(progress_, stream, us * 1000); }
 
   // How long kernels take in these streams.
   void Learn(std::initializer_list<CUstream> streams) {
@@ -232,21 +222,16 @@ class Program {
     std::exit(1);
   }
 
-  const int rounds_;
-  uint64_t* progress_ = nullptr;
-  CUdevice device_ = 0;
-  CUcontext context_ = nullptr;
-  CUfunction step_ = nullptr;
+  const int64_t rounds_;
+  uint64_t* const progress_;
+  const Device device_;
 };
 
 }  // namespace
 }  // namespace prorata::shapes
 
 int main(int argc, char** argv) {
-  std::map<std::string, std::string> options;
-  for (int i = 2; i + 1 < argc; i += 2) options[argv[i] + 2] = argv[i + 1];
-  prorata::shapes::Program program(options["kernels"], options["progress"],
-                                   std::atoi(options["rounds"].c_str()));
-  const int result = program.Run(argc > 1 ? argv[1] : "");
-  std::_Exit(result);
+  const prorata::shapes::Options options = prorata::shapes::Parse(argc, argv);
+  // Without the exit functions of a program: its streams and graphs are left as they are.
+  std::_Exit(prorata::shapes::Program(options).Run(options.mode));
 }
