@@ -1,5 +1,6 @@
 // cuInit beside other threads, and what it leaves of the program's own settings.
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/session/connection.h"
 #include "client/session/share.h"
 #include "tests/client/hosted_share.h"
 
@@ -26,6 +28,22 @@ TEST_F(HostedShare, OtherThreadsCallWhileOneInitialises) {
   Start();
   over = true;
   for (std::thread& thread : threads) thread.join();
+}
+
+// As a launch that tells the agent that it waits. Without prorata a launch is no cancellation
+// point, and a thread that ended here would hold the lock of the connection for ever.
+TEST_F(HostedShare, AThreadIsNotCancelledWhileItTellsTheAgent) {
+  Start();
+  const auto tell = [] { return client::Send(wire::MessageType::kLeaseIdle, wire::LeaseEvent{}); };
+  std::atomic<bool> told{false};
+  std::thread thread([&] {
+    pthread_cancel(pthread_self());
+    told = tell();
+    pthread_testcancel();
+  });
+  thread.join();
+  ASSERT_TRUE(told);
+  EXPECT_TRUE(tell());
 }
 
 // The agent answers late, so the child is made while another thread waits for it. Whatever the
