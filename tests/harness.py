@@ -355,15 +355,27 @@ class Watcher(threading.Thread):
 
 def read_line(process, deadline_s=DEADLINE_S):
     """A line of a program's output; a program that says nothing for so long is killed."""
-    killer = threading.Timer(deadline_s, process.kill)
-    killer.start()
-    try:
-        line = process.stdout.readline()
-    finally:
-        killer.cancel()
+    line = _read_line_of(process, process.stdout, deadline_s)
     if not line:
         raise AssertionError(f"no line came within {deadline_s} s: {process.stderr.read()}")
     return line
+
+
+def read_error(process, deadline_s=DEADLINE_S):
+    """The same of its standard error."""
+    line = _read_line_of(process, process.stderr, deadline_s)
+    if not line:
+        raise AssertionError(f"no line of an error came within {deadline_s} s")
+    return line
+
+
+def _read_line_of(process, stream, deadline_s):
+    killer = threading.Timer(deadline_s, process.kill)
+    killer.start()
+    try:
+        return stream.readline()
+    finally:
+        killer.cancel()
 
 
 def read_event(process, event):

@@ -30,8 +30,8 @@ constexpr const char* kOpening =
 
 How `prorata` and other programs speak with the agent: over the socket `control` in the agent's folder
 ([troubleshooting](../guide/troubleshooting.md) says where that is). Each message is a JSON object in a frame
-(`src/wire/frame.h`, type `kControlJson`) of at most 1 MiB. To each request there is one reply, in order, on a connection
-that carries any number of them. The socket admits whoever may connect to it; what each user may ask is in
+(`src/wire/frame.h`, type `kControlJson`) of at most 1 MiB, a reply of at most 6 MiB. To each request there is one reply, in order, on a
+connection that carries any number of them. The socket admits whoever may connect to it; what each user may ask is in
 [trust](../design/trust.md#who-may-do-what).
 
 A request is `{"op": NAME}` with the fields of that request beside it. One with a field that is not known is refused: a

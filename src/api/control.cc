@@ -60,6 +60,7 @@ using YieldWithin = Between<kMinYieldWithinNs, kMaxYieldWithinNs>;
 using Sequence = Between<0, kMaxWhole>;
 using Milliseconds = Between<0, uint64_t{1} << 53>;
 using GpuCount = Between<1, kMaxGpusNamed>;
+static_assert(kMaxNameOfGpu == kMaxTextLength);
 using ShareNames = ListOf<Codec<std::string>, kMaxSharedWith>;
 using Terms = ListOf<Codec<TermsOnGpu>, kMaxGpusNamed>;
 

@@ -1,9 +1,9 @@
 #pragma once
 
 // The control socket of the agent (RUNTIME_DIR/control): JSON in frames of wire/frame.h, type
-// kControlJson, at most 1 MiB. One request, one reply, in order; a connection may carry any number
-// of them. docs/reference/control.md has all messages and their fields; it is made of the tables of
-// control.cc, control_status.cc, event.cc and trace.cc (fields.h).
+// kControlJson, a request at most 1 MiB. One request, one reply, in order; a connection may carry
+// any number of them. docs/reference/control.md has all messages and their fields; it is made of
+// the tables of control.cc, control_status.cc, event.cc and trace.cc (fields.h).
 //
 // A request with a field that is not known is refused: a misspelt limit must not be a share without
 // one. Replies may grow fields. A share belongs to the user of the process that asked for it, as
@@ -48,6 +48,7 @@ inline constexpr int64_t kDefaultYieldWithinNs = 2'000'000;
 inline constexpr int64_t kMinYieldWithinNs = 500'000;
 inline constexpr int64_t kMaxYieldWithinNs = 1'000'000'000;
 inline constexpr uint32_t kMaxGpusOfShare = 16;
+inline constexpr size_t kMaxNameOfGpu = 256;  // characters of a UUID or an index
 
 enum class ControlOp {
   kHello,

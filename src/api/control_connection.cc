@@ -1,5 +1,6 @@
 #include "api/control_connection.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -7,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "wire/frame.h"
 
@@ -16,7 +18,7 @@ namespace {
 using wire::FrameHeader;
 using wire::FrameReader;
 
-constexpr size_t kBufferBytes = wire::kFrameHeaderBytes + wire::kMaxControlBodyBytes;
+constexpr size_t kBufferBytes = wire::kFrameHeaderBytes + wire::kMaxControlReplyBytes;
 
 bool Trusted(uid_t uid) { return uid == 0 || uid == ::geteuid(); }
 
@@ -35,14 +37,15 @@ Status CheckFolder(const std::string& socket_path) {
   return {};
 }
 
-Status CheckPeer(int fd, const std::string& socket_path) {
+// The agent's process.
+Result<pid_t> CheckPeer(int fd, const std::string& socket_path) {
   struct ucred peer = {};
   socklen_t length = sizeof peer;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
     return FailErrno("connect", "cannot see who listens at '" + socket_path + "'", errno);
   }
   if (!Trusted(peer.uid)) return Foreign("the agent at '" + socket_path + "'", peer.uid);
-  return {};
+  return peer.pid;
 }
 
 std::unexpected<Error> Gone() {
@@ -63,8 +66,10 @@ Status SendAll(int fd, const void* data, size_t bytes) {
 
 }  // namespace
 
-ControlConnection::ControlConnection(UniqueFd fd)
+ControlConnection::ControlConnection(UniqueFd fd, std::string socket_path, pid_t agent)
     : fd_(std::move(fd)),
+      socket_path_(std::move(socket_path)),
+      agent_(agent),
       buffer_(new uint8_t[kBufferBytes]),  // not touched until used
       reader_(buffer_.get(), kBufferBytes) {}
 
@@ -91,8 +96,9 @@ Result<ControlConnection> ControlConnection::Connect(const std::string& socket_p
     const bool denied = error_number == EACCES || error_number == EPERM;
     return FailErrno(nobody ? "no_agent" : denied ? "no_access" : "connect", what, error_number);
   }
-  if (auto ok = CheckPeer(fd.get(), socket_path); !ok) return std::unexpected(ok.error());
-  return ControlConnection(std::move(fd));
+  const auto agent = CheckPeer(fd.get(), socket_path);
+  if (!agent) return std::unexpected(agent.error());
+  return ControlConnection(std::move(fd), socket_path, *agent);
 }
 
 Status ControlConnection::Send(const std::string& body) {
@@ -109,8 +115,25 @@ Result<nlohmann::json> ControlConnection::Call(const std::string& body) {
     auto reply = TakeFrame();
     if (!reply) return std::unexpected(reply.error());
     if (*reply) return std::move(**reply);
+    NoticeIfUnanswered();
     if (auto got = Receive(0); !got) return std::unexpected(got.error());
   }
+}
+
+void ControlConnection::NoticeIfUnanswered() {
+  if (!on_unanswered) return;
+  pollfd answer = {fd_.get(), POLLIN, 0};
+  constexpr auto kWithin = std::chrono::milliseconds(kAnswerWithin);
+  if (::poll(&answer, 1, static_cast<int>(kWithin.count())) != 0) return;
+  std::exchange(on_unanswered, nullptr)(Unanswered());
+}
+
+std::string ControlConnection::Unanswered() const {
+  const std::string pid = std::to_string(agent_);
+  return "the agent at '" + socket_path_ + "'" + (agent_ > 0 ? " (process " + pid + ")" : "") +
+         " does not answer; still waiting. It may be stopped" +
+         (agent_ > 0 ? " (`kill -CONT " + pid + "` lets it go on)" : "") +
+         ", or its disk be slow; Ctrl-C ends this command";
 }
 
 Result<std::optional<nlohmann::json>> ControlConnection::TakeNext() {

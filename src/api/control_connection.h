@@ -1,6 +1,10 @@
 #pragma once
 
+#include <sys/types.h>
+
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -13,6 +17,10 @@
 
 namespace prorata::cli {
 
+// An answer takes a millisecond; from an agent that was started just now, up to two seconds, in
+// which those that waited in line come back (agent/node/starts.cc).
+inline constexpr std::chrono::seconds kAnswerWithin{3};
+
 // A connection to the control socket of an agent, whose owner was checked. One thread at a time.
 class ControlConnection {
  public:
@@ -23,9 +31,16 @@ class ControlConnection {
   //   "connect"       anything else
   static Result<ControlConnection> Connect(const std::string& socket_path);
 
-  // Sends a request (the text of a JSON object) and waits for its reply, an object too.
-  // "agent_gone" when the agent ended meanwhile; "agent_reply" when what it said is no reply.
+  // Sends a request (the text of a JSON object) and waits for its reply, an object too, for as long
+  // as it takes. "agent_gone" when the agent ended meanwhile; "agent_reply" when what it said is no
+  // reply.
   Result<nlohmann::json> Call(const std::string& body);
+
+  // Called once if Call has waited for kAnswerWithin, with a message for people; it goes on
+  // waiting.
+  std::function<void(const std::string&)> on_unanswered;
+  // That message, for who waits by itself: which agent does not answer, and what to do.
+  std::string Unanswered() const;
 
   // The two halves of Call, for who waits for more than the agent: Send, and then the next object
   // that it sent (nothing: it has not come yet, and poll() on fd() tells when to look).
@@ -35,13 +50,17 @@ class ControlConnection {
   int fd() const { return fd_.get(); }
 
  private:
-  explicit ControlConnection(UniqueFd fd);
+  ControlConnection(UniqueFd fd, std::string socket_path, pid_t agent);
 
   Result<std::optional<nlohmann::json>> TakeFrame();
   // Receives once; false: nothing was there (never so without MSG_DONTWAIT).
   Result<bool> Receive(int flags);
 
+  void NoticeIfUnanswered();
+
   UniqueFd fd_;
+  std::string socket_path_;
+  pid_t agent_;                        // 0: not a process of our pid namespace
   std::unique_ptr<uint8_t[]> buffer_;  // where it is does not change when this is moved
   wire::FrameReader reader_;
 };

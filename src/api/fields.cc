@@ -95,7 +95,7 @@ Status ReadText(const json& value, const Place& place, size_t most, std::string&
   if (!value.is_string()) return Malformed(place, "is not a text");
   text = value.get_ref<const std::string&>();
   if (place.source == Source::kRequest && text.size() > most) {
-    return Malformed(place, "is too long");
+    return Malformed(place, "is longer than " + std::to_string(most) + " characters");
   }
   return {};
 }

@@ -1,6 +1,8 @@
 #include "cli/agent_start.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -12,6 +14,7 @@
 #include <thread>
 
 #include "base/unique_fd.h"
+#include "cli/output.h"
 
 // Two `run`s at once: the lock on RUNTIME_DIR/start.lock lets one start the agent; the other asks
 // until that answers. The agent itself holds RUNTIME_DIR/lock for as long as it lives, so that no
@@ -20,6 +23,8 @@
 
 namespace prorata::cli {
 namespace {
+
+constexpr std::chrono::seconds kWordAfter{2};  // who waits for longer is told why
 
 // Whether some agent holds the folder (agent/runtime/runtime_dir.h).
 bool AgentLives(const AgentPlace& place) {
@@ -54,9 +59,28 @@ std::unexpected<Error> OthersAreStarting(const AgentPlace& place) {
                   "/start.lock' (fuser)");
 }
 
+// A mask and ignored signals outlive exec: whoever waits with `--wait` reads the ending signals
+// from a descriptor (start_wait.cc), and an agent that had them blocked could only be killed.
+void ResetSignals() {
+  for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// `ours`: no other prorata is about to start one.
+std::string StillWaiting(const AgentPlace& place, bool ours) {
+  return "no agent answers at '" + place.socket_path + "' yet; still waiting, for " +
+         std::to_string(place.patience.count()) + " s at most: " +
+         (ours ? "one is there that begins or ends" : "another prorata starts one") +
+         ", which takes as long as the driver needs (see '" + place.runtime_dir +
+         "/agent.log'); Ctrl-C ends this command";
+}
+
 // In the second child: becomes the agent. Whatever fails is reported through the ready pipe.
 [[noreturn]] void BecomeAgent(const AgentPlace& place, int log, int ready) {
   ::setsid();
+  ResetSignals();
   const int null = ::open("/dev/null", O_RDONLY);
   ::dup2(null, 0);
   ::dup2(log, 1);
@@ -110,6 +134,14 @@ Status StartAgent(const AgentPlace& place) {
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   writer.Reset();
+  pollfd ready = {reader.get(), POLLIN, 0};
+  constexpr auto kWithin = std::chrono::milliseconds(kWordAfter);
+  if (::poll(&ready, 1, static_cast<int>(kWithin.count())) == 0) {
+    PrintError("the agent at '" + place.socket_path +
+               "' is starting and not ready yet; still waiting: the driver of a GPU that nobody "
+               "uses takes seconds to begin (the agent's log: " +
+               log_path + "); Ctrl-C ends this command");
+  }
   std::string said = ReadAll(reader.get());
   while (!said.empty() && said.back() == '\n') said.pop_back();
   if (said == "ready") return {};
@@ -121,12 +153,20 @@ Status StartAgent(const AgentPlace& place) {
 
 }  // namespace
 
+Result<ControlConnection> ConnectTo(const AgentPlace& place) {
+  auto connection = ControlConnection::Connect(place.socket_path);
+  if (connection) connection->on_unanswered = PrintError;
+  return connection;
+}
+
 Result<ControlConnection> ConnectOrStart(const AgentPlace& place) {
-  const auto deadline = std::chrono::steady_clock::now() + place.patience;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto deadline = begin + place.patience;
   UniqueFd lock;
   bool ours = false;
+  bool said = false;
   while (true) {
-    auto connection = ControlConnection::Connect(place.socket_path);
+    auto connection = ConnectTo(place);
     if (connection || connection.error().code != "no_agent") return connection;
     if (!lock) {
       auto opened = OpenStartLock(place);
@@ -140,7 +180,12 @@ Result<ControlConnection> ConnectOrStart(const AgentPlace& place) {
     if (!ours && errno != EWOULDBLOCK && errno != EINTR) {
       return CannotUse("lock '" + place.runtime_dir + "/start.lock'", errno);
     }
-    const bool late = std::chrono::steady_clock::now() > deadline;
+    const auto now = std::chrono::steady_clock::now();
+    const bool late = now > deadline;
+    if (!said && now > begin + kWordAfter) {
+      said = true;
+      PrintError(StillWaiting(place, ours));
+    }
     if (!ours && late) return OthersAreStarting(place);
     // An agent that lives and does not answer is about to begin or to end.
     if (!ours || (AgentLives(place) && !late)) {
@@ -156,7 +201,9 @@ std::string NoAgentText(const AgentPlace& place, const std::string& then) {
   if (!AgentLives(place)) return "no agent runs at '" + place.socket_path + "'" + then;
   return "the agent at '" + place.socket_path +
          "' does not listen: it is starting, which takes as long as the driver needs, or ending; "
-         "try again in a moment";
+         "try again in a moment. If it goes on so, end the process that holds '" +
+         place.runtime_dir +
+         "/lock' (fuser shows it) and start the agent again: programs keep their shares meanwhile";
 }
 
 }  // namespace prorata::cli

@@ -18,11 +18,14 @@ struct AgentPlace {
   std::chrono::seconds patience{60};
 };
 
-// Connects to the agent, starting one when none answers. Any number of processes may do this at
-// once: one starts it, the others wait, for `patience` at most: who starts it may be stopped. The
-// agent started so is in a session of its own, writes to RUNTIME_DIR/agent.log and ends after its
-// last share. Errors: those of ControlConnection::Connect, and "agent_start" with what the agent
-// said.
+// Connects to the agent that runs, with a word on standard error when it does not answer. Errors:
+// those of ControlConnection::Connect.
+Result<ControlConnection> ConnectTo(const AgentPlace& place);
+
+// The same, and starts one where none answers. Any number of processes may do this at once: one
+// starts it, the others wait, for `patience` at most: who starts it may be stopped. The agent
+// started so is in a session of its own, writes to RUNTIME_DIR/agent.log and ends after its last
+// share. Errors: those of ControlConnection::Connect, and "agent_start" with what the agent said.
 Result<ControlConnection> ConnectOrStart(const AgentPlace& place);
 
 // What a command says that met no agent: that none runs, and `then`; or that one lives that does

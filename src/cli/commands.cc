@@ -83,7 +83,7 @@ namespace {
 
 // The connection; nothing where no agent runs, which is worth a word but no error: it has no share.
 Result<std::optional<ControlConnection>> ConnectToShow(const AgentPlace& place) {
-  auto connection = ControlConnection::Connect(place.socket_path);
+  auto connection = ConnectTo(place);
   if (connection) return std::optional<ControlConnection>(std::move(*connection));
   if (connection.error().code != "no_agent") return std::unexpected(connection.error());
   PrintError(NoAgentText(place, "; `prorata run` starts one, or `prorata agent`"));
@@ -170,7 +170,7 @@ int ShowShares(const PsOptions& options, bool json, const AgentPlace& place) {
 }
 
 int Update(const UpdateOptions& options, const AgentPlace& place) {
-  auto connection = ControlConnection::Connect(place.socket_path);
+  auto connection = ConnectTo(place);
   if (!connection && connection.error().code == "no_agent") {
     return Refuse({"no_agent", NoAgentText(place, ", so there is no share to update")});
   }

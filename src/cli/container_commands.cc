@@ -14,7 +14,7 @@ namespace prorata::cli {
 namespace {
 
 Result<ControlConnection> ConnectFor(const std::string& what, const AgentPlace& place) {
-  auto connection = ControlConnection::Connect(place.socket_path);
+  auto connection = ConnectTo(place);
   if (connection || connection.error().code != "no_agent") return connection;
   return Fail("no_agent", NoAgentText(place, ", so there is no share to " + what));
 }

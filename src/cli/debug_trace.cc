@@ -153,7 +153,7 @@ Status WriteAll(const Place& place, const std::string& text) {
 }
 
 Status Trace(const DebugTraceOptions& options, const AgentPlace& place) {
-  auto connection = ControlConnection::Connect(place.socket_path);
+  auto connection = ConnectTo(place);
   if (!connection && connection.error().code == "no_agent") {
     return Fail("no_agent", NoAgentText(place,
                                         ", so there is nothing to trace; `prorata run` starts one, "

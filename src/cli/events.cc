@@ -100,6 +100,11 @@ Status NotifyAll(const EventsOptions& options, ControlConnection& connection, in
   request.op = api::ControlOp::kEvents;
   request.events = {options.since, options.follow, options.share};
   if (auto ok = connection.Send(api::EncodeRequest(request)); !ok) return ok;
+  pollfd first[] = {{connection.fd(), POLLIN, 0}, {signals, POLLIN, 0}};
+  constexpr auto kWithin = std::chrono::milliseconds(kAnswerWithin);
+  if (::poll(first, 2, static_cast<int>(kWithin.count())) == 0) {
+    PrintError(connection.Unanswered());
+  }
   std::optional<uint64_t> last;
   for (;;) {
     auto reply = Next(connection, signals);

@@ -172,6 +172,7 @@ class Waiter {
     if (auto ok = connection.Send(api::EncodeRequest(request_)); !ok) {
       return std::unexpected(ok.error());
     }
+    NoticeIfUnanswered(connection);
     for (;;) {
       auto next = connection.TakeNext();
       if (!next && next.error().code == "agent_gone" && last_) {
@@ -193,6 +194,15 @@ class Waiter {
       last_ = std::move(*waiting);
       notices_.Notify(*last_);
     }
+  }
+
+  // It says at once that the share is made, or in which place it waits.
+  void NoticeIfUnanswered(const ControlConnection& connection) {
+    pollfd fds[] = {{connection.fd(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
+    const Milliseconds within = std::min(Left(), Milliseconds(kAnswerWithin));
+    if (::poll(fds, 2, static_cast<int>(within.count())) != 0 || Over()) return;
+    notices_.Finish();
+    PrintError(connection.Unanswered());
   }
 
   // Until the agent has said something.

@@ -18,6 +18,8 @@ inline constexpr uint16_t kWireVersion = 1;
 inline constexpr uint32_t kFrameHeaderBytes = 8;
 inline constexpr uint32_t kMaxMemberBodyBytes = 256;
 inline constexpr uint32_t kMaxControlBodyBytes = 1 << 20;
+// 256 shares on 16 GPUs each take 3 MiB without their programs.
+inline constexpr uint32_t kMaxControlReplyBytes = 6 << 20;
 
 enum class MessageType : uint16_t {
   kJoin = 1,            // member -> agent, with the usage memfd (SCM_RIGHTS) on its first byte

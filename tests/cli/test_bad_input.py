@@ -42,6 +42,7 @@ class BadInput(harness.MachineTestCase):
         self.refused(["--gpu", "7"], REFUSED, "7")
         self.refused(["--gpu", "GPU-no-such"], REFUSED, "GPU-no-such")
         self.refused(["--gpu", "-1"], REFUSED, "-1")
+        self.refused(["--gpu", 3000 * "7"], USAGE, "--gpu", "3000 characters", "at most 256")
 
     def test_sizes(self):
         for size in ("-1", "4Gib", "0", "", "GiB", "1e9", "99999999TiB", "0.0000001KiB"):

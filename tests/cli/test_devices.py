@@ -40,6 +40,23 @@ type = "pcie-switch"
 """
 
 
+class ManySharesOfManyGpus(harness.MachineTestCase):
+    MACHINE_TOML = 8 * """[[devices]]\nmemory = "16GiB"\n"""
+
+    def test_they_are_all_listed(self):
+        """What the agent says of 200 shares of 8 GPUs is longer than 1 MiB."""
+        self.machine.start_agent("--cdi-dir", self.machine.folder / "cdi")
+        names = {f"share-{i}" for i in range(200)}
+        for name in names:
+            status, _, err = self.machine.call(
+                [harness.PRORATA, "create", name, "--gpus", "8", "--memory", "64MiB"])
+            self.assertEqual(status, 0, err)
+        self.assertEqual({share["name"] for share in self.machine.ps()}, names)
+        for command in (["ps"], ["ps", "share-7"], ["ps", "-q"], ["ps", "--waiting"], ["top", "--once"]):
+            status, _, err = self.machine.call([harness.PRORATA, *command])
+            self.assertEqual((status, err), (0, ""), command)
+
+
 class DevicesCase(harness.MachineTestCase):
     MACHINE_TOML = MACHINE
 

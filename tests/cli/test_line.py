@@ -1,5 +1,6 @@
 """Shares that wait in line until they fit: `prorata create --wait`, `prorata run --wait`."""
 import json
+import os
 import random
 import signal
 import time
@@ -163,6 +164,22 @@ class Waiting(LineCase):
         self.made(waiter)
         report = self.machine.run_json(["--name", "x"], ["--allocate", "1GiB", "--until-refused"])
         self.assertEqual(report["allocated_bytes"], 11 * GIB)
+
+
+class TheAgentThatAWaiterStarts(harness.MachineTestCase):
+    def test_signals_end_it(self):
+        """The waiter blocks them for itself while it starts the agent."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(number):
+                program = self.machine.start(self.machine.command(
+                    ["--memory", "1GiB", "--wait"], ["sleep", "600"]))
+                harness.wait_until(self.machine.ps, what="the share")
+                agents = self.machine.agent_pids()
+                self.assertEqual(len(agents), 1)
+                os.kill(agents[0], number)
+                harness.wait_until(lambda: not self.machine.agent_pids(), 20, "the agent's end")
+                program.kill()
+                program.wait()
 
 
 class TheAgentsDeath(LineCase):

@@ -1,7 +1,10 @@
 """What may hang does not stop the agent: the driver (NVML), the disk. And one agent a device."""
 import contextlib
+import fcntl
 import json
 import os
+import pathlib
+import resource
 import signal
 import subprocess
 import time
@@ -164,6 +167,77 @@ class DriverHangs(Case):
         self.assertEqual(agent.wait(harness.DEADLINE_S), 0)
         self.assertLess(time.monotonic() - begin_s, 5)
         self.assertIn("still does not answer", self.machine.agent_log())
+
+
+class AnAgentThatDoesNotAnswer(Case):
+    def test_commands_say_so_once_and_go_on_waiting(self):
+        agent = self.start_agent()
+        agent.send_signal(signal.SIGSTOP)
+        self.addCleanup(agent.send_signal, signal.SIGCONT)
+        commands = {("ps",): 0, ("gpus",): 0, ("rm", "x"): 1, ("update", "x", "--weight", "2"): 1,
+                    ("events", "--no-follow"): 0, ("run", "--memory", "1GiB", "--", "true"): 0,
+                    ("run", "--wait", "--memory", "1GiB", "--", "true"): 0}
+        waiting = {command: self.machine.start([harness.PRORATA, *command]) for command in commands}
+        for command, process in waiting.items():
+            with self.subTest(command):
+                self.assertRegex(harness.read_error(process, 30),
+                                 rf"\Aprorata: the agent at '.*' \(process {agent.pid}\) does not "
+                                 rf"answer; still waiting.*kill -CONT {agent.pid}.*\n\Z")
+                self.assertIsNone(process.poll())
+        agent.send_signal(signal.SIGCONT)
+        for command, process in waiting.items():
+            with self.subTest(command):
+                _, err = process.communicate(timeout=harness.DEADLINE_S)
+                self.assertEqual(process.returncode, commands[command], err)
+                self.assertNotIn("does not answer", err)
+
+    def test_who_waits_for_anothers_start_is_told_why(self):
+        lock = open(self.machine.runtime_dir / "start.lock", "w", encoding="utf-8")
+        self.addCleanup(lock.close)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run = self.machine.start([harness.PRORATA, "run", "--memory", "1GiB", "--", "true"])
+        self.assertRegex(harness.read_error(run, 30),
+                         r"\Aprorata: no agent answers at '.*' yet; still waiting.*another prorata.*\n\Z")
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        _, err = run.communicate(timeout=harness.DEADLINE_S)
+        self.assertEqual((run.returncode, err), (0, ""))
+
+    def test_it_listens_again_where_its_socket_was_removed(self):
+        agent = self.start_agent()
+        (self.machine.runtime_dir / "control").unlink()
+        harness.wait_until(self.machine.agent_answers, 30, "an answer")
+        self.assertEqual(self.machine.agent_pids(), [agent.pid])
+        self.assertIn("was removed; the agent listens there again", self.machine.agent_log())
+
+
+class OutOfDescriptors(Case):
+    def test_a_share_is_refused_or_stays(self):
+        """With any number of free ones: no share ends while the process that has it lives."""
+        agent = self.start_agent()
+        before = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
+        fds = {int(fd.name) for fd in pathlib.Path(f"/proc/{agent.pid}/fd").iterdir()}
+        refused, running = 0, []
+        for free in range(2, 10):
+            # One is the connection of who asks.
+            few = next(n for n in range(max(fds) + 99) if len(set(range(n)) - fds) == free)
+            resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (few, before[1]))
+            run = self.machine.start(self.machine.command(
+                ["--name", f"free-{free}", "--memory", "128MiB"], ["sh", "-c", "echo on; read x"]),
+                stdin=subprocess.PIPE)
+            line = run.stdout.readline()
+            resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, before)
+            if line:
+                running.append(run)
+                time.sleep(0.3)  # an agent that took it for dead would have ended it
+                self.assertIsNotNone(self.machine.share(f"free-{free}"))
+                run.stdin.close()
+                run.wait(harness.DEADLINE_S)
+            else:
+                refused += 1
+                self.assertEqual(run.wait(harness.DEADLINE_S), 1)
+                self.assertRegex(run.stderr.read(), "Too many open files|no descriptors left")
+            harness.wait_until(lambda: self.machine.ps() == [], what="the share's end")
+        self.assertTrue(refused and running, (refused, running))
 
 
 class SlowDisk(Case):

@@ -143,6 +143,23 @@ class Agent(harness.MachineTestCase):
         self.assertEqual((status, out, err.count("\n")), (1, "", 1), err)
         self.assertIn(str(self.machine.folder), err)
 
+    def test_a_hangup_ends_it_in_order(self):
+        agent = self.machine.start_agent()
+        agent.send_signal(signal.SIGHUP)
+        self.assertEqual(agent.wait(harness.DEADLINE_S), 0)
+        self.assertIn("the agent ends", self.machine.agent_log())
+        self.assertFalse((self.machine.runtime_dir / "control").exists())
+
+    def test_under_nohup_a_hangup_does_not_end_it(self):
+        program = self.machine.folder / "under-nohup"
+        program.write_text(f"#!/bin/sh\nexec nohup {harness.PRORATA} \"$@\"\n")
+        program.chmod(0o755)
+        agent = self.machine.start_agent(program=program)
+        agent.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        self.assertTrue(self.machine.agent_answers())
+        self.assertIsNone(agent.poll())
+
     def test_second_agent_is_refused(self):
         self.machine.start_agent()
         status, _, err = self.machine.call([harness.PRORATA, "agent"])

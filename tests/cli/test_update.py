@@ -86,6 +86,42 @@ class Memory(UpdateCase):
         self.assertEqual(self.ask(program, "total")["bytes"], 3 * GIB)
 
 
+class ADiskThatIsFull(UpdateCase):
+    """A folder of the name under which the state is written stands in the way of root, too."""
+
+    def setUp(self):
+        super().setUp()
+        self.way = self.machine.runtime_dir / "state.json.new"
+
+    def test_what_cannot_be_saved_is_not_changed(self):
+        program = self.start("--memory", "1GiB", "--compute-limit", "0.9", "--weight", "5")
+        before = self.device()
+        self.way.mkdir()
+        status, out, err = self.update("--memory", "2GiB", "--compute-limit", "0.2", "--weight", "7",
+                                       "--on-full", "wait", "--gang", "never", "--allow-users", "all")
+        self.assertEqual((status, out, err.count("\n")), (1, "", 1), err)
+        for words in ("state.json.new", "share 'x' has its former terms", "try again"):
+            self.assertIn(words, err)
+        terms = ("memory_limit_bytes", "memory_request_bytes", "compute_limit", "weight")
+        self.assertEqual([self.device()[key] for key in terms], [before[key] for key in terms])
+        share = self.machine.share("x")
+        self.assertEqual((share["on_full"], share["gang"]), ("fail", "auto"))
+        self.assertEqual(self.ask(program, "total")["bytes"], GIB)
+        self.way.rmdir()
+        self.assertEqual(self.update_well("--memory", "2GiB"), "")
+        self.assertEqual(self.ask(program, "total")["bytes"], 2 * GIB)
+
+    def test_what_cannot_be_saved_is_not_made(self):
+        self.way.mkdir()
+        for command in (["run", "--name", "y", "--memory", "1GiB", "--", "true"],
+                        ["create", "y", "--memory", "1GiB"]):
+            status, out, err = self.machine.call([harness.PRORATA, *command])
+            self.assertEqual((status, out, err.count("\n")), (1, "", 1), err)
+            for words in ("state.json.new", "share 'y' was not made", "try again"):
+                self.assertIn(words, err)
+        self.assertEqual(self.machine.ps(), [])
+
+
 class Priority(UpdateCase):
     def terms(self):
         device = self.device()

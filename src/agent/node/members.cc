@@ -24,6 +24,7 @@ Member* Members::Admit(Share& share, const ProcessId& process, uint32_t inner_pi
 void Members::Watch(Share& share, Member& member) {
   auto pidfd = WatchProcess(member.process, &member.command);
   if (pidfd) return Follow(share, member, std::move(*pidfd));
+  if (pidfd.error().code != "no_process") return;  // unknown: asked again (ShareLives::WatchAgain)
   // Dead already; not from here, for the caller still holds it.
   boost::asio::post(loop_,
                     [this, id = share.id(), process = member.process] { OnDeath(id, process); });

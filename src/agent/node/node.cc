@@ -200,6 +200,7 @@ void Node::Tick() {
   memory_.Sample();
   for (Share* share : shares_.All()) {
     for (uint32_t i = 0; i < share->device_count(); ++i) share->RecallOverLimit(i);
+    lives_.WatchAgain(*share);
     for (Member* member : share->Members()) ReportCounters(events_, *share, *member);
     if (last_tick_ns_ >= 0) share->PublishUtilization(now_ns - last_tick_ns_);
     sharing_.Tick(*share);

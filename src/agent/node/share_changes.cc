@@ -30,16 +30,59 @@ Status MayChange(const Share& share, const api::ShareChange& change) {
 }  // namespace
 
 void ShareChanges::Update(const std::string& name, const api::ShareChange& change, OnShare then) {
-  devices_.Refresh([this, name, change, then = std::move(then)] {
-    auto changed = UpdateNow(name, change);
-    if (!changed) return then(std::unexpected(changed.error()));
-    on_changed();
-    state_.Save([this, id = (*changed)->id(), then](const Status& saved) {
+  updates_.push_back({name, change, std::move(then)});
+  if (updates_.size() == 1) UpdateFirst();
+}
+
+void ShareChanges::UpdateFirst() {
+  devices_.Refresh([this] {
+    const Change& update = updates_.front();
+    const Share* before = shares_.FindByName(update.name);
+    const State former = before != nullptr ? StateOf(*before) : State{};
+    auto changed = UpdateNow(update.name, update.change);
+    if (!changed) return Answer(std::unexpected(changed.error()));
+    const auto on_saved = [this, id = (*changed)->id(), former,
+                           updated = StateOf(**changed)](const Status& saved) {
       Share* share = shares_.Find(id);
-      if (share == nullptr) return then(Fail("share_ended", "the share has ended"));
-      saved ? then(share) : then(std::unexpected(saved.error()));
-    });
+      if (share == nullptr) return Answer(Fail("share_ended", "the share has ended"));
+      if (!saved) return Answer(std::unexpected(Undo(*share, former, updated, saved.error())));
+      // Only now: what it gave up is not another's yet where this has to be undone.
+      on_changed();
+      Answer(share);
+    };
+    state_.Save(on_saved);
   });
+}
+
+void ShareChanges::Answer(Result<Share*> share) {
+  const OnShare then = std::move(updates_.front().then);
+  updates_.pop_front();
+  if (!updates_.empty()) UpdateFirst();
+  then(std::move(share));
+}
+
+ShareChanges::State ShareChanges::StateOf(const Share& share) {
+  const ShareConfig& config = share.config();
+  return {share.Terms(), config.on_full, config.gang, config.allow_users};
+}
+
+Error ShareChanges::Undo(Share& share, const State& former, const State& updated,
+                         const Error& why) {
+  const std::string name = "share '" + share.config().name + "'";
+  api::ShareChange rest;
+  rest.on_full = former.on_full;
+  rest.gang = former.gang;
+  rest.allow_users = former.allow_users;
+  // Its line in a file may have changed meanwhile, and what that says holds.
+  const Status undone = StateOf(share) == updated ? Apply(share, former.terms, rest)
+                                                  : Fail("changed", "they were changed again");
+  // What is being written may be the change.
+  state_.SaveSoon();
+  if (undone) return NotSaved(why, name + " has its former terms");
+  return NotSaved(why, name +
+                           " keeps the new terms until the agent is started again, for the "
+                           "former cannot be had any more: " +
+                           undone.error().message);
 }
 
 Result<Share*> ShareChanges::UpdateNow(const std::string& name, const api::ShareChange& change) {

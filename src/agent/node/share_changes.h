@@ -3,6 +3,7 @@
 // Other terms for a share and its running members, in force at once. Not thread-safe: the agent's
 // loop.
 
+#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -39,8 +40,9 @@ class ShareChanges {
   // Update changed a share: others may fit now.
   std::function<void()> on_changed;
 
-  // By fresh figures, as far as there are some in time; `then` comes when it is on the disk.
-  // "no_share", "exclusive", "resource_config", "state", and as ValidateChange.
+  // By fresh figures, as far as there are some in time; `then` comes when it is on the disk. One
+  // after another, so that what cannot be saved ("state") can be undone: then the share has its
+  // former terms again. "no_share", "exclusive", "resource_config", and as ValidateChange.
   void Update(const std::string& name, const api::ShareChange& change, OnShare then);
 
   // For all of its devices, judged before; of `also`, what is not said by a device. Not saved.
@@ -50,6 +52,24 @@ class ShareChanges {
   void SetUsers(Share& share, api::AllowedUsers users);
 
  private:
+  struct Change {
+    std::string name;
+    api::ShareChange change;
+    OnShare then;
+  };
+  // What an update can change of a share.
+  struct State {
+    std::vector<api::ShareTerms> terms;
+    api::OnFull on_full;
+    api::Gang gang;
+    api::AllowedUsers allow_users;
+    bool operator==(const State&) const = default;
+  };
+  static State StateOf(const Share& share);
+
+  void UpdateFirst();
+  void Answer(Result<Share*> share);  // the first of them
+  Error Undo(Share& share, const State& former, const State& updated, const Error& why);
   Result<Share*> UpdateNow(const std::string& name, const api::ShareChange& change);
   void SetOnFull(Share& share, api::OnFull on_full);
   void SetGang(Share& share, api::Gang gang);
@@ -63,6 +83,7 @@ class ShareChanges {
   const Descriptions& descriptions_;
   Events& events_;
   StateWriter& state_;
+  std::deque<Change> updates_;  // the first is under way
 };
 
 }  // namespace prorata::agent

@@ -59,6 +59,7 @@ Result<Share*> ShareLives::Make(ShareConfig config) {
   // Nobody asks for memory of a share without members.
   Status ok = share.config().exclusive ? Status{} : use_.memory.Add(share);
   if (ok) ok = Begin(share);
+  if (ok) ok = WatchOwner(share);
   if (!ok) {
     End(share);
     return std::unexpected(ok.error());
@@ -86,25 +87,33 @@ Status ShareLives::Begin(Share& share) {
       [this, id = share.id()](UniqueFd fd) { on_connection(id, std::move(fd)); });
   use_.heartbeat.Add(share.limits());
   use_.leases.Add(share);
-  WatchOwner(share);
   return {};
 }
 
-void ShareLives::WatchOwner(Share& share) {
+Status ShareLives::WatchOwner(Share& share) {
   const ProcessId* owner = share.config().life.process();
-  if (owner == nullptr) return;
+  if (owner == nullptr) return {};
   auto pidfd = WatchProcess(*owner);
+  if (!pidfd && pidfd.error().code != "no_process") return std::unexpected(pidfd.error());
   if (!pidfd) {
     // It ended already. As if it ended in a moment: nobody should find the share gone at once.
     share.LetGo();
     boost::asio::post(loop_, [this, id = share.id()] { TakeAwayIfDone(id); });
-    return;
+    return {};
   }
   share.owner_watch =
       std::make_unique<ProcessWatch>(loop_, std::move(*pidfd), [this, id = share.id()] {
         Share* ended = use_.shares.Find(id);
         if (ended != nullptr) OwnerEnded(*ended);
       });
+  return {};
+}
+
+void ShareLives::WatchAgain(Share& share) {
+  Status ok = share.kept() && share.owner_watch == nullptr ? WatchOwner(share) : Status{};
+  for (Member* member : share.Members()) {
+    if (ok && !member->departed && member->watch == nullptr) use_.members.Watch(share, *member);
+  }
 }
 
 void ShareLives::OwnerEnded(Share& share) {
@@ -130,6 +139,7 @@ Status ShareLives::Adopt(SavedShare saved) {
   Share& share = use_.shares.Add(std::move(saved.config), std::move(*limits));
   const std::vector<Member*> members = Restore(share);
   share.container = std::move(saved.container);
+  share.may_be_unanswered = members.empty() && share.config().life.process() != nullptr;
   const bool ended = saved.ended || share.limits()->header.ended != 0;
   if (ended) share.End();
   for (uint32_t i = 0; i < share.device_count(); ++i) {
@@ -146,6 +156,7 @@ Status ShareLives::Adopt(SavedShare saved) {
     return ok;
   }
   if (ended) share.LetGo();
+  if (auto ok = WatchOwner(share); !ok) spdlog::warn("{}", ok.error().message);  // WatchAgain
   for (Member* member : members) {
     if (!member->departed) use_.members.Watch(share, *member);
   }
@@ -172,7 +183,8 @@ std::vector<Member*> ShareLives::Restore(Share& share) {
     restored->command = CommandOf(former->process.pid);
     members.push_back(restored);
     const auto now = IdentifyProcess(former->process.pid);
-    if (former->departed || !now || *now != former->process) {
+    const bool dead = now ? *now != former->process : now.error().code == "no_process";
+    if (former->departed || dead) {
       share.Depart(*restored, RealClock().NowNs());
     }
   }

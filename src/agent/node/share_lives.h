@@ -54,7 +54,7 @@ class ShareLives {
   std::function<void()> on_gone;
 
   // With its folder and files; it is not saved. "share_folder", "limits", "memory_exceeded",
-  // "listen".
+  // "listen", "pidfd".
   Result<Share*> Make(ShareConfig config);
   // One of the agent before, which may have been killed at any moment. "unknown_gpu", "limits",
   // "listen".
@@ -67,13 +67,15 @@ class ShareLives {
   void End(Share& share);
   // Takes a share away that is over: nothing keeps it, and the memory of its members is gone.
   void TakeAwayIfDone(uint64_t id);
+  // Watches whom it could not watch so far. To be called now and then.
+  void WatchAgain(Share& share);
   // Notices now if the process that keeps it has ended. The share may be gone after it.
   void SweepOwner(Share& share);
 
  private:
-  Status Begin(Share& share);  // its socket, heartbeat, leases, owner
+  Status Begin(Share& share);  // its socket, heartbeat, leases
   std::vector<Member*> Restore(Share& share);
-  void WatchOwner(Share& share);
+  Status WatchOwner(Share& share);
   void OwnerEnded(Share& share);
   std::vector<uint64_t> ContextOverheads(const Share& share) const;  // on each of its devices
 

@@ -87,7 +87,34 @@ void ShareMaker::RefreshFigures(std::function<void()> then) {
   use_.devices.Refresh(std::move(then));
 }
 
-std::optional<Result<Share*>> ShareMaker::FindMade(const api::ShareSpec& spec) {
+// An agent that ended after it had saved a share for a process and before it answered: the process
+// asks the next agent for the same again, and must not find its own share in the way. Where it has
+// become a program that asks for another of the same terms, it gets this one, once.
+Share* ShareMaker::FindUnanswered(const api::ShareSpec& spec, const Peer& owner) {
+  const std::vector<api::DeviceStatus> devices = DescribeDevices();
+  for (Share* share : use_.shares.All()) {
+    const ShareConfig& config = share->config();
+    const ProcessId* of = config.life.process();
+    if (!share->may_be_unanswered || share->ended() || of == nullptr || *of != owner.process) {
+      continue;
+    }
+    if (spec.token || (spec.name && *spec.name != config.name) || spec.on_full != config.on_full ||
+        spec.gang != config.gang || spec.any_container != config.any_container ||
+        spec.share_memory_with != config.share_memory_with ||
+        spec.allow_users != config.allow_users) {
+      continue;
+    }
+    std::vector<api::DeviceStatus> own;
+    for (const DeviceOfShare& on : config.devices) own.push_back(devices[on.device]);
+    if (!MayBeOf(spec, own, share->Terms())) continue;
+    share->may_be_unanswered = false;
+    return share;
+  }
+  return nullptr;
+}
+
+std::optional<Result<Share*>> ShareMaker::FindMade(const api::ShareSpec& spec, const Peer& owner) {
+  if (Share* its = FindUnanswered(spec, owner)) return its;
   Share* named = spec.name ? use_.shares.FindByName(*spec.name) : nullptr;
   if (named == nullptr) return std::nullopt;
   if (spec.token) {
@@ -133,8 +160,9 @@ void ShareMaker::Keep(Share& made, OnShare then) {
     if (share == nullptr) return then(Fail("share_ended", "the share has ended already"));
     if (saved && share->config().life.token() != nullptr) return Publish(*share, then);
     if (saved) return then(share);
+    const std::string name = share->config().name;
     Abandon(*share);
-    then(std::unexpected(saved.error()));
+    then(std::unexpected(NotSaved(saved.error(), "share '" + name + "' was not made")));
   });
 }
 

@@ -43,7 +43,7 @@ class ShareMaker final : public Starts::Host {
   std::vector<api::DeviceStatus> DescribeDevices() override {
     return use_.descriptions.OfDevices();
   }
-  std::optional<Result<Share*>> FindMade(const api::ShareSpec& spec) override;
+  std::optional<Result<Share*>> FindMade(const api::ShareSpec& spec, const Peer& owner) override;
   Status MayName(const api::ShareSpec& spec) override;
   Result<Share*> Make(const api::ShareSpec& spec, const Peer& owner,
                       const std::vector<api::DeviceStatus>& devices) override;
@@ -51,6 +51,7 @@ class ShareMaker final : public Starts::Host {
   void Abandon(Share& made) override { use_.lives.End(made); }
 
  private:
+  Share* FindUnanswered(const api::ShareSpec& spec, const Peer& owner);
   void AwaitNameUntil(const std::optional<std::string>& name, int64_t until_ns,
                       std::function<void()> then);
   void Publish(Share& share, OnShare then);  // its specification, for engines

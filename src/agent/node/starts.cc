@@ -200,8 +200,8 @@ void Starts::Enter(uint64_t ticket) {
   const auto found = starts_.find(ticket);
   if (found == starts_.end()) return;  // given up
   Start& start = found->second;
-  if (const auto there = host_.FindMade(start.spec)) {
-    const bool mine = *there && start.spec.token;
+  if (const auto there = host_.FindMade(start.spec, start.owner)) {
+    const bool mine = *there && (start.spec.token || !(**there)->config().life.OutlivesPrograms());
     return mine ? Keep(ticket, ***there) : Finish(ticket, *there);
   }
   Status ok = MayEnter(start);
@@ -214,7 +214,7 @@ void Starts::Enter(uint64_t ticket) {
       std::upper_bound(line_.begin(), line_.end(), ticket,
                        [&](uint64_t one, uint64_t other) { return order(one) < order(other); });
   line_.insert(after, ticket);
-  Serve();
+  ServeEntered();
 }
 
 void Starts::Leave(uint64_t ticket) {
@@ -293,6 +293,15 @@ void Starts::ServeSoon() {
       serving_ = false;
       Serve();
     });
+  });
+}
+
+void Starts::ServeEntered() {
+  if (serving_) return;
+  serving_ = true;
+  boost::asio::post(loop_, [this] {
+    serving_ = false;
+    Serve();
   });
 }
 

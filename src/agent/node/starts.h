@@ -48,7 +48,8 @@ class Starts {
     // The devices as they are now.
     virtual std::vector<api::DeviceStatus> DescribeDevices() = 0;
     // The share that is there already, or why it cannot be had; nothing: a new one is asked for.
-    virtual std::optional<Result<Share*>> FindMade(const api::ShareSpec& spec) = 0;
+    virtual std::optional<Result<Share*>> FindMade(const api::ShareSpec& spec,
+                                                   const Peer& owner) = 0;
     // Whether a share may have the name that is asked for.
     virtual Status MayName(const api::ShareSpec& spec) = 0;
     // On these devices as they are described. It is there, but relied on by nobody yet.
@@ -127,6 +128,9 @@ class Starts {
   void Finish(uint64_t ticket, Result<Share*> share);
   void AddEvent(api::Event event, const Start& start);
   bool AwaitsReturn() const;
+  // The figures are those that were awaited for who entered. To serve them one by one would take
+  // the loop a time that grows with the square of a burst.
+  void ServeEntered();
   void Serve();  // by the figures of now
   // It cannot be made, and why. It goes on waiting, in the next place: sets both; or does not.
   Status MayWait(Start& start, const Error& why, uint32_t* place) const;
@@ -144,7 +148,7 @@ class Starts {
   std::map<uint64_t, Start> starts_;
   std::vector<uint64_t> line_;  // of those, in order
   uint64_t next_ticket_ = 1;
-  bool serving_ = false;  // fresh figures are on their way
+  bool serving_ = false;  // is about to be called
   uint32_t returning_ = 0;
   int64_t returning_until_ns_ = 0;
 };

@@ -27,14 +27,14 @@ class TestHost final : public Starts::Host {
     }
   }
   void RefreshFigures(std::function<void()> then) override { then(); }
-  void GatherMemory() override {}
+  void GatherMemory() override { ++served; }
   std::vector<api::DeviceStatus> DescribeDevices() override {
     api::DeviceStatus status;
     status.uuid = testing::kUuid;
     status.total_bytes = 8 * kGiB;
     return {status};
   }
-  std::optional<Result<Share*>> FindMade(const api::ShareSpec&) override { return {}; }
+  std::optional<Result<Share*>> FindMade(const api::ShareSpec&, const Peer&) override { return {}; }
   Status MayName(const api::ShareSpec&) override { return {}; }
   Result<Share*> Make(const api::ShareSpec& spec, const Peer&,
                       const std::vector<api::DeviceStatus>& devices) override {
@@ -51,6 +51,7 @@ class TestHost final : public Starts::Host {
   }
 
   uint64_t free = 8 * kGiB;
+  int served = 0;
   int64_t naming_ns = 0;  // that the fresh figures take
   bool holds_name = false;
   std::function<void()> held;
@@ -73,10 +74,15 @@ class StartsTest : public ::testing::Test {
     starts_.on_refused = [this] { ++refused_; };
   }
   uint64_t Create(const std::string& name, uint64_t gib, std::optional<api::StartWait> wait = {}) {
+    const uint64_t ticket = Ask(name, gib, wait);
+    Run();
+    return ticket;
+  }
+  uint64_t Ask(const std::string& name, uint64_t gib, std::optional<api::StartWait> wait) {
     api::ShareSpec spec;
     spec.name = name;
     spec.memory = gib * kGiB;
-    const uint64_t ticket = starts_.Create(
+    return starts_.Create(
         spec, Peer{},
         [this, name](Result<Share*> share) {
           answers_.push_back(name + ": " + (share ? "made" : share.error().code));
@@ -86,8 +92,6 @@ class StartsTest : public ::testing::Test {
         [this, name](const api::WaitingShare& at) {
           places_.push_back(name + ": " + std::to_string(at.place));
         });
-    Run();
-    return ticket;
   }
   void Run() {
     loop_.restart();
@@ -218,6 +222,15 @@ TEST_F(StartsTest, WhoAskedFirstIsFirstEvenIfItsFiguresCameLater) {
   host_.held();
   Run();
   EXPECT_EQ(starts_.Describe().at(0).name, "a");
+}
+
+TEST_F(StartsTest, ThoseThatComeAtOnceAreServedAtOnce) {
+  host_.free = kGiB;
+  for (int i = 0; i < 90; ++i) Ask("a" + std::to_string(i), 4, api::StartWait{});
+  Run();
+  EXPECT_EQ(places_.size(), 90u);
+  EXPECT_EQ(places_.back(), "a89: 90");
+  EXPECT_EQ(host_.served, 1);
 }
 
 TEST_F(StartsTest, ANameThatWaitsIsInUse) {

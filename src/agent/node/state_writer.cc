@@ -19,6 +19,12 @@ constexpr auto kSaveWithin = std::chrono::milliseconds(50);
 
 }  // namespace
 
+Error NotSaved(const Error& why, const std::string& what_holds) {
+  return {why.code, why.message + "; " + what_holds +
+                        ". See that the agent's folder may be written and that its disk has room "
+                        "(df), and try again"};
+}
+
 StateWriter::StateWriter(boost::asio::io_context& loop, std::string path,
                          std::function<SavedState()> state, uint32_t slow_ms)
     : path_(std::move(path)),

@@ -17,6 +17,9 @@
 
 namespace prorata::agent {
 
+// For whoever asked for what Save could not save: why, what holds now, and what to do.
+Error NotSaved(const Error& why, const std::string& what_holds);
+
 class StateWriter {
  public:
   using Then = std::function<void(const Status&)>;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "agent/runtime/connection.h"
+#include "agent/runtime/process.h"
 
 namespace prorata::agent {
 
@@ -30,7 +31,12 @@ Result<UniqueFd> Listen(const std::string& path, mode_t mode) {
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return FailErrno("listen", "cannot make a socket", errno);
+  if (!fd) {
+    const int error_number = errno;
+    Error error = FailErrno("listen", "cannot make a socket", error_number).error();
+    error.message += DescriptorsRemedy(error_number);
+    return std::unexpected(error);
+  }
   ::unlink(path.c_str());
   // Between bind and chmod the socket has the umask's mode; nobody can connect before listen.
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||

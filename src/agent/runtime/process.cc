@@ -16,8 +16,10 @@
 namespace prorata::agent {
 namespace {
 
-std::string ReadSmallFile(const std::string& path) {
+// `error_number`, if not null, becomes that of opening it; 0: none.
+std::string ReadSmallFile(const std::string& path, int* error_number = nullptr) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (error_number != nullptr) *error_number = fd ? 0 : errno;
   if (!fd) return "";
   char buffer[4096];
   const ssize_t got = ::read(fd.get(), buffer, sizeof buffer);
@@ -26,6 +28,13 @@ std::string ReadSmallFile(const std::string& path) {
 
 std::unexpected<Error> NoProcess(pid_t pid) {
   return Fail("no_process", "process " + std::to_string(pid) + " has ended");
+}
+
+std::unexpected<Error> CannotSee(pid_t pid, int error_number) {
+  Error error =
+      FailErrno("pidfd", "cannot watch process " + std::to_string(pid), error_number).error();
+  error.message += DescriptorsRemedy(error_number);
+  return std::unexpected(error);
 }
 
 // What a person may be shown of a program's name, which can hold anything.
@@ -39,7 +48,11 @@ std::string PrintableCommand(std::string_view name) {
 
 // `command`, if not null, becomes what CommandOf would answer.
 Result<ProcessId> ReadStat(pid_t pid, std::string* command) {
-  const std::string stat = ReadSmallFile("/proc/" + std::to_string(pid) + "/stat");
+  int error_number = 0;
+  const std::string stat = ReadSmallFile("/proc/" + std::to_string(pid) + "/stat", &error_number);
+  if (error_number != 0 && error_number != ENOENT && error_number != ESRCH) {
+    return CannotSee(pid, error_number);
+  }
   // The second field is the command in brackets and may hold anything: count from the last bracket.
   size_t at = stat.rfind(')');
   if (pid <= 0 || at == std::string::npos) return NoProcess(pid);
@@ -76,12 +89,19 @@ Result<UniqueFd> WatchProcess(const ProcessId& process, std::string* command) {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   if (!fd) {
     if (errno == ESRCH || errno == EINVAL) return NoProcess(process.pid);
-    return FailErrno("pidfd", "cannot watch process " + std::to_string(process.pid), errno);
+    return CannotSee(process.pid, errno);
   }
   // The order matters: with the descriptor open the number cannot change hands any more.
   const auto now = ReadStat(process.pid, command);
+  if (!now && now.error().code != "no_process") return std::unexpected(now.error());
   if (!now || *now != process) return NoProcess(process.pid);
   return fd;
+}
+
+std::string DescriptorsRemedy(int error_number) {
+  if (error_number != EMFILE && error_number != ENFILE) return "";
+  return "; the agent has no descriptors left: end some shares, or start it with a higher limit "
+         "(`ulimit -n`, LimitNOFILE= of a systemd unit), and try again";
 }
 
 bool HasEnded(int pidfd) {
@@ -135,6 +155,7 @@ Result<Peer> IdentifyPeer(int socket, PeerWatch* watch) {
   if (watch != nullptr) found.pidfd = OpenPidfd(socket, credentials.pid);
   auto process = ReadStat(credentials.pid, &found.command);
   // The order matters: it was this process that was read of if it lives after that.
+  if (!process && process.error().code != "no_process") return std::unexpected(process.error());
   const bool watched = watch == nullptr || (found.pidfd && !HasEnded(found.pidfd.get()));
   if (!process || !watched) return Fail("peer", "the process that connected has ended");
   if (watch != nullptr) *watch = std::move(found);

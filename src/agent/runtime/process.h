@@ -18,13 +18,17 @@ struct ProcessId {
   bool operator==(const ProcessId&) const = default;
 };
 
-// The process that has this number now; "no_process" if none has.
+// The process that has this number now; "no_process" if none has. Like the others here "pidfd" if
+// that cannot be seen, as an agent without free descriptors cannot: it says nothing of the process.
 Result<ProcessId> IdentifyProcess(pid_t pid);
 
 // A descriptor that becomes readable when the process ends; "no_process" if it has ended, or if its
 // number is another's by now. `command`, if not null, becomes what CommandOf would answer: where
 // both are wanted, one file is read instead of two.
 Result<UniqueFd> WatchProcess(const ProcessId& process, std::string* command = nullptr);
+
+// What to do about this error number: "; ..." if no descriptor is free, else nothing.
+std::string DescriptorsRemedy(int error_number);
 
 // Whether a descriptor of WatchProcess says that its process ended.
 bool HasEnded(int pidfd);

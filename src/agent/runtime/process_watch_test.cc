@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -7,6 +8,7 @@
 #include <memory>
 
 #include "agent/runtime/connection.h"
+#include "agent/runtime/process.h"
 #include "base/unique_fd.h"
 
 namespace prorata::agent {
@@ -36,6 +38,30 @@ TEST(ProcessWatchTest, AWaitThatEndsWithoutNeedIsNoDeath) {
   for (const int fd : fds) ASSERT_EQ(::eventfd_write(fd, 1), 0);
   loop.poll();
   EXPECT_EQ(ended, 2);
+}
+
+// Of the descriptors that it needs one at a time is missing.
+TEST(WatchProcessTest, WithoutDescriptorsAProcessIsUnknownAndNotDead) {
+  const auto self = IdentifyProcess(::getpid());
+  ASSERT_TRUE(self);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const UniqueFd next(::dup(0));
+  for (int free = 0; free < 3; ++free) {
+    rlimit few = before;
+    few.rlim_cur = static_cast<rlim_t>(next.get() + 1 + free);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    const auto identified = IdentifyProcess(::getpid());
+    const auto watched = WatchProcess(*self);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(identified.has_value(), free > 0);
+    EXPECT_EQ(watched.has_value(), free > 1);
+    EXPECT_EQ(identified ? "pidfd" : identified.error().code, "pidfd");
+    if (watched) continue;
+    EXPECT_EQ(watched.error().code, "pidfd");
+    EXPECT_NE(watched.error().message.find("no descriptors left"), std::string::npos)
+        << watched.error().message;
+  }
 }
 
 }  // namespace

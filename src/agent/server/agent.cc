@@ -5,11 +5,13 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cerrno>
 #include <chrono>
 #include <future>
 #include <thread>
@@ -30,6 +32,7 @@ namespace {
 
 constexpr auto kFirstShareWithin = std::chrono::seconds(10);
 constexpr auto kAfterLastShare = std::chrono::seconds(1);
+constexpr auto kLookForSocketEvery = std::chrono::seconds(2);
 constexpr auto kOpenNvmlWithin = std::chrono::seconds(30);
 constexpr auto kEndWithin = std::chrono::seconds(10);
 constexpr size_t kMaxLogLines = 4096;
@@ -92,6 +95,7 @@ struct Agent::Parts {
                 }),
         resource_configs(loop, node.devices(), node.file_shares(), node.events()),
         idle_timer(loop),
+        socket_timer(loop),
         signals(loop) {
     node.on_connection = [this](uint64_t share_id, UniqueFd socket) {
       members.Accept(share_id, std::move(socket));
@@ -109,6 +113,33 @@ struct Agent::Parts {
     });
   }
 
+  std::string socket_path() const { return runtime_dir + "/control"; }
+
+  // Another agent may have the folder, where this one's lock was removed from it, too.
+  bool HoldsFolder() const {
+    struct stat held, there;
+    return ::fstat(lock.get(), &held) == 0 &&
+           ::stat((runtime_dir + "/lock").c_str(), &there) == 0 && held.st_ino == there.st_ino &&
+           held.st_dev == there.st_dev;
+  }
+
+  // What cleans /run or /tmp may take the socket of an agent that lives: nobody would reach it, and
+  // no other could take its place.
+  void KeepSocket() {
+    socket_timer.expires_after(kLookForSocketEvery);
+    socket_timer.async_wait([this](const boost::system::error_code& stopped) {
+      if (stopped) return;
+      if (::access(socket_path().c_str(), F_OK) != 0 && errno == ENOENT && HoldsFolder()) {
+        if (auto ok = control.Start(socket_path()); !ok) {
+          spdlog::error("{}", ok.error().message);
+        } else {
+          spdlog::warn("'{}' was removed; the agent listens there again", socket_path());
+        }
+      }
+      KeepSocket();
+    });
+  }
+
   AgentOptions options;
   std::string runtime_dir;
   UniqueFd lock;
@@ -120,6 +151,7 @@ struct Agent::Parts {
   MetricsServer metrics;
   ResourceConfigs resource_configs;
   boost::asio::steady_timer idle_timer;
+  boost::asio::steady_timer socket_timer;
   boost::asio::signal_set signals;
 };
 
@@ -127,7 +159,7 @@ Agent::Agent(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Agent::~Agent() {
   // The socket goes first: whoever finds no socket starts another agent, which waits for no lock.
-  ::unlink((parts_->runtime_dir + "/control").c_str());
+  ::unlink(parts_->socket_path().c_str());
 }
 
 Result<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options, driver::Nvml& nvml,
@@ -153,7 +185,8 @@ Result<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& options, driver:
   if (auto ok = parts->node.Adopt(); !ok) return std::unexpected(ok.error());
   if (auto ok = parts->resource_configs.Start(); !ok) return std::unexpected(ok.error());
   if (auto ok = parts->node.SaveNow(); !ok) return std::unexpected(ok.error());
-  if (auto ok = parts->control.Start(dir + "/control"); !ok) return std::unexpected(ok.error());
+  if (auto ok = parts->control.Start(parts->socket_path()); !ok) return std::unexpected(ok.error());
+  parts->KeepSocket();
   parts->EndWhenIdle(kFirstShareWithin);
   return std::unique_ptr<Agent>(new Agent(std::move(parts)));
 }
@@ -165,6 +198,10 @@ void Agent::Stop() { parts_->loop.stop(); }
 void Agent::StopOnSignals() {
   parts_->signals.add(SIGTERM);
   parts_->signals.add(SIGINT);
+  // Of a terminal that closes; `nohup` has it ignored.
+  struct sigaction hang_up = {};
+  ::sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) parts_->signals.add(SIGHUP);
   parts_->signals.async_wait([this](const boost::system::error_code& error, int) {
     if (!error) Stop();
   });

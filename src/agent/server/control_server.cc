@@ -20,6 +20,7 @@ constexpr size_t kMaxFollowersOfUser = 32;  // the rest of those are for others 
 constexpr auto kFirstRequestWithin = std::chrono::seconds(5);
 constexpr size_t kMaxWaitingRequests = 16;  // of one connection
 constexpr size_t kMaxUnsent = 8 << 20;
+static_assert(wire::kMaxControlReplyBytes < kMaxUnsent);
 // A follower with more than this unsent gets no more events before it has read.
 constexpr size_t kMaxUnsentEvents = 64 << 10;
 constexpr auto kEventsAgainAfter = std::chrono::milliseconds(50);
@@ -386,8 +387,11 @@ void ControlServer::Send(Session& session, const json& reply) {
 
 void ControlServer::SendJson(Connection& connection, const json& reply) {
   std::string text = reply.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > wire::kMaxControlBodyBytes) {
-    text = api::ToJson(Error{"too_long", "the answer is longer than 1 MiB"}).dump();
+  if (text.size() > wire::kMaxControlReplyBytes) {
+    text = api::ToJson(Error{"too_long",
+                             "the answer is longer than 6 MiB; ask about one share "
+                             "(`prorata inspect NAME`)"})
+               .dump();
   }
   connection.SendFrame(wire::MessageType::kControlJson, text.data(), text.size());
 }

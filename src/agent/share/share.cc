@@ -102,6 +102,7 @@ Member* Share::Admit(const ProcessId& process, uint32_t inner_pid) {
     members_[slot]->process = process;
     limits_->members[slot].departed = 0;
     ++member_count_;
+    may_be_unanswered = false;
     PublishProcess(*members_[slot], inner_pid);
     return members_[slot].get();
   }

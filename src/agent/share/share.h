@@ -238,6 +238,9 @@ class Share {
   void EndIfOver() {
     if (!kept_ && CountLiving() == 0) End();
   }
+  // Of an agent before us, for a process that runs no program on it: it may not have had the
+  // answer, and ask again.
+  bool may_be_unanswered = false;
   void KeepAgain(ShareLife life);             // its line is in its file again, or in another file
   std::unique_ptr<ProcessWatch> owner_watch;  // of the process that keeps it
   std::unique_ptr<Acceptor> acceptor;

@@ -214,6 +214,25 @@ Result<ValidShare> ValidateShare(const api::ShareSpec& spec,
   return valid;
 }
 
+bool MayBeOf(const api::ShareSpec& spec, std::span<const api::DeviceStatus> devices,
+             std::span<const api::ShareTerms> terms) {
+  std::vector<api::DeviceStatus> empty;
+  for (const api::DeviceStatus& device : devices) empty.push_back(Emptied(device));
+  const auto valid = ValidateShare(spec, empty, {});
+  if (!valid || valid->devices.size() != terms.size()) return false;
+  for (size_t i = 0; i < terms.size(); ++i) {
+    const auto& [device, asked] = valid->devices[i];
+    if (!spec.gpus.empty() && device != i) return false;
+    api::ShareTerms now = terms[device];
+    if (!spec.memory) {  // all that was free
+      now.memory_bytes = asked.memory_bytes;
+      now.memory_request_bytes = asked.memory_request_bytes;
+    }
+    if (now != asked) return false;
+  }
+  return true;
+}
+
 namespace {
 
 // What a share whose memory on a device is `now` comes to have.

@@ -26,6 +26,10 @@ struct ValidShare {
 Result<ValidShare> ValidateShare(const api::ShareSpec& spec,
                                  std::span<const api::DeviceStatus> devices,
                                  std::span<const std::string> names);
+// Whether a request for a share may have come to a share on these devices with these terms, in the
+// same order: what it left open may be anything. Of the request, what is said by a device.
+bool MayBeOf(const api::ShareSpec& spec, std::span<const api::DeviceStatus> devices,
+             std::span<const api::ShareTerms> terms);
 // The codes of refusals that may pass when shares end: worth waiting in line for.
 bool MayPass(const Error& refusal);
 // A device as it would be without any share or other program: what cannot be had of it never fits.

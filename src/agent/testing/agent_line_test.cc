@@ -229,6 +229,33 @@ TEST_F(AgentLineTest, ThoseThatDoNotComeBackAreNotWaitedForLong) {
   EXPECT_TRUE(Hear("new").contains("share"));
 }
 
+// The agent is killed when the share is on the disk and nobody has the answer.
+TEST_F(AgentLineTest, WhoAsksTheNextAgentForTheSameGetsTheShareThatWasMadeForIt) {
+  for (const json& wait : {json(), json::object()}) {
+    const json asked = {{"memory_bytes", 5 * kGiB}, {"weight", 7}, {"gang", "never"}};
+    agent_.Kill();
+    ASSERT_EQ(agent_.Start(), "ready");
+    ASSERT_TRUE(Create(asked).contains("share"));  // as if that had not been heard
+    agent_.Kill();
+    ASSERT_EQ(agent_.Start(), "ready");
+    const std::string name = List("shares")[0]["name"];
+    json other = asked;
+    other["weight"] = 8;
+    EXPECT_EQ(Create(other)["error"]["code"], "memory_exceeded") << "it asks for something else";
+    other = asked;
+    other["name"] = "other";
+    EXPECT_EQ(Create(other)["error"]["code"], "memory_exceeded");
+    json request = {{"op", "create_share"}, {"share", asked}};
+    if (!wait.is_null()) request["wait"] = wait;
+    const json again = Call(folder_.path(), request);
+    ASSERT_TRUE(again.contains("share")) << again;
+    EXPECT_EQ(again["share"]["name"], name);
+    EXPECT_EQ(List("shares").size(), 1u);
+    EXPECT_EQ(Create(asked)["error"]["code"], "memory_exceeded") << "it has been answered";
+    Remove(name);
+  }
+}
+
 TEST_F(AgentLineTest, AClientThatIsGoneWhenItsShareIsMadeLeavesNothing) {
   agent_.Kill();
   agent_.slow_disk_ms = 300;

@@ -30,6 +30,14 @@ Status FillGpus(const CLI::App& app, const RawShare& raw, ShareOptions* share) {
                                "' lacks an index or a UUID; `prorata gpus` "
                                "lists them, several are written 0,2");
     }
+    for (const std::string& gpu : *gpus) {
+      if (gpu.size() <= api::kMaxNameOfGpu) continue;
+      return Fail("usage", "--gpu: '" + gpu.substr(0, 16) + "...' has " +
+                               std::to_string(gpu.size()) +
+                               " characters, and an index or UUID at "
+                               "most " +
+                               std::to_string(api::kMaxNameOfGpu) + "; `prorata gpus` lists them");
+    }
     share->gpus = *gpus;
   }
   if (app.count("--gpus") > 0 && raw.gpus == "all") {
