@@ -13,13 +13,14 @@
 #include <cstdlib>
 #include <thread>
 
+#include "base/life_lock.h"
 #include "base/unique_fd.h"
 #include "cli/output.h"
 
 // Two `run`s at once: the lock on RUNTIME_DIR/start.lock lets one start the agent; the other asks
 // until that answers. The agent itself holds RUNTIME_DIR/lock for as long as it lives, so that no
-// two serve one folder however they were started; we try that lock, for an instant each time, to
-// see an agent that does not listen yet, or no more.
+// two serve one folder however they were started; we look at that lock to see an agent that
+// does not listen yet, or no more.
 
 namespace prorata::cli {
 namespace {
@@ -27,11 +28,7 @@ namespace {
 constexpr std::chrono::seconds kWordAfter{2};  // who waits for longer is told why
 
 // Whether some agent holds the folder (agent/runtime/runtime_dir.h).
-bool AgentLives(const AgentPlace& place) {
-  const std::string path = place.runtime_dir + "/lock";
-  const UniqueFd lock(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  return lock && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-}
+bool AgentLives(const AgentPlace& place) { return IsLifeLocked(place.runtime_dir + "/lock"); }
 
 std::unexpected<Error> CannotUse(const std::string& what, int error_number) {
   Error error = FailErrno("agent_start", "cannot " + what, error_number).error();

@@ -172,8 +172,8 @@ class TheAgentThatAWaiterStarts(harness.MachineTestCase):
         for number in (signal.SIGTERM, signal.SIGINT):
             with self.subTest(number):
                 program = self.machine.start(self.machine.command(
-                    ["--memory", "1GiB", "--wait"], ["sleep", "600"]))
-                harness.wait_until(self.machine.ps, what="the share")
+                    ["--memory", "1GiB", "--wait"], ["sh", "-c", "echo begun; exec sleep 600"]))
+                harness.read_line(program)  # before, it would start another agent
                 agents = self.machine.agent_pids()
                 self.assertEqual(len(agents), 1)
                 os.kill(agents[0], number)

@@ -1,12 +1,12 @@
 #include "agent/runtime/runtime_dir.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
+
+#include "base/life_lock.h"
 
 namespace prorata::agent {
 namespace {
@@ -53,17 +53,11 @@ Result<UniqueFd> TakeRuntimeDir(const std::string& path) {
   for (const std::string& folder : {path, path + "/shares"}) {
     if (auto ok = MakeFolder(folder, mode); !ok) return std::unexpected(ok.error());
   }
-  const std::string lock_path = path + "/lock";
-  UniqueFd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!lock) return FailErrno("runtime_dir", "cannot open '" + lock_path + "'", errno);
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) {
-      return Fail("agent_running", "an agent is running already in '" + path +
-                                       "'; use that one, or end it first (a GPU has one agent)");
-    }
-    return FailErrno("runtime_dir", "cannot lock '" + lock_path + "'", errno);
-  }
-  return lock;
+  auto lock = TakeLifeLock(path + "/lock");
+  if (lock) return lock;
+  if (lock.error().code != "locked") return Fail("runtime_dir", lock.error().message);
+  return Fail("agent_running", "an agent is running already in '" + path +
+                                   "'; use that one, or end it first (a GPU has one agent)");
 }
 
 }  // namespace prorata::agent
