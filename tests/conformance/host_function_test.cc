@@ -84,6 +84,26 @@ RULE_TEST(HostFunctionTest, HoldsUpTheWorkBehindIt,
   EXPECT_EQ(*word_, 9u);
 }
 
+RULE_TEST(HostFunctionTest, HoldsUpNothingInOtherStreams,
+          "while a host function runs kernels of other streams are done", kExecution) {
+  SIMULATED_ONLY("streams may run at the same time, and need not");
+  static std::atomic<bool> over;
+  over = false;
+  const CUhostFn until_over = [](void* data) {
+    while (!over) std::this_thread::yield();
+    OnHost(data);
+  };
+  const CUstream other = NewStream();
+  CUDA_OK(cuLaunchHostFunc, stream_, until_over, &call_);
+  ASSERT_EQ(Step(other, AddressOf(word_), 0, 9, 1000), CUDA_SUCCESS);
+  CUDA_OK(cuStreamSynchronize, other);
+  EXPECT_EQ(*word_, 9u);
+  EXPECT_EQ(call_.calls, 0);
+  over = true;
+  CUDA_OK(cuStreamSynchronize, stream_);
+  EXPECT_EQ(call_.calls, 1);
+}
+
 RULE_TEST(HostFunctionTest, SynchronizeWaitsForIt,
           "a host function is an operation of its stream: who waits for the stream waits for it",
           kExecution) {

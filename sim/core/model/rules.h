@@ -43,6 +43,7 @@ namespace prorata::simgpu {
   X(kRecordIsOfItsContext, "record-is-of-its-context")      \
   X(kHostFunctionWaits, "host-function-waits")              \
   X(kHostFunctionHolds, "host-function-holds")              \
+  X(kHostFunctionIsApart, "host-function-is-apart")         \
   X(kCallbackMayNotCall, "callback-may-not-call")           \
   X(kWaitValueHolds, "wait-value-holds")                    \
   X(kWaitValueIsCyclic, "wait-value-is-cyclic")             \

@@ -3,7 +3,10 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <array>
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -15,16 +18,20 @@ namespace {
 struct Entry {
   Context* ctx;
   ActionFunction function;
+  RunsOn thread;
 };
 
-// Leaked, as the Driver is: the thread may be running while the process exits.
+// Leaked, as the Driver is: its threads may be running while the process exits.
 struct Executor {
   std::mutex mutex;
   std::condition_variable idle;
   std::map<uint64_t, Entry> entries;
   uint64_t next_token = 1;
-  Context* running = nullptr;  // whose action is being run
-  bool started = false;
+  std::array<Context*, 2> running = {};  // whose action each thread runs
+  std::array<bool, 2> started = {};
+  // For the host thread:
+  std::condition_variable due;
+  std::deque<Action> host_actions;
 };
 
 Executor& X() {
@@ -35,10 +42,13 @@ Executor& X() {
 // How long to wait before an action that said "not yet" is asked again, in model time.
 constexpr int64_t kAskAgainNs = 100'000;
 
+size_t IndexOf(RunsOn thread) { return static_cast<size_t>(thread); }
+
 // False when the action is to be asked again.
 bool RunOne(const Action& action) {
   Executor& executor = X();
   ActionFunction function;
+  size_t thread;
   {
     std::lock_guard lock(executor.mutex);
     auto entry = executor.entries.find(action.token);
@@ -47,13 +57,14 @@ bool RunOne(const Action& action) {
       // action must not hold up those of other contexts.
       return D().machine->CompleteAction(action), true;
     }
-    executor.running = entry->second.ctx;
+    thread = IndexOf(entry->second.thread);
+    executor.running[thread] = entry->second.ctx;
     function = std::move(entry->second.function);
   }
   const bool done = function(action);
   {
     std::lock_guard lock(executor.mutex);
-    executor.running = nullptr;
+    executor.running[thread] = nullptr;
     auto entry = executor.entries.find(action.token);
     if (entry != executor.entries.end()) {
       if (done) {
@@ -70,6 +81,31 @@ bool RunOne(const Action& action) {
   return true;
 }
 
+// True: it is the host thread's now, and the machine hands out others meanwhile.
+bool HandOver(const Action& action) {
+  Executor& executor = X();
+  std::lock_guard lock(executor.mutex);
+  const auto entry = executor.entries.find(action.token);
+  if (entry == executor.entries.end() || entry->second.thread != RunsOn::kHostThread) return false;
+  D().machine->DeferAction(action);
+  executor.host_actions.push_back(action);
+  executor.due.notify_one();
+  return true;
+}
+
+void* HostThreadMain(void*) {
+  pthread_setname_np(pthread_self(), "simgpu-host");
+  Executor& executor = X();
+  while (true) {
+    std::unique_lock lock(executor.mutex);
+    executor.due.wait(lock, [&] { return !executor.host_actions.empty(); });
+    const Action action = executor.host_actions.front();
+    executor.host_actions.pop_front();
+    lock.unlock();
+    RunOne(action);
+  }
+}
+
 void* ThreadMain(void*) {
   pthread_setname_np(pthread_self(), "simgpu-executor");
   Machine& machine = *D().machine;
@@ -78,7 +114,7 @@ void* ThreadMain(void*) {
     const int64_t deadline = again.empty() ? kForever : machine.NowNs() + kAskAgainNs;
     auto action = machine.NextAction(D().process, deadline);
     if (action) {
-      if (!RunOne(*action)) {
+      if (!HandOver(*action) && !RunOne(*action)) {
         machine.DeferAction(*action);
         again.push_back(*action);
       }
@@ -89,13 +125,13 @@ void* ThreadMain(void*) {
   }
 }
 
-bool StartThread() {
+bool StartThread(void* (*main)(void*)) {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return false;
   pthread_t thread;
-  const bool started = pthread_create(&thread, nullptr, ThreadMain, nullptr) == 0;
+  const bool started = pthread_create(&thread, nullptr, main, nullptr) == 0;
   if (started) pthread_detach(thread);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return started;
@@ -103,15 +139,17 @@ bool StartThread() {
 
 }  // namespace
 
-uint64_t AddAction(Context* ctx, ActionFunction function) {
+uint64_t AddAction(Context* ctx, ActionFunction function, RunsOn thread) {
   Executor& executor = X();
   std::lock_guard lock(executor.mutex);
-  if (!executor.started) {
-    if (!StartThread()) return 0;
-    executor.started = true;
+  for (const RunsOn needed : {RunsOn::kExecutor, thread}) {
+    bool& started = executor.started[IndexOf(needed)];
+    if (started) continue;
+    if (!StartThread(needed == RunsOn::kExecutor ? ThreadMain : HostThreadMain)) return 0;
+    started = true;
   }
   const uint64_t token = executor.next_token++;
-  executor.entries.emplace(token, Entry{ctx, std::move(function)});
+  executor.entries.emplace(token, Entry{ctx, std::move(function), thread});
   return token;
 }
 
@@ -142,7 +180,7 @@ void DropActions(Context* ctx) {
   Executor& executor = X();
   std::unique_lock lock(executor.mutex);
   std::erase_if(executor.entries, [&](const auto& entry) { return entry.second.ctx == ctx; });
-  executor.idle.wait(lock, [&] { return executor.running != ctx; });
+  executor.idle.wait(lock, [&] { return std::ranges::count(executor.running, ctx) == 0; });
 }
 
 }  // namespace prorata::simgpu::driver

@@ -6,10 +6,11 @@
 #include "sim/core/types.h"
 #include "sim/cuda/state.h"
 
-// The executor: one thread of the process that does what the machine cannot, when its time has
-// come: moves copied bytes, runs host kernels and the program's host functions, one after the other
-// in the order of model time. It exists only once something needs it, and has all signals blocked:
-// it must never run a handler of the program.
+// The executor: a thread of the process that does what the machine cannot, when its time has come:
+// moves copied bytes and runs host kernels, one after the other in the order of model time. A
+// second one calls the program's host functions in that order, for while one runs what stands in
+// other streams goes on. Each exists only once something needs it, and has all signals blocked: it
+// must never run a handler of the program.
 
 namespace prorata::simgpu::driver {
 
@@ -18,8 +19,9 @@ namespace prorata::simgpu::driver {
 using ActionFunction = std::function<bool(const Action&)>;
 
 // Registers what to do for a token; the token is never 0, or 0 when the thread cannot be started.
-// The function runs on the executor thread, without any lock held.
-uint64_t AddAction(Context* ctx, ActionFunction function);
+// The function runs on the executor's thread, or on that for host functions, without any lock held.
+enum class RunsOn { kExecutor, kHostThread };
+uint64_t AddAction(Context* ctx, ActionFunction function, RunsOn thread = RunsOn::kExecutor);
 // Forgets an action that was not submitted.
 void DropAction(uint64_t token);
 // On the executor's thread: forgets all actions of a context in error, those not submitted yet,

@@ -33,13 +33,13 @@ int64_t Times(int64_t ns, double factor) {
 
 // `always`: also when the context is in error.
 CUresult AddWork(Context* ctx, Work work, ActionFunction function, std::vector<Work>* out,
-                 bool always = false) {
+                 bool always = false, RunsOn thread = RunsOn::kExecutor) {
   if (!always) {
     function = [ctx, inner = std::move(function)](const Action& action) {
       return ErrorOf(*ctx) != CUDA_SUCCESS || inner(action);
     };
   }
-  work.token = AddAction(ctx, std::move(function));
+  work.token = AddAction(ctx, std::move(function), thread);
   if (work.token == 0) return CUDA_ERROR_OPERATING_SYSTEM;
   out->push_back(work);
   return CUDA_SUCCESS;
@@ -120,6 +120,7 @@ struct WorkMaker {
   }
 
   CUresult operator()(const HostCall& call) const {
+    const bool apart = !Broken(Rule::kHostFunctionIsApart);
     return AddWork(
         ctx, Work::Host(0),
         [call, owner = ctx](const Action&) {
@@ -130,7 +131,7 @@ struct WorkMaker {
           }
           return true;
         },
-        out, true);
+        out, true, apart ? RunsOn::kHostThread : RunsOn::kExecutor);
   }
 
   CUresult operator()(const TilesCall& call) const {
