@@ -37,6 +37,8 @@ class Program {
         {"joined-stream-destroyed", &Program::JoinedStreamDestroyed},
         {"legacy-before-a-wait", &Program::LegacyBeforeAWait},
         {"legacy-waits", &Program::LegacyWaits},
+        {"legacy-host-function", &Program::LegacyHostFunction},
+        {"beside-a-host-function", &Program::BesideAHostFunction},
         {"long-copies", &Program::LongCopies},
     };
     const auto found = modes.find(mode);
@@ -176,6 +178,28 @@ class Program {
     }
   }
 
+  // A kernel in a blocking stream, behind a host function in the legacy one.
+  void LegacyHostFunction() {
+    CUstream works = Stream(kBlocking);
+    for (int64_t i = 0; i < rounds_; ++i) {
+      SHAPES_CALL(cuLaunchHostFunc, nullptr, Work20Ms, nullptr);
+      Launch(works, 1000);
+      SHAPES_CALL(cuCtxSynchronize);
+    }
+  }
+
+  // A kernel behind a host function, and another in a second stream beside it.
+  void BesideAHostFunction() {
+    CUstream waits = Stream(kNonBlocking), works = Stream(kNonBlocking);
+    for (int64_t i = 0; i < rounds_; ++i) {
+      SHAPES_CALL(cuLaunchHostFunc, waits, Work20Ms, nullptr);
+      Launch(waits, 500);
+      Launch(works, 500);
+      SHAPES_CALL(cuStreamSynchronize, works);
+      SHAPES_CALL(cuStreamSynchronize, waits);
+    }
+  }
+
   // Kernels of 2 ms, each behind a copy from the host that takes several times as long.
   void LongCopies() {
     constexpr size_t kBytes = 256 << 20;
@@ -192,6 +216,9 @@ class Program {
       SHAPES_CALL(cuStreamSynchronize, stream);
     }
   }
+
+  // The host's work; nothing is waited for here.
+  static void Work20Ms(void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
   CUstream Stream(unsigned flags) const { return device_.Stream(flags); }
   void Launch(CUstream stream, uint64_t us) { device_.Launch(progress_, stream, us * 1000); }

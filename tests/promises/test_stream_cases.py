@@ -74,6 +74,13 @@ class StreamCases(unittest.TestCase):
         bare_s, share_s = self.run_mode("legacy-waits", 200, ("--compute-limit", "0.2"))
         self.assertLess(share_s, 1.5 * bare_s)
 
+    def test_what_waits_for_a_host_function_is_not_charged(self):
+        # The kernels of each take 0.05 of the device.
+        for mode in ("legacy-host-function", "beside-a-host-function"):
+            with self.subTest(mode):
+                bare_s, share_s = self.run_mode(mode, 100, ("--compute-limit", "0.2"))
+                self.assertLess(share_s, 1.5 * bare_s)
+
     def test_copies_from_the_host_are_not_charged(self):
         # Its kernels have 0.11 of the device, the copies before them nine times as much of the bus.
         bare_s, share_s = self.run_mode("long-copies", 60, ("--compute-limit", "0.2"))

@@ -125,7 +125,7 @@ void BeforeWait(CUstream stream, bool per_thread) {
 // in it, as any that races with the putting of a wait in its own stream.
 void AfterWait(CUstream stream, bool per_thread) {
   StreamRecord* const record = FindStream(stream, per_thread);
-  if (record != nullptr) record->waits.store(1, std::memory_order_relaxed);
+  if (record != nullptr) NoteWait(record);
 }
 
 }  // namespace prorata::client

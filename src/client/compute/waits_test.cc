@@ -45,6 +45,54 @@ TEST_F(WaitsTest, WhatIsKnownNotToHaveBegunIsNotOccupiedAndNotDrained) {
   EXPECT_EQ(world_.compute.occupancy.reasons(), 0u);
 }
 
+// A short kernel, of which a batch has many as a rule: nobody need look for that to be known.
+TEST_F(WaitsTest, WhatComesBehindAWaitIsKnownToAtOnce) {
+  Context context(world_);
+  Teach(1, 10'000);
+  StreamRecord& stream = context.streams[0];
+  NoteWait(&stream);
+  world_.free_at_ns[&stream] = kNever;
+  Launch(context, 0, 1, kNever);
+  EXPECT_FALSE(HasOpen(stream));
+  EXPECT_FALSE(Busy());
+  EXPECT_EQ(world_.compute.blocked, 1u);
+  // More of them are a batch as ever.
+  for (int i = 0; i < 3; ++i) Launch(context, 0, 1, kNever);
+  EXPECT_EQ(LaunchesIn(OpenWord(stream)), 3u);
+  EXPECT_FALSE(Busy());
+}
+
+// It begins and ends between two looks: it is charged for what its events say, and not for the time
+// since it was last known to wait. The same again is queued behind it.
+TEST_F(WaitsTest, WhatHasRunSinceItWasSeenToWaitIsChargedForThat) {
+  for (const bool proven : {false, true}) {
+    SCOPED_TRACE(proven);
+    Context context(world_);
+    Teach(1, kMs);
+    StreamRecord& stream = context.streams[0];
+    for (int i = 0; i < 2; ++i) {
+      stream.waits.store(1);
+      world_.free_at_ns[&stream] = kNever;
+      LaunchFenced(context, 0, 1, kNever);
+      LaunchFenced(context, 0, 1, kNever);
+    }
+    Poll();
+    ASSERT_EQ(world_.compute.blocked, 1u);
+    const uint64_t before_ns = Occupied();
+    world_.DoneNs(stream.first->start) = world_.now_ns + 1 * kMs;
+    world_.DoneNs(stream.first->end) = world_.now_ns + 2 * kMs;
+    world_.DoneNs(stream.first->next->end) = world_.now_ns + 3 * kMs;
+    world_.now_ns += 20 * kMs;
+    if (proven) tracker_.Proven(&stream, {0, stream.first->next->serial});
+    Poll();
+    EXPECT_EQ(Occupied(), before_ns + static_cast<uint64_t>(2 * kMs));
+    EXPECT_EQ(world_.compute.blocked, 1u);
+    EXPECT_EQ(stream.pending, 2u);
+    tracker_.Discard(&context.work);
+    world_.works.clear();
+  }
+}
+
 // The helper fences the stream's batch at the very moment at which a wait is put in: what was
 // launched before the wait must not seem to run until that is over.
 TEST_F(WaitsTest, AWaitIsPutBehindAFenceThatAnotherThreadIsAt) {
@@ -101,6 +149,57 @@ TEST_F(WaitsTest, TheLegacyStreamIsFencedBeforeAWaitHoweverLongAnotherThreadIsAt
   tracker_.EndLegacy(&context.streams[1]);
   EXPECT_FALSE(HasOpen(legacy));
   EXPECT_EQ(world_.naps, 3'000);
+}
+
+// The legacy stream and the blocking ones wait for each other, so a wait in one keeps the others.
+TEST_F(WaitsTest, AWaitInTheLegacyStreamKeepsBlockingStreamsAndIsKeptByThem) {
+  for (const bool in_legacy : {true, false}) {
+    SCOPED_TRACE(in_legacy);
+    for (const bool other_blocks : {true, false}) {
+      SCOPED_TRACE(other_blocks);
+      Context context(world_);
+      Teach(1, kMs);
+      StreamRecord& legacy = context.streams[0];
+      StreamRecord& other = context.streams[1];
+      legacy.legacy = legacy.blocking = true;
+      other.blocking = other_blocks;
+      context.work.legacy.store(&legacy);
+      NoteWait(in_legacy ? &legacy : &other);
+      const size_t behind = in_legacy ? 1 : 0;
+      world_.free_at_ns[&context.streams[behind]] = kNever;
+      LaunchFenced(context, behind, 1, kNever);
+      EXPECT_EQ(context.streams[behind].first->waits, other_blocks);
+      Poll();
+      EXPECT_EQ(Busy(), !other_blocks);
+      // The next one is known to come behind that.
+      LaunchFenced(context, behind, 1, kNever);
+      EXPECT_FALSE(context.streams[behind].last->waits);
+      tracker_.Discard(&context.work);
+      world_.works.clear();
+    }
+  }
+}
+
+// A blocking stream comes behind the legacy stream's kernel, and that behind another's wait.
+TEST_F(WaitsTest, AWaitReachesThroughTheLegacyStream) {
+  Context context(world_, 3);
+  Teach(1, kMs);
+  StreamRecord& legacy = context.streams[0];
+  legacy.legacy = legacy.blocking = true;
+  context.work.legacy.store(&legacy);
+  context.streams[1].blocking = context.streams[2].blocking = true;
+  NoteWait(&context.streams[1]);
+  for (StreamRecord& stream : context.streams) world_.free_at_ns[&stream] = kNever;
+  LaunchFenced(context, 2, 1, world_.now_ns + kMs);
+  EXPECT_FALSE(context.streams[2].first->waits);
+  world_.now_ns += kMs;
+  Poll();
+  LaunchFenced(context, 0, 1, kNever);
+  world_.free_at_ns[&context.streams[2]] = kNever;
+  LaunchFenced(context, 2, 1, kNever);
+  EXPECT_TRUE(context.streams[2].first->waits);
+  Poll();
+  EXPECT_FALSE(Busy());
 }
 
 TEST_F(WaitsTest, WorkBesideABlockedStreamIsNotBlocked) {

@@ -94,13 +94,14 @@ struct alignas(64) StreamRecord {
   bool per_thread;  // which variant of cuEventRecord means this stream
   bool legacy;      // waits for, and keeps waiting, every blocking stream
   bool blocking;
-  bool gone;                       // destroyed; its fences live on (work->lock)
-  std::atomic<uint32_t> ending;    // about to be destroyed: the helper leaves it alone
-  std::atomic<uint32_t> probe;     // estimates were found wrong: measure the next launch alone
-  std::atomic<uint32_t> waits;     // a wait was put in the stream since its last batch
-  std::atomic<uint32_t> captures;  // a capture that began in it is open (session/captures.h)
-  std::atomic<uint32_t> others;    // devices on which launches since the last fence run too
-  std::atomic<uint64_t> proven;    // fences up to this serial are done; no need to ask
+  bool gone;                         // destroyed; its fences live on (work->lock)
+  std::atomic<uint32_t> ending;      // about to be destroyed: the helper leaves it alone
+  std::atomic<uint32_t> probe;       // estimates were found wrong: measure the next launch alone
+  std::atomic<uint32_t> waits;       // a wait was put in the stream since its last batch
+  std::atomic<uint32_t> seen_waits;  // WaitsAround when its last batch began
+  std::atomic<uint32_t> captures;    // a capture that began in it is open (session/captures.h)
+  std::atomic<uint32_t> others;      // devices on which launches since the last fence run too
+  std::atomic<uint64_t> proven;      // fences up to this serial are done; no need to ask
   // Under `fencing`:
   Fence* open;   // whose start event is recorded, for the batch under way
   bool follows;  // the batch under way began while a fence was pending
@@ -148,6 +149,9 @@ struct ContextWork {
   std::atomic<uint64_t> persistent_ns;  // for how long a persistent kernel has been running
   // The record of its legacy default stream, if there is one; read with acquire, for what is in it.
   std::atomic<StreamRecord*> legacy;
+  // Waits that were put in that stream, and in those that it waits for; they wrap around.
+  std::atomic<uint32_t> legacy_waits;
+  std::atomic<uint32_t> blocking_waits;
   // Work that no record could be had for: done when the context was synchronised since.
   std::atomic<uint64_t> untracked;
   uint64_t untracked_proven;  // under `lock`
@@ -159,6 +163,35 @@ struct ContextWork {
   void* chunks;
   ContextWork* next;  // of all there are
 };
+
+// A wait was put into the stream.
+inline void NoteWait(StreamRecord* stream) {
+  stream->waits.store(1, std::memory_order_relaxed);
+  if (!stream->blocking) return;
+  ContextWork* work = stream->work;
+  (stream->legacy ? work->legacy_waits : work->blocking_waits).fetch_add(1);
+}
+// Those in other streams that what is launched here comes behind: a legacy stream and the blocking
+// ones wait for each other.
+inline uint32_t WaitsAround(const StreamRecord& stream) {
+  if (!stream.blocking) return 0;
+  const ContextWork& work = *stream.work;
+  return (stream.legacy ? work.blocking_waits : work.legacy_waits).load(std::memory_order_relaxed);
+}
+// The next batch of the stream comes behind a wait.
+inline bool ComesBehindWait(const StreamRecord& stream) {
+  return stream.waits.load(std::memory_order_relaxed) != 0 ||
+         stream.seen_waits.load(std::memory_order_relaxed) != WaitsAround(stream);
+}
+// That batch begins; the same. What blocking streams get behind a legacy stream's comes behind its
+// wait, too.
+inline bool TakeWaits(StreamRecord* stream) {
+  const uint32_t around = WaitsAround(*stream);
+  const bool own = stream->waits.exchange(0, std::memory_order_relaxed) != 0;
+  const bool others = stream->seen_waits.exchange(around, std::memory_order_relaxed) != around;
+  if ((own || others) && stream->legacy) stream->work->legacy_waits.fetch_add(1);
+  return own || others;
+}
 
 // Work of a device that the helper finds at a poll.
 struct OpenWork {

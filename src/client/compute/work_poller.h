@@ -95,6 +95,7 @@ class WorkPoller {
         if (ask) any |= WatchRun(stream, fence, persistent_ns);
         break;
       }
+      if (stream->blocked_ns != 0) NarrowBlocked(stream, ask);
       any |= Block(stream, false);
       const int64_t now_ns = world_.NowNs();
       Learn(stream, *fence, now_ns);
@@ -176,6 +177,21 @@ class WorkPoller {
       }
     }
     return true;
+  }
+
+  // What was blocked when it was last looked at, and is done by now as far as the next wait, ran no
+  // longer than its events say.
+  void NarrowBlocked(StreamRecord* stream, bool ask) {
+    const Fence *first, *last;
+    {
+      const LockGuard holding(stream->work->lock);
+      first = last = stream->first;
+      while (last->next != nullptr && !last->next->waits) last = last->next;
+    }
+    int64_t ran_ns = -1;
+    const bool done = last->serial <= stream->proven.load() || (ask && !world_.Pending(last->end));
+    if (!done || !world_.Elapsed(first->start, last->end, &ran_ns) || ran_ns < 0) return;
+    stream->blocked_ns = Max(stream->blocked_ns, world_.NowNs() - ran_ns);
   }
 
   // The first batch of its stream that is not done.

@@ -43,8 +43,7 @@ class WorkTracker : public WorkPoller<World> {
   void Begin(StreamRecord* stream, uint32_t estimate_ns) {
     ContextWork* work = stream->work;
     EndLegacy(stream);
-    const bool waits = stream->waits.load(std::memory_order_relaxed) != 0;
-    Fencing(stream, waits ? kFencingNaps : 0, [&] {
+    Fencing(stream, ComesBehindWait(*stream) ? kFencingNaps : 0, [&] {
       if (HasOpen(*stream)) Close(stream, false, false);  // a launch of unknown length comes alone
       if (work->pending.load(std::memory_order_relaxed) != 0) Poll(work);
       Start(stream, estimate_ns);
@@ -320,7 +319,7 @@ class WorkTracker : public WorkPoller<World> {
     if (HasOpen(*stream)) return;  // another thread's launch began it
     DeviceCompute& compute = world_.Compute(stream->device);
     stream->follows = stream->pending.load() != 0;
-    const bool waits = stream->waits.exchange(0, std::memory_order_relaxed) != 0;
+    const bool waits = TakeWaits(stream);
     bool alone = stream->probe.exchange(0, std::memory_order_relaxed) != 0;
     // Counted for the device: a program may use each of its streams once.
     if (!stream->follows &&
@@ -349,7 +348,8 @@ class WorkTracker : public WorkPoller<World> {
     // open: what is open when another stream needs it fenced would stay so (EndLegacy, FenceTail).
     const bool now_or_never =
         stream->per_thread || world_.Capturing() || (stream->legacy && others);
-    if (alone || now_or_never) fence_at_ns = 0;
+    // What comes behind a wait is known to be kept by it once it is fenced (WatchRun).
+    if (alone || waits || now_or_never) fence_at_ns = 0;
     stream->fence_at_ns.store(static_cast<uint32_t>(fence_at_ns), std::memory_order_relaxed);
     const int64_t now_ns = world_.NowNs();
     stream->began_ns.store(now_ns, std::memory_order_relaxed);
@@ -393,6 +393,7 @@ class WorkTracker : public WorkPoller<World> {
     fence->recorded_ns = now_ns;
     fence->batch.launching_ns = static_cast<uint64_t>(now_ns - began_ns);
     fence->others = stream->others.exchange(0);
+    const bool waits = fence->waits;
     if (unknown) compute.unknown.fetch_add(1, std::memory_order_relaxed);
     compute.launches.fetch_add(LaunchesIn(open), std::memory_order_relaxed);
     compute.submitted_ns.store(now_ns, std::memory_order_relaxed);
@@ -401,6 +402,7 @@ class WorkTracker : public WorkPoller<World> {
     // What others launch without a Begin, having seen it open, starts behind this fence.
     stream->follows = true;
     stream->began_ns.store(now_ns, std::memory_order_relaxed);
+    if (waits) Poll(work);
   }
 
   // Everything up to `word` is done, and no fence tells. The caller holds `fencing`.
