@@ -124,6 +124,25 @@ TEST_F(AccountsTest, WhatWasPaidBesideOneThatStallsIsGivenBackOnce) {
   EXPECT_NEAR(ChargedMs(2) - at_first, 0.001, 0.001) << "what it measured in all that time";
 }
 
+// The other way round: what its members measured is known before it is seen to have drained.
+TEST_F(AccountsTest, WhatWasGivenBackBesideOneThatStallsIsNotGivenBackByTheDrain) {
+  int64_t now_ns = FirstStalls();
+  const double at_first = ChargedMs(2);
+  Add(3, Terms(0.3), now_ns);
+  Wants(3, now_ns);
+  while (In(2) == Phase::kRunning) Decide(now_ns += kMs);
+  ASSERT_EQ(In(2), Phase::kDraining);
+  const int64_t revoked_ns = now_ns;
+  Decide(now_ns += kMs / 2);
+  Measures(2, kUs);
+  Decide(now_ns += kMs / 10);
+  ASSERT_EQ(In(2), Phase::kDraining);
+  EXPECT_NEAR(ChargedMs(2) - at_first, 0.001, 0.001);
+  Decide(now_ns += kMs / 10);
+  policy_.Drained(2, revoked_ns, now_ns);
+  EXPECT_NEAR(ChargedMs(2) - at_first, 0.001, 0.001) << "what it measured in all that time";
+}
+
 // What stands behind a wait or a host function takes no time of the device, and that it has come
 // out is often the first that is heard of it for long.
 TEST_F(AccountsTest, WhatStallsPaysFromWhenItIsNoLongerBehindAWait) {

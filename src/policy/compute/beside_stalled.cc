@@ -35,6 +35,8 @@ void TimeSharing::SettleBesideStalled(const std::vector<double>& charges) {
     if (share.pending_busy_ns <= 0 || share.beside_ns <= 0) continue;
     rest_ns += share.beside_ns;
     MoveCharge(share, -share.beside_ns);
+    // It is not given back once more when it is seen to have drained (Refund).
+    share.drain_charged_ns = std::max(0.0, share.drain_charged_ns - share.beside_ns);
     share.beside_ns = 0;
   }
   for (Share& share : shares_) {
