@@ -172,8 +172,10 @@ double BehindAfterWaking(const Kind& kind, double request, int others) {
 // Seen: a launch that was alone in its batch was charged, and its function learned, with all the
 // sleep behind it, so that a program woke in debt.
 TEST(Changes, AWokenNeighbourHasItsRequestFrom50MsOnButForOneLease) {
-  Unmet("up to 18 ms behind beside seven others, and 14.3 beside three with kernels of 20 us",
-        {"(kind, 0.8, 7)", "(kind, 0.1, 3)) <= (kLeaseMs), actual: 14."}, [] {
+  Unmet("up to 19 ms behind beside seven others, and 13.6 beside one with kernels of 20 us",
+        {"(kind, 0.8, 7)", "(kind, 0.1, 3)) <= (kLeaseMs), actual: 13.",
+         "(kind, 0.5, 1)) <= (kLeaseMs), actual: 13."},
+        [] {
           constexpr double kLeaseMs = 13;
           for (const Kind& kind : kKinds) {
             EXPECT_LE(BehindAfterWaking(kind, 0.5, 1), kLeaseMs) << kind.name;

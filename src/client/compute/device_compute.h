@@ -61,6 +61,8 @@ struct alignas(64) DeviceCompute {
   std::atomic<uint64_t> raised_bound_ns;
   // Until then what is outstanding may be done long before it is expected to be: a batch was.
   std::atomic<int64_t> erratic_until_ns;
+  // When other shares were last seen to have the device's time slices in turn with this one.
+  std::atomic<int64_t> sliced_ns;
   std::atomic<uint32_t> launching;      // threads whose launch is beginning a batch (work.h)
   std::atomic<uint32_t> at_bound;       // threads that wait for the backlog
   std::atomic<uint32_t> unknown;        // fenced batches with a launch of unknown length

@@ -49,6 +49,7 @@ TEST_F(WaitsTest, WhatIsKnownNotToHaveBegunIsNotOccupiedAndNotDrained) {
 TEST_F(WaitsTest, WhatComesBehindAWaitIsKnownToAtOnce) {
   Context context(world_);
   Teach(1, 10'000);
+  world_.limits.lease.store(Word(1, kContended));
   StreamRecord& stream = context.streams[0];
   NoteWait(&stream);
   world_.free_at_ns[&stream] = kNever;

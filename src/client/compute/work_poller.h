@@ -19,6 +19,10 @@ class WorkPoller {
     if (!OwnPolling(work)) return false;
     uint64_t persistent_ns = 0;
     bool any_done = false;
+    const shm::DeviceLimits& limits = world_.Limits(work->device);
+    if (limits.together.load(std::memory_order_relaxed) == shm::kInSlices) {
+      world_.Compute(work->device).sliced_ns.store(world_.NowNs(), std::memory_order_relaxed);
+    }
     Fence* oldest = nullptr;
     StreamRecord* previous = nullptr;
     for (StreamRecord* at = NextListed(work, nullptr); at != nullptr;) {
@@ -33,7 +37,8 @@ class WorkPoller {
       if (at->busy.load() != 0 || !Unlist(at, previous)) previous = at;
       at = next;
     }
-    if (any_done) ReckonAnew(work->device, oldest);
+    // While the oldest is late, so is what comes behind it.
+    if (any_done || oldest != nullptr) ReckonAnew(work->device, oldest);
     work->persistent_ns.store(persistent_ns, std::memory_order_relaxed);
     work->polling.store(0, std::memory_order_release);
     return true;
@@ -222,7 +227,10 @@ class WorkPoller {
     int64_t elapsed_ns = -1;
     // An error of the program's (a faulted kernel, say) ends all measuring in this context.
     if (from != nullptr && world_.Elapsed(from, fence.end, &elapsed_ns) && elapsed_ns >= 0) {
-      const uint32_t together = limits.together.load(std::memory_order_relaxed);
+      uint32_t together = limits.together.load(std::memory_order_relaxed);
+      if (compute.sliced_ns.load(std::memory_order_relaxed) > now_ns - elapsed_ns) {
+        together = shm::kInSlices;
+      }
       const Beside beside{.in_gaps = together == shm::kInGaps ||
                                      compute.crowded.load(std::memory_order_relaxed) != 0,
                           .in_slices = together == shm::kInSlices

@@ -306,6 +306,12 @@ class WorkTracker : public WorkPoller<World> {
     stream->fencing.store(0, std::memory_order_release);
   }
 
+  // Others want the device, or a limit counts what is used of it.
+  bool Contended(const StreamRecord* stream) const {
+    const uint32_t lease = world_.Limits(stream->device).lease.load(std::memory_order_relaxed);
+    return (lease & shm::kLeaseContended) != 0;
+  }
+
   // With its end event made; nullptr: no memory.
   Fence* TakeFence(ContextWork* work) {
     Fence* fence = PopFreeFence(work);
@@ -348,8 +354,8 @@ class WorkTracker : public WorkPoller<World> {
     // open: what is open when another stream needs it fenced would stay so (EndLegacy, FenceTail).
     const bool now_or_never =
         stream->per_thread || world_.Capturing() || (stream->legacy && others);
-    // What comes behind a wait is known to be kept by it once it is fenced (WatchRun).
-    if (alone || waits || now_or_never) fence_at_ns = 0;
+    // Once what comes behind a wait is fenced it is known to be kept by it (WatchRun).
+    if (alone || (waits && Contended(stream)) || now_or_never) fence_at_ns = 0;
     stream->fence_at_ns.store(static_cast<uint32_t>(fence_at_ns), std::memory_order_relaxed);
     const int64_t now_ns = world_.NowNs();
     stream->began_ns.store(now_ns, std::memory_order_relaxed);
@@ -393,7 +399,7 @@ class WorkTracker : public WorkPoller<World> {
     fence->recorded_ns = now_ns;
     fence->batch.launching_ns = static_cast<uint64_t>(now_ns - began_ns);
     fence->others = stream->others.exchange(0);
-    const bool waits = fence->waits;
+    const bool look = fence->waits && Contended(stream);
     if (unknown) compute.unknown.fetch_add(1, std::memory_order_relaxed);
     compute.launches.fetch_add(LaunchesIn(open), std::memory_order_relaxed);
     compute.submitted_ns.store(now_ns, std::memory_order_relaxed);
@@ -402,7 +408,7 @@ class WorkTracker : public WorkPoller<World> {
     // What others launch without a Begin, having seen it open, starts behind this fence.
     stream->follows = true;
     stream->began_ns.store(now_ns, std::memory_order_relaxed);
-    if (waits) Poll(work);
+    if (look) Poll(work);
   }
 
   // Everything up to `word` is done, and no fence tells. The caller holds `fencing`.

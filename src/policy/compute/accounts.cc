@@ -394,7 +394,12 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
     return &other != asked && other.phase == Phase::kStalled && Held(other, true) > 0;
   });
   if (beside_stalled) state.backlog_ns = kBesideStalledNs;
-  state.in_slices = beside_stalled || asked->phase == Phase::kStalled;
+  // Beside what has yet to drain, too.
+  const bool beside_drain = std::any_of(shares_.begin(), shares_.end(), [&](const Share& other) {
+    return &other != asked && other.phase == Phase::kDraining && Held(other, true) > 0;
+  });
+  state.in_slices = beside_stalled || asked->phase == Phase::kStalled ||
+                    (beside_drain && asked->phase == Phase::kRunning);
   const bool running = asked->phase == Phase::kRunning;
   state.limited_ns = LimitedNs(*asked);
   state.at_limit = state.limited_ns > 0;

@@ -60,6 +60,18 @@ TEST_F(DrainingTest, OthersWaitNoLongerThanItWasLateBefore) {
   EXPECT_EQ(OtherWhile1DrainsLate(3 * kMs), Phase::kRunning);
 }
 
+// What it measures until then has some of the other's time in it.
+TEST_F(DrainingTest, WhoIsLetInBesideADrainHasTheDeviceInSlices) {
+  TwoBusy();
+  EXPECT_FALSE(policy_.State(1).in_slices);
+  RunUntilDraining(1);
+  Decide(now_ns_ += kMs / 2);
+  ASSERT_EQ(In(2), Phase::kRunning);
+  EXPECT_TRUE(policy_.State(2).in_slices);
+  Drains(1, now_ns_ += kMs);
+  EXPECT_FALSE(policy_.State(2).in_slices);
+}
+
 // A program that waits for its kernels is found in the moment between two of them.
 TEST_F(DrainingTest, ASliceThatEndsInAGapIsNoReasonToClaimTheNext) {
   TwoBusy(0.9, 0);

@@ -1,4 +1,5 @@
-// What is taken for a persistent kernel (run_watch.h), and what must not be.
+// What takes longer than was expected: what that says of the rest, and what is taken for a
+// persistent kernel (run_watch.h), and must not be.
 
 #include <gtest/gtest.h>
 
@@ -74,9 +75,9 @@ TEST_F(PersistentKernelTest, BesideOthersOnlyItsPartOfTheTimeCounts) {
   world_.limits.members_at_work.store(3);
   Launch(context, 0, 1, kNever);
   Poll();
-  Pass(30 * kS);
+  Pass(31 * kS);
   EXPECT_EQ(Persistent(), 0u) << "two others, who have two thirds of the device";
-  Pass(2 * kS);
+  Pass(3 * kS);
   EXPECT_NE(Persistent(), 0u);
   world_.EndAt(context.streams[0], world_.now_ns);
   Launch(other, 0, 2, world_.now_ns + 40 * kS);
@@ -108,6 +109,48 @@ TEST_F(PersistentKernelTest, AFunctionKnownToTakeLongIsWaitedForLonger) {
   EXPECT_EQ(Persistent(), 0u);
   Pass(2 * kS);
   EXPECT_NE(Persistent(), 0u);
+}
+
+class LateKernelTest : public WorkTrackerTest {};
+
+// Beside what another share has left on the device the first of two kernels takes 4 ms longer: what
+// follows has not begun before that was last seen at work, and the next share is let in by that.
+TEST_F(LateKernelTest, WhatFollowsALateKernelIsLateToo) {
+  Context context(world_);
+  Teach(1, 5 * kMs);
+  StreamRecord& stream = context.streams[0];
+  const int64_t begin_ns = world_.now_ns;
+  LaunchFenced(context, 0, 1, begin_ns + 9 * kMs);
+  LaunchFenced(context, 0, 1, begin_ns + 14 * kMs);
+  ASSERT_EQ(stream.pending, 2u);
+  for (int i = 0; i < 5; ++i) {
+    world_.now_ns += 2 * kMs;
+    Poll();
+  }
+  ASSERT_EQ(stream.pending, 1u);
+  EXPECT_GE(world_.usage.expected_end_ns, begin_ns + 13 * kMs);
+  EXPECT_LE(world_.usage.expected_end_ns, begin_ns + 15 * kMs);
+}
+
+// Another share had yet to drain when it began, and has when it is seen to be done.
+TEST_F(LateKernelTest, WhatRanInSlicesForAWhileTeachesNothing) {
+  Context context(world_);
+  Teach(1, 5 * kMs);
+  world_.limits.together.store(shm::kInSlices);
+  LaunchFenced(context, 0, 1, world_.now_ns + 12 * kMs);
+  world_.now_ns += 6 * kMs;
+  Poll();
+  world_.limits.together.store(shm::kNotTogether);
+  world_.now_ns += 6 * kMs;
+  Poll();
+  EXPECT_EQ(context.streams[0].pending, 0u);
+  EXPECT_EQ(world_.estimates().Lookup(1), 5 * kMs);
+  // The next one has the device for itself.
+  context.streams[0].probe.store(1);
+  LaunchFenced(context, 0, 1, world_.now_ns + 7 * kMs);
+  world_.now_ns += 7 * kMs;
+  Poll();
+  EXPECT_GT(world_.estimates().Lookup(1), 5 * kMs);
 }
 
 }  // namespace
