@@ -76,7 +76,7 @@ inline constexpr uint32_t kLeaseContended = 2;
 inline constexpr uint32_t kLeaseSequenceShift = 2;
 
 // DeviceLimits::together: others do not run; in the gaps of this share, and it in theirs; or in
-// slices of the hardware, while one of them stalls.
+// slices of the hardware, while one of them stalls or has yet to drain.
 inline constexpr uint32_t kNotTogether = 0, kInGaps = 1, kInSlices = 2;
 
 struct DeviceLimits {

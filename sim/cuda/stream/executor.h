@@ -18,9 +18,10 @@ namespace prorata::simgpu::driver {
 // does other things meanwhile.
 using ActionFunction = std::function<bool(const Action&)>;
 
+enum class RunsOn { kExecutor, kHostThread };  // which of the two
+
 // Registers what to do for a token; the token is never 0, or 0 when the thread cannot be started.
-// The function runs on the executor's thread, or on that for host functions, without any lock held.
-enum class RunsOn { kExecutor, kHostThread };
+// The function runs on that thread, without any lock held.
 uint64_t AddAction(Context* ctx, ActionFunction function, RunsOn thread = RunsOn::kExecutor);
 // Forgets an action that was not submitted.
 void DropAction(uint64_t token);

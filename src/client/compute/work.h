@@ -183,8 +183,8 @@ inline bool ComesBehindWait(const StreamRecord& stream) {
   return stream.waits.load(std::memory_order_relaxed) != 0 ||
          stream.seen_waits.load(std::memory_order_relaxed) != WaitsAround(stream);
 }
-// That batch begins; the same. What blocking streams get behind a legacy stream's comes behind its
-// wait, too.
+// The same, when that batch begins. What is launched into blocking streams after a batch of the
+// legacy stream comes behind its waits, too.
 inline bool TakeWaits(StreamRecord* stream) {
   const uint32_t around = WaitsAround(*stream);
   const bool own = stream->waits.exchange(0, std::memory_order_relaxed) != 0;

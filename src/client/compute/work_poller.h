@@ -184,8 +184,8 @@ class WorkPoller {
     return true;
   }
 
-  // What was blocked when it was last looked at, and is done by now as far as the next wait, ran no
-  // longer than its events say.
+  // The stream was last seen blocked, and what it has up to the next wait is done by now: it ran
+  // for as long as its events say, and no longer.
   void NarrowBlocked(StreamRecord* stream, bool ask) {
     const Fence *first, *last;
     {

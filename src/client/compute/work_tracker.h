@@ -354,7 +354,7 @@ class WorkTracker : public WorkPoller<World> {
     // open: what is open when another stream needs it fenced would stay so (EndLegacy, FenceTail).
     const bool now_or_never =
         stream->per_thread || world_.Capturing() || (stream->legacy && others);
-    // Once what comes behind a wait is fenced it is known to be kept by it (WatchRun).
+    // A fence behind a wait shows whether that is over (WatchRun).
     if (alone || (waits && Contended(stream)) || now_or_never) fence_at_ns = 0;
     stream->fence_at_ns.store(static_cast<uint32_t>(fence_at_ns), std::memory_order_relaxed);
     const int64_t now_ns = world_.NowNs();

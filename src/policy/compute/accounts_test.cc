@@ -7,6 +7,17 @@ namespace {
 
 class AccountsTest : public TimeSharingTest {
  protected:
+  // 2 has run beside 1, which stalls, and its lease was just revoked. Answers when; `at_first_ms`
+  // becomes what it was charged before.
+  int64_t SecondDrainsBesideOneThatStalls(double* at_first_ms) {
+    int64_t now_ns = FirstStalls();
+    *at_first_ms = ChargedMs(2);
+    Add(3, Terms(0.3), now_ns);
+    Wants(3, now_ns);
+    while (In(2) == Phase::kRunning) Decide(now_ns += kMs);
+    EXPECT_EQ(In(2), Phase::kDraining);
+    return now_ns;
+  }
   void Occupied(LeasePolicy::Key key, int64_t occupied_ns) {
     LeasePolicy::Work work;
     work.occupied_total_ns = static_cast<uint64_t>(occupied_ns);
@@ -107,12 +118,8 @@ TEST_F(AccountsTest, ALimitKeepsWhatOthersOwe) {
 // Beside one that stalls a share pays an equal part at first. What it is given back since it had
 // drained earlier is not given back again when its members publish what they measured.
 TEST_F(AccountsTest, WhatWasPaidBesideOneThatStallsIsGivenBackOnce) {
-  int64_t now_ns = FirstStalls();
-  const double at_first = ChargedMs(2);
-  Add(3, Terms(0.3), now_ns);
-  Wants(3, now_ns);
-  while (In(2) == Phase::kRunning) Decide(now_ns += kMs);
-  ASSERT_EQ(In(2), Phase::kDraining);
+  double at_first = 0;
+  int64_t now_ns = SecondDrainsBesideOneThatStalls(&at_first);
   const double before = ChargedMs(2);
   const int64_t revoked_ns = now_ns;
   Decide(now_ns += kMs / 2);
@@ -126,12 +133,8 @@ TEST_F(AccountsTest, WhatWasPaidBesideOneThatStallsIsGivenBackOnce) {
 
 // The other way round: what its members measured is known before it is seen to have drained.
 TEST_F(AccountsTest, WhatWasGivenBackBesideOneThatStallsIsNotGivenBackByTheDrain) {
-  int64_t now_ns = FirstStalls();
-  const double at_first = ChargedMs(2);
-  Add(3, Terms(0.3), now_ns);
-  Wants(3, now_ns);
-  while (In(2) == Phase::kRunning) Decide(now_ns += kMs);
-  ASSERT_EQ(In(2), Phase::kDraining);
+  double at_first = 0;
+  int64_t now_ns = SecondDrainsBesideOneThatStalls(&at_first);
   const int64_t revoked_ns = now_ns;
   Decide(now_ns += kMs / 2);
   Measures(2, kUs);

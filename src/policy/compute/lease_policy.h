@@ -55,7 +55,8 @@ class LeasePolicy {
     double charged_ns = 0;  // since it was added
     bool waits = false;     // a launch waits for the lease
     bool co_running = false;
-    bool in_slices = false;  // it stalls, or another does: others have the device meanwhile
+    bool in_slices =
+        false;  // others have the device meanwhile: it or another stalls, or one has yet to drain
     bool gang = false;
     bool stopped = false;             // as Work::stopped
     int64_t backlog_ns = kBacklogNs;  // its bound while its lease is contended
