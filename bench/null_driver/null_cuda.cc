@@ -2,11 +2,16 @@
 // success (generated/null_cuda_driver.S), these few also answer something, as do those of contexts,
 // streams, events and graphs (null_objects.cc). Not a simulation: nothing takes time, nothing is
 // full.
+//
+//   NULL_INJECTED=ADDRESS    a function of the program that cuInit calls once, as a driver does
+//   with
+//                            the tool that CUDA_INJECTION64_PATH names
 
 #include <dlfcn.h>
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #include "bench/null_driver/null_driver.h"
@@ -50,6 +55,15 @@ void* Lookup(const char* name, bool per_thread) {
 }
 
 }  // namespace
+
+CUresult cuInit(unsigned int) {
+  const char* const address = std::getenv("NULL_INJECTED");
+  static std::atomic<bool> called;
+  if (address != nullptr && !called.exchange(true)) {
+    reinterpret_cast<void (*)()>(std::strtoull(address, nullptr, 0))();
+  }
+  return CUDA_SUCCESS;
+}
 
 CUresult cuDriverGetVersion(int* version) {
   *version = CUDA_VERSION;

@@ -90,5 +90,15 @@ TEST_F(HostedShare, ALongListOfVisibleDevicesIsReadAndKept) {
   EXPECT_EQ(getenv("CUDA_VISIBLE_DEVICES"), list);
 }
 
+// A profiler, say: the driver loads it in cuInit, and it calls what programs call.
+TEST_F(HostedShare, AnInjectedToolMayCallFromWithinCuInit) {
+  static CUresult said;
+  said = CUDA_ERROR_UNKNOWN;
+  void (*const tool)() = [] { said = cuInit(0); };
+  setenv("NULL_INJECTED", std::to_string(reinterpret_cast<uintptr_t>(tool)).c_str(), 1);
+  Start();
+  EXPECT_EQ(said, CUDA_SUCCESS);
+}
+
 }  // namespace
 }  // namespace prorata

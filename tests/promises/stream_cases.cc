@@ -5,6 +5,10 @@
 // Every call is checked: it ends with 0 after the last round, and the bare driver always does.
 // --progress is as in shapes.cc. The modes are the methods of Program.
 
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/time.h>
+
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -40,6 +44,7 @@ class Program {
         {"legacy-host-function", &Program::LegacyHostFunction},
         {"beside-a-host-function", &Program::BesideAHostFunction},
         {"long-copies", &Program::LongCopies},
+        {"left-by-a-jump", &Program::LeftByAJump},
     };
     const auto found = modes.find(mode);
     if (found == modes.end()) {
@@ -217,6 +222,28 @@ class Program {
     }
   }
 
+  // A signal's handler jumps out of a synchronisation, as that of an interpreter does at Ctrl-C,
+  // and the program goes on. Says whether it may allocate 2 GiB.
+  void LeftByAJump() {
+    CUstream stream = Stream(kNonBlocking);
+    Launch(stream, 300'000);
+    ::signal(SIGALRM, [](int) { siglongjmp(g_before, 1); });
+    const itimerval soon = {{0, 0}, {0, 50'000}};
+    if (sigsetjmp(g_before, 1) == 0) {
+      ::setitimer(ITIMER_REAL, &soon, nullptr);
+      SHAPES_CALL(cuStreamSynchronize, stream);
+      Fail("it was not interrupted");
+    }
+    CUdeviceptr memory = 0;
+    const CUresult result = LoadedDriver().cuMemAlloc_v2(&memory, size_t{2} << 30);
+    std::printf("allocating: %d\n", result);
+    for (int64_t i = 0; i < rounds_; ++i) {
+      Launch(stream, 1000);
+      SHAPES_CALL(cuStreamSynchronize, stream);
+    }
+    std::fflush(stdout);
+  }
+
   // The host's work; nothing is waited for here.
   static void Work20Ms(void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
@@ -248,6 +275,8 @@ class Program {
     std::fprintf(stderr, "%s\n", what);
     std::exit(1);
   }
+
+  static inline sigjmp_buf g_before;
 
   const int64_t rounds_;
   uint64_t* const progress_;

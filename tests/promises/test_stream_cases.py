@@ -30,25 +30,28 @@ class StreamCases(unittest.TestCase):
                 process.wait(0.1)
         return process.communicate()
 
+    def run_once(self, mode, rounds, share=None):
+        """In a share with these terms, or without prorata. Answers how long it took, and what it wrote."""
+        where = "bare" if share is None else "in a share"
+        machine = harness.Machine(MACHINE)
+        self.addCleanup(machine.close)
+        command = [STREAM_CASES, mode, "--kernels", KERNELS, "--progress", machine.folder / "progress",
+                   "--rounds", rounds]
+        since_s = time.monotonic()
+        if share is None:
+            process = machine.start(command, machine.bare_environment())
+        else:
+            machine.start_agent()
+            process = machine.start(machine.command(["--memory", "1GiB", *share], command))
+        out, err = self.end_of(process, machine.folder / "progress", where)
+        self.assertEqual(process.returncode, 0, f"{where}: {out} {err}")
+        took_s = time.monotonic() - since_s
+        machine.close()
+        return took_s, out
+
     def run_mode(self, mode, rounds, share=("--compute-limit", "0.5")):
         """The same program without prorata and in a share. Answers how long each took."""
-        took_s = []
-        for where in ("bare", "in a share"):
-            machine = harness.Machine(MACHINE)
-            self.addCleanup(machine.close)
-            command = [STREAM_CASES, mode, "--kernels", KERNELS, "--progress", machine.folder / "progress",
-                       "--rounds", rounds]
-            since_s = time.monotonic()
-            if where == "bare":
-                process = machine.start(command, machine.bare_environment())
-            else:
-                machine.start_agent()
-                process = machine.start(machine.command(["--memory", "1GiB", *share], command))
-            out, err = self.end_of(process, machine.folder / "progress", where)
-            self.assertEqual(process.returncode, 0, f"{where}: {out} {err}")
-            took_s.append(time.monotonic() - since_s)
-            machine.close()
-        return took_s
+        return [self.run_once(mode, rounds, terms)[0] for terms in (None, share)]
 
     def test_work_beside_a_capture_is_known_to_be_done(self):
         # 13 kernels of 100 us a round, at half of the device.
@@ -85,6 +88,15 @@ class StreamCases(unittest.TestCase):
         # Its kernels have 0.11 of the device, the copies before them nine times as much of the bus.
         bare_s, share_s = self.run_mode("long-copies", 60, ("--compute-limit", "0.2"))
         self.assertLess(share_s, 1.5 * bare_s)
+
+    def test_who_leaves_a_call_by_a_jump_is_governed_as_before(self):
+        # 500 kernels of 1 ms at 0.2 of the device.
+        out_of_memory, rounds = 2, 500
+        _, out = self.run_once("left-by-a-jump", rounds)
+        self.assertEqual(out, "allocating: 0\n")
+        share_s, out = self.run_once("left-by-a-jump", rounds, ("--compute-limit", "0.2"))
+        self.assertEqual(out, f"allocating: {out_of_memory}\n")
+        self.assertGreater(share_s, 0.9 * rounds * 0.001 / 0.2)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ CUresult TakeImplicit(const Place& place, uint64_t expected_bytes, uint64_t cert
   if (expected_bytes != 0 && !ChargeOrTrim(device, expected_bytes)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  CUresult result = Within([&] { return implicit.call(implicit.data); });
+  CUresult result = implicit.call(implicit.data);
   if (result != CUDA_SUCCESS) {
     Uncharge(device, expected_bytes);
     return result;
@@ -56,7 +56,6 @@ CUresult TakeImplicit(const Place& place, uint64_t expected_bytes, uint64_t cert
   if (result == CUDA_SUCCESS) result = Account(place, implicit.key(implicit.data), took);
   if (result == CUDA_SUCCESS) return result;
   if (settled.measured == wire::kTookTooMuch) Uncharge(device, expected_bytes);
-  const Inside inside;
   implicit.undo(implicit.data);
   return result;
 }

@@ -33,7 +33,7 @@ uint64_t HandleKey(Space space, const void* handle) {
 template <typename Call, typename Undo, typename Key>
 CUresult Load(const void* image, Call call, Undo undo, Key key) {
   const Place place = Governed() ? CurrentPlace() : Place{};
-  if (place.device == kNoDevice) return Within(call);
+  if (place.device == kNoDevice) return call();
   const uint64_t heaps = TakeExpectedHeaps(place.device);
   const uint64_t variables = VariableBytes(image);
   const CUresult result =
@@ -59,7 +59,7 @@ bool LoadsEagerly() {
 
 template <typename Call>
 CUresult LoadLibrary(CUlibrary* library, const void* image, Call call) {
-  if (!Governed() || !LoadsEagerly()) return Within(call);
+  if (!Governed() || !LoadsEagerly()) return call();
   return Load(
       image, call, [=] { PRORATA_REAL(cuLibraryUnload)(*library); },
       [=] { return HandleKey(Space::kLibrary, *library); });
@@ -67,10 +67,10 @@ CUresult LoadLibrary(CUlibrary* library, const void* image, Call call) {
 
 template <typename Call>
 CUresult Unload(uint64_t key, Call call) {
-  if (!Governed()) return Within(call);
+  if (!Governed()) return call();
   const InFlightEpoch moving;
   const Allocation allocation = ForgetForFree(key);
-  const CUresult result = Within(call);
+  const CUresult result = call();
   AfterFree(key, allocation, result);
   return result;
 }
@@ -101,9 +101,8 @@ CUresult SetLimit(CUlimit limit, size_t value) {
                        limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH;
   const Place place = Governed() && (heap || stack || runtime) ? CurrentPlace() : Place{};
   size_t before = 0;
-  if (place.device == kNoDevice ||
-      Within([&] { return PRORATA_REAL(cuCtxGetLimit)(&before, limit); }) != CUDA_SUCCESS) {
-    return Within(call);
+  if (place.device == kNoDevice || PRORATA_REAL(cuCtxGetLimit)(&before, limit) != CUDA_SUCCESS) {
+    return call();
   }
   const uint64_t key = KeyOf(
       Space::kLimit, reinterpret_cast<uint64_t>(place.context) + static_cast<uint64_t>(limit));

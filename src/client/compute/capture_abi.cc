@@ -41,7 +41,7 @@ CUresult Begin(CUstream stream, bool per_thread, Call&& call) {
   } else {
     g_open_captures.fetch_add(1);
   }
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     g_open_captures.fetch_sub(1);
   } else if (record != nullptr) {
@@ -56,7 +56,7 @@ CUresult End(CUstream stream, bool per_thread, Call&& call) {
   StreamRecord* const record = Governed() ? FindStream(stream, per_thread, false) : nullptr;
   const bool captured =
       record != nullptr ? record->captures.load() != 0 : IsCaptured(stream, per_thread);
-  const CUresult result = Within(call);
+  const CUresult result = call();
   // Whatever the answer (an invalidated capture ends with an error), it is over if it is over.
   if (!captured || CaptureStatusOf(stream, per_thread) != CU_STREAM_CAPTURE_STATUS_NONE) {
     return result;
@@ -84,7 +84,7 @@ template <typename Call>
 CUresult DestroyStream(CUstream stream, Call&& call) {
   // A capture that began in it goes with its record.
   if (Governed()) EndStream(stream, IsCaptured(stream, false));
-  return Within(call);
+  return call();
 }
 
 }  // namespace

@@ -74,12 +74,12 @@ void AfterWait(CUstream stream, bool per_thread);
 
 template <typename Describe, typename Call>
 inline CUresult InStream(Describe&& describe, CUstream stream, bool per_thread, Call&& call) {
-  if (Live() != kGoverned || t_inside != 0 || IsCaptured(stream, per_thread)) return Within(call);
+  if (Live() != kGoverned || IsCaptured(stream, per_thread)) return call();
   const StreamWork work = describe();
   if (work.on_device) return Launch(CopyKey(work.bytes), stream, per_thread, call);
-  if (!work.waits) return Within(call);
+  if (!work.waits) return call();
   BeforeWait(stream, per_thread);
-  const CUresult result = Within(call);
+  const CUresult result = call();
   AfterWait(stream, per_thread);
   return result;
 }

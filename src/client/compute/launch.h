@@ -36,11 +36,11 @@ class InContextOf {
     if (PRORATA_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || OwnerOf(current) == context) {
       return;
     }
-    pushed_ = Within([&] { return PRORATA_REAL(cuCtxPushCurrent_v2)(context); }) == CUDA_SUCCESS;
+    pushed_ = PRORATA_REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
   }
   [[gnu::noinline]] void Pop() {
     CUcontext popped;
-    Within([&] { return PRORATA_REAL(cuCtxPopCurrent_v2)(&popped); });
+    PRORATA_REAL(cuCtxPopCurrent_v2)(&popped);
   }
 
   bool pushed_ = false;
@@ -73,12 +73,12 @@ class InContextOf {
 template <typename Call>
 [[gnu::noinline]] CUresult LaunchWithoutRecord(Call&& call) {
   const Place place = CurrentPlace();
-  if (place.device == kNoDevice) return Within(call);
+  if (place.device == kNoDevice) return call();
   DeviceCompute& compute = g_compute[place.device];
   do {
     AwaitLaunch(place.device);
   } while (!RaiseLaunching(g_world, place.device));
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (result == CUDA_SUCCESS) {
     ContextWork* work = WorkOf(place.context, place.device);
     if (work != nullptr) {
@@ -93,7 +93,7 @@ template <typename Call>
 
 template <typename Call>
 inline CUresult Launch(uint64_t key, CUstream stream, bool per_thread, Call&& call) {
-  if (Live() != kGoverned || t_inside != 0 || IsCaptured(stream, per_thread)) return Within(call);
+  if (Live() != kGoverned || IsCaptured(stream, per_thread)) return call();
   StreamRecord* record = FindStream(stream, per_thread);
   if (record == nullptr) [[unlikely]]
     return LaunchWithoutRecord(
@@ -105,9 +105,7 @@ inline CUresult Launch(uint64_t key, CUstream stream, bool per_thread, Call&& ca
   const bool begins = BeginsBatch(record, estimate_ns);
   if (begins) [[unlikely]]
     BeginBatch(record, estimate_ns);
-  t_inside = 1;  // it was 0
   const CUresult result = call();
-  t_inside = 0;
   if (result == CUDA_SUCCESS) {
     const Added added = AddLaunch(record, &t_streams, key, estimate_ns);
     if (added.opened || added.due) [[unlikely]]
@@ -129,7 +127,7 @@ void LeaveGates(uint32_t devices);
 template <typename Call>
 [[gnu::noinline]] CUresult LaunchOnDevices(uint32_t devices, uint64_t key, CUstream stream,
                                            bool per_thread, Call&& call) {
-  if (Live() != kGoverned || t_inside != 0 || IsCaptured(stream, per_thread)) return Within(call);
+  if (Live() != kGoverned || IsCaptured(stream, per_thread)) return call();
   StreamRecord* record = FindStream(stream, per_thread);
   if (record == nullptr) return LaunchWithoutRecord(call);
   const uint32_t all = devices | 1U << record->device;
@@ -137,7 +135,7 @@ template <typename Call>
   const InContextOf here(record);
   const uint32_t estimate_ns = g_estimates.Lookup(key);
   Tracker().Begin(record, estimate_ns);
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (result == CUDA_SUCCESS) {
     const Added added = AddLaunch(record, &t_streams, key, estimate_ns);
     Tracker().RunsOn(record, all & ~(1U << record->device));

@@ -207,7 +207,7 @@ bool LastDetach(CUcontext context) {
 CUresult CreateGreen(CUgreenCtx* green, CUdevice ordinal, CUresult (*call)(void*), void* data) {
   const uint32_t device = IndexOf(ordinal);
   const auto real = [&] { return call(data); };
-  if (device == kNoDevice || green == nullptr) return Within(real);
+  if (device == kNoDevice || green == nullptr) return real();
   const InFlightEpoch moving;
   uint64_t reserved_bytes = 0;
   if (!IsActive(ordinal)) {
@@ -216,11 +216,10 @@ CUresult CreateGreen(CUgreenCtx* green, CUdevice ordinal, CUresult (*call)(void*
   }
   BeginPrimary(device);
   CUcontext primary = nullptr;
-  CUresult result =
-      Within([&] { return PRORATA_REAL(cuDevicePrimaryCtxRetain)(&primary, ordinal); });
+  CUresult result = PRORATA_REAL(cuDevicePrimaryCtxRetain)(&primary, ordinal);
   if (result == CUDA_SUCCESS) {
-    result = Within(real);
-    Within([&] { return PRORATA_REAL(cuDevicePrimaryCtxRelease_v2)(ordinal); });
+    result = real();
+    PRORATA_REAL(cuDevicePrimaryCtxRelease_v2)(ordinal);
   }
   const bool made = result == CUDA_SUCCESS;
   if (made) {
@@ -257,7 +256,7 @@ CUresult DestroyGreen(CUgreenCtx green) {
     if (known != nullptr) device = known->device;
     if (known != nullptr) context = g_contexts.OfGreen(green);
   }
-  if (device == kNoDevice) return Within(real);
+  if (device == kNoDevice) return real();
   const InFlightEpoch moving;
   const CUdevice ordinal = g_share.ordinal_of_index[device];
   BeginPrimary(device);
@@ -267,7 +266,7 @@ CUresult DestroyGreen(CUgreenCtx green) {
     AwaitUsersOfWork(context);
   }
   const CUcontext primary = PausePrimary(device);
-  const CUresult result = Within(real);
+  const CUresult result = real();
   SettlePrimary(device, ordinal, nullptr, 0);
   if (primary != nullptr) MarkMemoryOfContext(primary, false);  // if it is active, all lives on
   if (result != CUDA_SUCCESS) {
@@ -288,7 +287,7 @@ CUresult DestroyGreen(CUgreenCtx green) {
 CUresult RetainPrimary(CUcontext* context, CUdevice ordinal) {
   const uint32_t device = IndexOf(ordinal);
   const auto real = PRORATA_REAL(cuDevicePrimaryCtxRetain);
-  if (device == kNoDevice) return Within([&] { return real(context, ordinal); });
+  if (device == kNoDevice) return real(context, ordinal);
   const InFlightEpoch moving;
   uint64_t reserved_bytes = 0;
   if (!IsActive(ordinal)) {
@@ -296,7 +295,7 @@ CUresult RetainPrimary(CUcontext* context, CUdevice ordinal) {
     if (result != CUDA_SUCCESS) return result;
   }
   BeginPrimary(device);
-  const CUresult result = Within([&] { return real(context, ordinal); });
+  const CUresult result = real(context, ordinal);
   const CUcontext made = result == CUDA_SUCCESS && context != nullptr ? *context : nullptr;
   bool fits = true;
   const bool used = SettlePrimary(device, ordinal, made, reserved_bytes, &fits);
@@ -313,11 +312,11 @@ CUresult RetainPrimary(CUcontext* context, CUdevice ordinal) {
 
 CUresult EndPrimary(CUdevice ordinal, CUresult (*call)(CUdevice)) {
   const uint32_t device = IndexOf(ordinal);
-  if (device == kNoDevice) return Within([&] { return call(ordinal); });
+  if (device == kNoDevice) return call(ordinal);
   const InFlightEpoch moving;
   BeginPrimary(device);
   const CUcontext context = PausePrimary(device);
-  const CUresult result = Within([&] { return call(ordinal); });
+  const CUresult result = call(ordinal);
   SettlePrimary(device, ordinal, nullptr, 0);
   if (context != nullptr) MarkMemoryOfContext(context, false);  // if it is active, all lives on
   return result;

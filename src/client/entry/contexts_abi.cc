@@ -9,14 +9,14 @@ namespace {
 
 template <typename Call>
 CUresult Create(CUcontext* context, CUdevice ordinal, Call&& call) {
-  if (!Governed() || context == nullptr) return Within(call);
+  if (!Governed() || context == nullptr) return call();
   const uint32_t device = IndexOf(ordinal);
-  if (device == kNoDevice && Live() == kGoverned) return Within(call);  // not a device
+  if (device == kNoDevice && Live() == kGoverned) return call();  // not a device
   const InFlightEpoch moving;
   uint64_t reserved_bytes;
   CUresult result = ReserveContext(device, &reserved_bytes);
   if (result != CUDA_SUCCESS) return result;
-  result = Within(call);
+  result = call();
   if (result == CUDA_SUCCESS) {
     ContextMade(*context, device, reserved_bytes);
   } else {
@@ -27,10 +27,10 @@ CUresult Create(CUcontext* context, CUdevice ordinal, Call&& call) {
 
 template <typename Call>
 CUresult DestroyContext(CUcontext context, Call&& call) {
-  if (!Governed() || context == nullptr) return Within(call);
+  if (!Governed() || context == nullptr) return call();
   const InFlightEpoch moving;
   const ContextEnd end = ContextEnding(context);
-  const CUresult result = Within(call);
+  const CUresult result = call();
   ContextEnded(end, result == CUDA_SUCCESS);
   return result;
 }
@@ -70,14 +70,14 @@ CUresult cuCtxDestroy_v2(CUcontext ctx) {
 }
 
 CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) {
-  const CUresult result = Within([&] { return PRORATA_REAL(cuCtxAttach)(pctx, flags); });
+  const CUresult result = PRORATA_REAL(cuCtxAttach)(pctx, flags);
   if (result == CUDA_SUCCESS && Governed() && pctx != nullptr) ContextAttached(*pctx);
   return result;
 }
 
 CUresult cuCtxDetach(CUcontext ctx) {
   const auto call = [&] { return PRORATA_REAL(cuCtxDetach)(ctx); };
-  if (Governed() && !LastDetach(ctx)) return Within(call);
+  if (Governed() && !LastDetach(ctx)) return call();
   return DestroyContext(ctx, call);
 }
 
@@ -106,43 +106,43 @@ CUresult cuVDPAUCtxCreate_v2(CUcontext* pCtx, unsigned int flags, CUdevice devic
 CUresult cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice dev,
                           unsigned int flags) {
   auto call = [&] { return PRORATA_REAL(cuGreenCtxCreate)(phCtx, desc, dev, flags); };
-  if (!Governed()) return Within(call);
+  if (!Governed()) return call();
   return CreateGreen(
       phCtx, dev, [](void* data) { return (*static_cast<decltype(call)*>(data))(); }, &call);
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
   if (Governed()) return DestroyGreen(hCtx);
-  return Within([&] { return PRORATA_REAL(cuGreenCtxDestroy)(hCtx); });
+  return PRORATA_REAL(cuGreenCtxDestroy)(hCtx);
 }
 
 CUresult cuCtxFromGreenCtx(CUcontext* pContext, CUgreenCtx hCtx) {
-  const CUresult result = Within([&] { return PRORATA_REAL(cuCtxFromGreenCtx)(pContext, hCtx); });
+  const CUresult result = PRORATA_REAL(cuCtxFromGreenCtx)(pContext, hCtx);
   if (result == CUDA_SUCCESS && Governed()) ContextFromGreen(*pContext, hCtx);
   return result;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   if (Governed()) return RetainPrimary(pctx, dev);
-  return Within([&] { return PRORATA_REAL(cuDevicePrimaryCtxRetain)(pctx, dev); });
+  return PRORATA_REAL(cuDevicePrimaryCtxRetain)(pctx, dev);
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {
   const auto real = PRORATA_REAL(cuDevicePrimaryCtxRelease);
-  return Governed() ? EndPrimary(dev, real) : Within([&] { return real(dev); });
+  return Governed() ? EndPrimary(dev, real) : real(dev);
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   const auto real = PRORATA_REAL(cuDevicePrimaryCtxRelease_v2);
-  return Governed() ? EndPrimary(dev, real) : Within([&] { return real(dev); });
+  return Governed() ? EndPrimary(dev, real) : real(dev);
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice dev) {
   const auto real = PRORATA_REAL(cuDevicePrimaryCtxReset);
-  return Governed() ? EndPrimary(dev, real) : Within([&] { return real(dev); });
+  return Governed() ? EndPrimary(dev, real) : real(dev);
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   const auto real = PRORATA_REAL(cuDevicePrimaryCtxReset_v2);
-  return Governed() ? EndPrimary(dev, real) : Within([&] { return real(dev); });
+  return Governed() ? EndPrimary(dev, real) : real(dev);
 }

@@ -37,30 +37,23 @@ using namespace prorata::client;
 CUresult cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                 const CUgraphNode* dependencies, size_t numDependencies,
                                 CUDA_MEM_ALLOC_NODE_PARAMS* nodeParams) {
-  return Noted(Within([&] {
-                 return PRORATA_REAL(cuGraphAddMemAllocNode)(phGraphNode, hGraph, dependencies,
-                                                             numDependencies, nodeParams);
-               }),
+  return Noted(PRORATA_REAL(cuGraphAddMemAllocNode)(phGraphNode, hGraph, dependencies,
+                                                    numDependencies, nodeParams),
                true);
 }
 
 CUresult cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
                         size_t numDependencies, CUgraphNodeParams* nodeParams) {
-  return Noted(Within([&] {
-                 return PRORATA_REAL(cuGraphAddNode)(phGraphNode, hGraph, dependencies,
-                                                     numDependencies, nodeParams);
-               }),
-               Allocates(nodeParams));
+  return Noted(
+      PRORATA_REAL(cuGraphAddNode)(phGraphNode, hGraph, dependencies, numDependencies, nodeParams),
+      Allocates(nodeParams));
 }
 
 CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
                            const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData,
                            size_t numDependencies, CUgraphNodeParams* nodeParams) {
-  return Noted(Within([&] {
-                 return PRORATA_REAL(cuGraphAddNode_v2)(phGraphNode, hGraph, dependencies,
-                                                        dependencyData, numDependencies,
-                                                        nodeParams);
-               }),
+  return Noted(PRORATA_REAL(cuGraphAddNode_v2)(phGraphNode, hGraph, dependencies, dependencyData,
+                                               numDependencies, nodeParams),
                Allocates(nodeParams));
 }
 
@@ -103,15 +96,13 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* phGraphExec, CUgraph hGr
 }
 
 CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
-  return WithGraphMemory(hGraph, hStream, false, [&] {
-    return Within([&] { return PRORATA_REAL(cuGraphUpload)(hGraph, hStream); });
-  });
+  return WithGraphMemory(hGraph, hStream, false,
+                         [&] { return PRORATA_REAL(cuGraphUpload)(hGraph, hStream); });
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
-  return WithGraphMemory(hGraphExec, hStream, true, [&] {
-    return Within([&] { return PRORATA_REAL(cuGraphUpload_ptsz)(hGraphExec, hStream); });
-  });
+  return WithGraphMemory(hGraphExec, hStream, true,
+                         [&] { return PRORATA_REAL(cuGraphUpload_ptsz)(hGraphExec, hStream); });
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
@@ -121,7 +112,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
     GraphExecGone(hGraphExec);
     ExecGone(hGraphExec);
   }
-  return Within([&] { return PRORATA_REAL(cuGraphExecDestroy)(hGraphExec); });
+  return PRORATA_REAL(cuGraphExecDestroy)(hGraphExec);
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device) { return TrimGraphs(device); }

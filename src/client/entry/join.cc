@@ -45,6 +45,9 @@ constexpr size_t kPageBytes = 4096;
 // kCalling: as kBusy, and the driver's cuInit was called.
 enum : uint32_t { kFresh = 0, kBusy, kCalling, kDone };
 std::atomic<uint32_t> g_join_state;
+// This thread is at it. The driver's cuInit may load a tool (CUDA_INJECTION64_PATH) that calls
+// ours.
+__thread bool t_initializes __attribute__((tls_model("initial-exec"))) = false;
 std::atomic<bool> g_watches_forks;
 constinit const shm::GrantRow g_no_grants = {};
 // If the memfd cannot be made; nothing is governed by it but it may be written.
@@ -199,7 +202,7 @@ void MapOrdinals() {
 
 CUresult CallDriversInit(unsigned int flags) {
   g_join_state.store(kCalling);
-  return Within([&] { return PRORATA_REAL(cuInit)(flags); });
+  return PRORATA_REAL(cuInit)(flags);
 }
 
 // The driver reads CUDA_VISIBLE_DEVICES in cuInit and never again, so it is ours only for that
@@ -313,11 +316,13 @@ CUresult InitializeAndJoin(unsigned int flags) {
   WatchForks();
   for (;;) {
     uint32_t state = g_join_state.load(std::memory_order_acquire);
-    if (state == kDone) return Within([&] { return PRORATA_REAL(cuInit)(flags); });
+    if (state == kDone || t_initializes) return PRORATA_REAL(cuInit)(flags);
     if (state != kFresh) {
       FutexWait(&g_join_state, state, 1'000'000'000);
     } else if (g_join_state.compare_exchange_strong(state, kBusy)) {
+      t_initializes = true;
       const CUresult result = Initialize(flags);
+      t_initializes = false;
       g_join_state.store(result == CUDA_SUCCESS ? kDone : kFresh, std::memory_order_release);
       FutexWakeAll(&g_join_state);
       return result;
@@ -340,7 +345,4 @@ void WatchForks() {
 
 using namespace prorata::client;
 
-CUresult cuInit(unsigned int Flags) {
-  if (t_inside != 0) return PRORATA_REAL(cuInit)(Flags);
-  return InitializeAndJoin(Flags);
-}
+CUresult cuInit(unsigned int Flags) { return InitializeAndJoin(Flags); }

@@ -26,7 +26,7 @@ CUresult LaunchOnSeveral(const CUDA_LAUNCH_PARAMS* parts, uint32_t count, Call&&
     const InContextOf here(records[i]);
     Tracker().Begin(records[i], g_estimates.Lookup(key_of(i)));
   }
-  const CUresult result = Within(call);
+  const CUresult result = call();
   for (uint32_t i = 0; result == CUDA_SUCCESS && i < count; ++i) {
     if (records[i] == nullptr) continue;
     const uint32_t estimate_ns = g_estimates.Lookup(key_of(i));
@@ -84,7 +84,7 @@ CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int g
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams,
                           void** extra) {
   const auto call = [=] { return PRORATA_REAL(cuLaunchKernelEx)(config, f, kernelParams, extra); };
-  if (config == nullptr) return Within(call);
+  if (config == nullptr) return call();
   return Launch(LaunchKey(f, config->gridDimX, config->gridDimY, config->gridDimZ), config->hStream,
                 false, call);
 }
@@ -94,7 +94,7 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, void*
   const auto call = [=] {
     return PRORATA_REAL(cuLaunchKernelEx_ptsz)(config, f, kernelParams, extra);
   };
-  if (config == nullptr) return Within(call);
+  if (config == nullptr) return call();
   return Launch(LaunchKey(f, config->gridDimX, config->gridDimY, config->gridDimZ), config->hStream,
                 true, call);
 }
@@ -156,6 +156,6 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launchParamsLi
   const auto call = [=] {
     return PRORATA_REAL(cuLaunchCooperativeKernelMultiDevice)(launchParamsList, numDevices, flags);
   };
-  if (!Governed() || launchParamsList == nullptr) return Within(call);
+  if (!Governed() || launchParamsList == nullptr) return call();
   return LaunchOnSeveral(launchParamsList, numDevices, call);
 }

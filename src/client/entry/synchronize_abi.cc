@@ -12,12 +12,12 @@ namespace {
 
 template <typename Call>
 CUresult SynchronizeStream(CUstream stream, bool per_thread, Call&& call) {
-  if (Live() != kGoverned || t_inside != 0) return Within(call);
+  if (Live() != kGoverned) return call();
   StreamRecord* const record = FindStream(stream, per_thread, false);
-  if (record == nullptr || record->busy.load() == 0) return Within(call);
+  if (record == nullptr || record->busy.load() == 0) return call();
   auto tracker = Tracker();
   const auto mark = tracker.Mark(record);
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (result == CUDA_SUCCESS) tracker.Proven(record, mark);
   return result;
 }
@@ -26,12 +26,12 @@ CUresult SynchronizeStream(CUstream stream, bool per_thread, Call&& call) {
 // context: then it proves nothing.
 template <typename Call>
 CUresult SynchronizeContext(CUcontext context, Call&& call) {
-  if (Live() != kGoverned || t_inside != 0 || g_green_contexts.load() != 0) return Within(call);
+  if (Live() != kGoverned || g_green_contexts.load() != 0) return call();
   ContextWork* const work = FindWork(context);
-  if (work == nullptr) return Within(call);
+  if (work == nullptr) return call();
   auto tracker = Tracker();
   const uint64_t epoch = tracker.MarkContext(work);
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (epoch != 0) tracker.ContextProven(work, epoch, result == CUDA_SUCCESS);
   return result;
 }

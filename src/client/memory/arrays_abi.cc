@@ -15,7 +15,7 @@ template <typename Handle, typename Call, typename GiveBack>
 CUresult AllocateArray(Space space, Kind kind, uint64_t bytes, Handle* handle, Call&& call,
                        GiveBack&& give_back) {
   const Place place = CurrentPlace();
-  if (place.context == nullptr) return Within(call);
+  if (place.context == nullptr) return call();
   const InFlightEpoch moving;
   Allocation allocation;
   allocation.context = reinterpret_cast<uint64_t>(place.context);
@@ -23,14 +23,14 @@ CUresult AllocateArray(Space space, Kind kind, uint64_t bytes, Handle* handle, C
   allocation.device = static_cast<uint8_t>(place.device);
   allocation.kind = bytes == 0 ? Kind::kSparse : kind;
   if (bytes != 0 && !ChargeOrTrim(place.device, allocation.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     Uncharge(place.device, allocation.bytes);
     return result;
   }
   const uint64_t key = KeyOf(space, reinterpret_cast<uint64_t>(*handle));
   if (AccountWhole(key, allocation)) return CUDA_SUCCESS;
-  Within(give_back);
+  give_back();
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -44,7 +44,7 @@ template <typename Call>
 CUresult DestroyArray(uint64_t key, Call&& call) {
   const InFlightEpoch moving;
   const Allocation allocation = ForgetForFree(key);
-  const CUresult result = Within(call);
+  const CUresult result = call();
   AfterFree(key, allocation, result);
   return result;
 }
@@ -56,27 +56,27 @@ using namespace prorata::client;
 
 CUresult cuArrayCreate_v2(CUarray* pHandle, const CUDA_ARRAY_DESCRIPTOR* pAllocateArray) {
   const auto call = [&] { return PRORATA_REAL(cuArrayCreate_v2)(pHandle, pAllocateArray); };
-  if (!Governed() || pHandle == nullptr || pAllocateArray == nullptr) return Within(call);
+  if (!Governed() || pHandle == nullptr || pAllocateArray == nullptr) return call();
   const CUDA_ARRAY_DESCRIPTOR& a = *pAllocateArray;
   return CreateArray(pHandle, {a.Width, a.Height, 0, a.Format, a.NumChannels, 0}, call);
 }
 
 CUresult cuArrayCreate(CUarray* pHandle, const CUDA_ARRAY_DESCRIPTOR_v1* pAllocateArray) {
   const auto call = [&] { return PRORATA_REAL(cuArrayCreate)(pHandle, pAllocateArray); };
-  if (!Governed() || pHandle == nullptr || pAllocateArray == nullptr) return Within(call);
+  if (!Governed() || pHandle == nullptr || pAllocateArray == nullptr) return call();
   const CUDA_ARRAY_DESCRIPTOR_v1& a = *pAllocateArray;
   return CreateArray(pHandle, {a.Width, a.Height, 0, a.Format, a.NumChannels, 0}, call);
 }
 
 CUresult cuArray3DCreate_v2(CUarray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR* pAllocateArray) {
   const auto call = [&] { return PRORATA_REAL(cuArray3DCreate_v2)(pHandle, pAllocateArray); };
-  if (!Governed() || pHandle == nullptr || pAllocateArray == nullptr) return Within(call);
+  if (!Governed() || pHandle == nullptr || pAllocateArray == nullptr) return call();
   return CreateArray(pHandle, *pAllocateArray, call);
 }
 
 CUresult cuArray3DCreate(CUarray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1* pAllocateArray) {
   const auto call = [&] { return PRORATA_REAL(cuArray3DCreate)(pHandle, pAllocateArray); };
-  if (!Governed() || pHandle == nullptr || pAllocateArray == nullptr) return Within(call);
+  if (!Governed() || pHandle == nullptr || pAllocateArray == nullptr) return call();
   const CUDA_ARRAY3D_DESCRIPTOR_v1& a = *pAllocateArray;
   return CreateArray(pHandle, {a.Width, a.Height, a.Depth, a.Format, a.NumChannels, a.Flags}, call);
 }
@@ -87,7 +87,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
   const auto call = [&] {
     return PRORATA_REAL(cuMipmappedArrayCreate)(pHandle, pMipmappedArrayDesc, numMipmapLevels);
   };
-  if (!Governed() || pHandle == nullptr || pMipmappedArrayDesc == nullptr) return Within(call);
+  if (!Governed() || pHandle == nullptr || pMipmappedArrayDesc == nullptr) return call();
   return AllocateArray(Space::kMipmap, Kind::kMipmap,
                        ArrayBytes(*pMipmappedArrayDesc, numMipmapLevels), pHandle, call,
                        [&] { return PRORATA_REAL(cuMipmappedArrayDestroy)(*pHandle); });
@@ -95,12 +95,12 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle,
 
 CUresult cuArrayDestroy(CUarray hArray) {
   const auto call = [&] { return PRORATA_REAL(cuArrayDestroy)(hArray); };
-  if (!Governed()) return Within(call);
+  if (!Governed()) return call();
   return DestroyArray(KeyOf(Space::kArray, reinterpret_cast<uint64_t>(hArray)), call);
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
   const auto call = [&] { return PRORATA_REAL(cuMipmappedArrayDestroy)(hMipmappedArray); };
-  if (!Governed()) return Within(call);
+  if (!Governed()) return call();
   return DestroyArray(KeyOf(Space::kMipmap, reinterpret_cast<uint64_t>(hMipmappedArray)), call);
 }

@@ -88,7 +88,7 @@ CUresult InstantiateGraph(CUgraphExec* exec, CUgraph graph, bool uploads, CUresu
                           void* data) {
   const auto real = [&] { return call(data); };
   if (!Governed() || !g_allocates.load(std::memory_order_relaxed) || exec == nullptr) {
-    return Within(real);
+    return real();
   }
   Sum sum;
   {
@@ -99,7 +99,7 @@ CUresult InstantiateGraph(CUgraphExec* exec, CUgraph graph, bool uploads, CUresu
     // not list is none, or one that it refuses to instantiate.
     if (visited == Visited::kNoMemory) return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (!sum.any) return Within(real);
+  if (!sum.any) return real();
   const InFlightEpoch moving;
   GraphReservation reservation;
   for (uint32_t device = 0; uploads && device < g_share.device_count; ++device) {
@@ -107,7 +107,7 @@ CUresult InstantiateGraph(CUgraphExec* exec, CUgraph graph, bool uploads, CUresu
     SettleOn(reservation);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  const CUresult result = Within(real);
+  const CUresult result = real();
   if (result == CUDA_SUCCESS) {
     for (uint32_t device = 0; device < g_share.device_count; ++device) {
       if (sum.bytes[device] == 0) continue;
@@ -164,7 +164,7 @@ CUresult TrimGraphs(CUdevice ordinal) {
   const uint32_t device = Governed() ? IndexOf(ordinal) : kNoDevice;
   const InFlightEpoch moving;
   if (device != kNoDevice) MayTrimGraphs(device);
-  const CUresult result = Within([&] { return PRORATA_REAL(cuDeviceGraphMemTrim)(ordinal); });
+  const CUresult result = PRORATA_REAL(cuDeviceGraphMemTrim)(ordinal);
   if (device != kNoDevice) SettlePoolHandle(GraphPool(device));
   return result;
 }

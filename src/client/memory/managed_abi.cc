@@ -17,11 +17,11 @@ uint32_t DeviceOf(const CUmemLocation& location) {
 
 template <typename Call>
 CUresult PrefetchOne(CUdeviceptr address, size_t bytes, uint32_t device, Call&& call) {
-  if (!MayGoElsewhere() || device == kNoDevice) return Within(call);
+  if (!MayGoElsewhere() || device == kNoDevice) return call();
   const InFlightEpoch moving;
   Prefetch prefetch;
   if (!ReservePrefetch(address, bytes, device, &prefetch)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = Within(call);
+  const CUresult result = call();
   SettlePrefetch(prefetch, result == CUDA_SUCCESS);
   return result;
 }
@@ -39,7 +39,7 @@ template <typename Call>
 CUresult PrefetchBatch(const Batch& batch, Call&& call) {
   const bool named = batch.addresses != nullptr && batch.sizes != nullptr && batch.count != 0 &&
                      batch.places != nullptr && batch.first != nullptr && batch.place_count != 0;
-  if (!MayGoElsewhere() || !named) return Within(call);
+  if (!MayGoElsewhere() || !named) return call();
   const size_t page_bytes = batch.count * sizeof(Prefetch);
   auto* prefetches = static_cast<Prefetch*>(MapPages(page_bytes));
   if (prefetches == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -53,7 +53,7 @@ CUresult PrefetchBatch(const Batch& batch, Call&& call) {
       result = CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
-  if (result == CUDA_SUCCESS) result = Within(call);
+  if (result == CUDA_SUCCESS) result = call();
   for (size_t i = 0; i < batch.count; ++i) SettlePrefetch(prefetches[i], result == CUDA_SUCCESS);
   UnmapPages(prefetches, page_bytes);
   return result;

@@ -16,19 +16,19 @@ namespace {
 // give_back() frees it again.
 template <typename Call, typename Address, typename Actual>
 CUresult AllocateLinear(uint64_t bytes, Call&& call, Address&& address, Actual&& actual) {
-  if (bytes == 0) return Within(call);
+  if (bytes == 0) return call();
   const Place place = CurrentPlace();
-  if (place.context == nullptr) return Within(call);  // the driver says what is missing
+  if (place.context == nullptr) return call();  // the driver says what is missing
   const InFlightEpoch moving;
   const uint64_t reserved = ReserveFor(bytes);
   if (!ChargeOrTrim(place.device, reserved)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     Uncharge(place.device, reserved);
     return result;
   }
   if (AccountLinear(place, address(), actual(), reserved)) return CUDA_SUCCESS;
-  Within([&] { return PRORATA_REAL(cuMemFree_v2)(address()); });
+  PRORATA_REAL(cuMemFree_v2)(address());
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -36,7 +36,7 @@ template <typename Call>
 CUresult Free(uint64_t key, Call&& call) {
   const InFlightEpoch moving;
   const Allocation allocation = ForgetForFree(key);
-  const CUresult result = Within(call);
+  const CUresult result = call();
   AfterFree(key, allocation, result);
   return result;
 }
@@ -69,7 +69,7 @@ bool TryFromPool(const PoolRequest& request, IfRefused refused, CUresult* result
   if (!ReservePool(request.number, request.bytes, &pending, refused)) return false;
   const auto call = request.per_thread ? PRORATA_REAL(cuMemAllocFromPoolAsync_ptsz)
                                        : PRORATA_REAL(cuMemAllocFromPoolAsync);
-  *result = Within([&] { return call(request.out, request.bytes, request.pool, request.stream); });
+  *result = call(request.out, request.bytes, request.pool, request.stream);
   if (*result == CUDA_SUCCESS) {
     Allocation allocation;
     allocation.kind = Kind::kPool;
@@ -109,13 +109,13 @@ CUresult AllocateAsync(CUdeviceptr* out, size_t bytes, CUstream stream, bool per
   const auto plain =
       per_thread ? PRORATA_REAL(cuMemAllocAsync_ptsz) : PRORATA_REAL(cuMemAllocAsync);
   const auto pass = [&] { return plain(out, bytes, stream); };
-  if (!Governed() || bytes == 0 || out == nullptr) return Within(pass);
+  if (!Governed() || bytes == 0 || out == nullptr) return pass();
   if (IsCaptured(stream, per_thread)) {  // it becomes a node of a graph
     GraphAllocates();
-    return Within(pass);
+    return pass();
   }
   const Place place = CurrentPlace();
-  if (place.context == nullptr) return Within(pass);
+  if (place.context == nullptr) return pass();
   const uint32_t device = DeviceOfStream(stream, place);
   if (device == kNoDevice) return CUDA_ERROR_OUT_OF_MEMORY;
   CUmemoryPool pool = nullptr;
@@ -124,7 +124,7 @@ CUresult AllocateAsync(CUdeviceptr* out, size_t bytes, CUstream stream, bool per
     const CUdevice ordinal = g_share.ordinal_of_index[device];
     if (PRORATA_REAL(cuDeviceGetMemPool)(&pool, ordinal) != CUDA_SUCCESS) pool = nullptr;
   }
-  if (pool == nullptr) return Within(pass);  // a driver without pools refuses the call itself
+  if (pool == nullptr) return pass();  // a driver without pools refuses the call itself
   // Asking for this very pool keeps the charge right if another thread sets a new current pool.
   return AllocateFromPool({out, bytes, pool, PoolNumber(pool, device), stream, per_thread});
 }
@@ -134,13 +134,13 @@ CUresult AllocateFrom(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstrea
   const auto call = per_thread ? PRORATA_REAL(cuMemAllocFromPoolAsync_ptsz)
                                : PRORATA_REAL(cuMemAllocFromPoolAsync);
   const auto pass = [&] { return call(out, bytes, pool, stream); };
-  if (!Governed() || bytes == 0 || out == nullptr || IsHostPool(pool)) return Within(pass);
+  if (!Governed() || bytes == 0 || out == nullptr || IsHostPool(pool)) return pass();
   if (IsCaptured(stream, per_thread)) {  // it becomes a node of a graph
     GraphAllocates();
-    return Within(pass);
+    return pass();
   }
   const Place place = CurrentPlace();
-  if (place.context == nullptr || pool == nullptr) return Within(pass);
+  if (place.context == nullptr || pool == nullptr) return pass();
   if (place.device == kNoDevice) return CUDA_ERROR_OUT_OF_MEMORY;
   return AllocateFromPool({out, bytes, pool, PoolNumberOf(pool, place.device), stream, per_thread});
 }
@@ -149,7 +149,7 @@ CUresult FreeAsync(CUdeviceptr address, CUstream stream, bool per_thread) {
   const auto real = per_thread ? PRORATA_REAL(cuMemFreeAsync_ptsz) : PRORATA_REAL(cuMemFreeAsync);
   const auto call = [&] { return real(address, stream); };
   // In a capture nothing is freed now.
-  if (!Governed() || IsCaptured(stream, per_thread)) return Within(call);
+  if (!Governed() || IsCaptured(stream, per_thread)) return call();
   return Free(KeyOf(Space::kPointer, address), call);
 }
 
@@ -160,20 +160,20 @@ using namespace prorata::client;
 
 CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   const auto call = [&] { return PRORATA_REAL(cuMemAlloc_v2)(dptr, bytesize); };
-  if (!Governed() || dptr == nullptr) return Within(call);
+  if (!Governed() || dptr == nullptr) return call();
   return AllocateLinear(bytesize, call, [&] { return *dptr; }, [&] { return bytesize; });
 }
 
 CUresult cuMemAlloc(CUdeviceptr_v1* dptr, unsigned int bytesize) {
   const auto call = [&] { return PRORATA_REAL(cuMemAlloc)(dptr, bytesize); };
-  if (!Governed() || dptr == nullptr) return Within(call);
+  if (!Governed() || dptr == nullptr) return call();
   return AllocateLinear(
       bytesize, call, [&] { return CUdeviceptr{*dptr}; }, [&] { return bytesize; });
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
   const auto call = [&] { return PRORATA_REAL(cuMemAllocManaged)(dptr, bytesize, flags); };
-  if (!Governed() || dptr == nullptr) return Within(call);
+  if (!Governed() || dptr == nullptr) return call();
   return AllocateLinear(bytesize, call, [&] { return *dptr; }, [&] { return bytesize; });
 }
 
@@ -182,7 +182,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
   const auto call = [&] {
     return PRORATA_REAL(cuMemAllocPitch_v2)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
   };
-  if (!Governed() || dptr == nullptr || pPitch == nullptr) return Within(call);
+  if (!Governed() || dptr == nullptr || pPitch == nullptr) return call();
   return AllocateLinear(
       WorstPitchedBytes(WidthInBytes, Height), call, [&] { return *dptr; },
       [&] { return *pPitch * Height; });
@@ -193,7 +193,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1* dptr, unsigned int* pPitch, unsigned in
   const auto call = [&] {
     return PRORATA_REAL(cuMemAllocPitch)(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
   };
-  if (!Governed() || dptr == nullptr || pPitch == nullptr) return Within(call);
+  if (!Governed() || dptr == nullptr || pPitch == nullptr) return call();
   return AllocateLinear(
       WorstPitchedBytes(WidthInBytes, Height), call, [&] { return CUdeviceptr{*dptr}; },
       [&] { return uint64_t{*pPitch} * Height; });
@@ -201,12 +201,12 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1* dptr, unsigned int* pPitch, unsigned in
 
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
   const auto call = [&] { return PRORATA_REAL(cuMemFree_v2)(dptr); };
-  return Governed() ? Free(KeyOf(Space::kPointer, dptr), call) : Within(call);
+  return Governed() ? Free(KeyOf(Space::kPointer, dptr), call) : call();
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 dptr) {
   const auto call = [&] { return PRORATA_REAL(cuMemFree)(dptr); };
-  return Governed() ? Free(KeyOf(Space::kPointer, dptr), call) : Within(call);
+  return Governed() ? Free(KeyOf(Space::kPointer, dptr), call) : call();
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
@@ -236,7 +236,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
-  const CUresult result = Within([&] { return PRORATA_REAL(cuMemPoolCreate)(pool, poolProps); });
+  const CUresult result = PRORATA_REAL(cuMemPoolCreate)(pool, poolProps);
   if (result != CUDA_SUCCESS || !Governed() || pool == nullptr || poolProps == nullptr) {
     return result;
   }
@@ -259,18 +259,16 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
   const InFlightEpoch moving;
-  const CUresult result =
-      Within([&] { return PRORATA_REAL(cuMemPoolTrimTo)(pool, minBytesToKeep); });
+  const CUresult result = PRORATA_REAL(cuMemPoolTrimTo)(pool, minBytesToKeep);
   if (Governed()) SettlePoolHandle(pool);
   return result;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  return Governed() ? DestroyPool(pool)
-                    : Within([&] { return PRORATA_REAL(cuMemPoolDestroy)(pool); });
+  return Governed() ? DestroyPool(pool) : PRORATA_REAL(cuMemPoolDestroy)(pool);
 }
 
 // For what the driver then takes out of the pools; what it proves about time is the fences' matter.
 CUresult cuEventSynchronize(CUevent hEvent) {
-  return Synchronized(Within([&] { return PRORATA_REAL(cuEventSynchronize)(hEvent); }));
+  return Synchronized(PRORATA_REAL(cuEventSynchronize)(hEvent));
 }

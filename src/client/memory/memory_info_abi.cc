@@ -24,7 +24,7 @@ constexpr uint64_t kMax32 = 0xffff'ffff;
 using namespace prorata::client;
 
 CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
-  const CUresult result = Within([&] { return PRORATA_REAL(cuMemGetInfo_v2)(free, total); });
+  const CUresult result = PRORATA_REAL(cuMemGetInfo_v2)(free, total);
   if (result != CUDA_SUCCESS || !Governed() || free == nullptr || total == nullptr) return result;
   // A successful call had a current context; with one device there is nothing to look up.
   const uint32_t device = g_share.ordinals == 1 ? g_share.index_of_ordinal[0] : CurrentDevice();
@@ -36,7 +36,7 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
 }
 
 CUresult cuMemGetInfo(unsigned int* free, unsigned int* total) {
-  const CUresult result = Within([&] { return PRORATA_REAL(cuMemGetInfo)(free, total); });
+  const CUresult result = PRORATA_REAL(cuMemGetInfo)(free, total);
   if (result != CUDA_SUCCESS || !Governed() || free == nullptr || total == nullptr) return result;
   const uint32_t device = CurrentDevice();
   if (device == kNoDevice) return result;
@@ -47,7 +47,7 @@ CUresult cuMemGetInfo(unsigned int* free, unsigned int* total) {
 }
 
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) {
-  const CUresult result = Within([&] { return PRORATA_REAL(cuDeviceTotalMem_v2)(bytes, dev); });
+  const CUresult result = PRORATA_REAL(cuDeviceTotalMem_v2)(bytes, dev);
   const uint32_t device = Governed() ? IndexOf(dev) : kNoDevice;
   if (result != CUDA_SUCCESS || device == kNoDevice || bytes == nullptr) return result;
   *bytes = Min<uint64_t>(*bytes, LimitsOf(device).memory_limit_bytes.load());
@@ -55,7 +55,7 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) {
 }
 
 CUresult cuDeviceTotalMem(unsigned int* bytes, CUdevice dev) {
-  const CUresult result = Within([&] { return PRORATA_REAL(cuDeviceTotalMem)(bytes, dev); });
+  const CUresult result = PRORATA_REAL(cuDeviceTotalMem)(bytes, dev);
   const uint32_t device = Governed() ? IndexOf(dev) : kNoDevice;
   if (result != CUDA_SUCCESS || device == kNoDevice || bytes == nullptr) return result;
   *bytes = static_cast<unsigned int>(Min<uint64_t>(*bytes, LimitsOf(device).memory_limit_bytes));

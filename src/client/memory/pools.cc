@@ -234,14 +234,14 @@ CUresult DestroyPool(CUmemoryPool handle) {
     // Forgotten before the call: after it the driver may give the handle to a pool of the device.
     bool was;
     if (g_host_pools.Take(reinterpret_cast<uint64_t>(handle), &was)) g_host_pool_count.fetch_sub(1);
-    const CUresult result = Within(destroy);
+    const CUresult result = destroy();
     if (result != CUDA_SUCCESS) HostPoolMade(handle);
     return result;
   }
   const uint32_t number = handle == nullptr ? kNoPool : g_pools.Find(handle);
-  if (number == kNoPool) return Within(destroy);  // nothing was ever allocated from it
+  if (number == kNoPool) return destroy();  // nothing was ever allocated from it
   Pool& pool = g_pools[number];
-  if (!LeaveCurrent(handle, g_share.ordinal_of_index[pool.device])) return Within(destroy);
+  if (!LeaveCurrent(handle, g_share.ordinal_of_index[pool.device])) return destroy();
   if (!g_pools.Forget(handle)) return CUDA_ERROR_INVALID_VALUE;
   pool.handle.store(kDestroyed);
   pool.pending_destruction.store(handle);

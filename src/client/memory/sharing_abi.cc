@@ -57,13 +57,13 @@ template <typename Call, typename Close>
 CUresult Open(const wire::MemoryName& name, uint64_t unit, const CUdeviceptr* address, Call&& call,
               Close&& close) {
   Place place = CurrentPlace();
-  if (place.context == nullptr) return Within(call);
+  if (place.context == nullptr) return call();
   if (place.device == kNoDevice || Live() != kGoverned) return CUDA_ERROR_OUT_OF_MEMORY;
   const InFlightEpoch moving;
   uint64_t number = 0;
   const Opening opening = BeginOpening(name, &number);
   if (opening == Opening::kRefused) return CUDA_ERROR_NOT_PERMITTED;
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (opening == Opening::kOwn) return result;
   if (result != CUDA_SUCCESS) {
     if (opening == Opening::kHeld) {
@@ -80,19 +80,19 @@ CUresult Open(const wire::MemoryName& name, uint64_t unit, const CUdeviceptr* ad
     number = 0;
     if (!again) MeasureOpened(*address, unit, &bytes, &place);
     if (bytes != 0 && !ChargeOrTrim(place.device, bytes)) {
-      Within(close);
+      close();
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
   if (AccountOpened(place, key, bytes, number)) return CUDA_SUCCESS;
-  Within(close);
+  close();
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult OpenIpc(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned int flags,
                  decltype(&cuIpcOpenMemHandle_v2) real) {
   const auto call = [&] { return real(address, handle, flags); };
-  if (!Governed() || address == nullptr) return Within(call);
+  if (!Governed() || address == nullptr) return call();
   return Open(NameOfHandle(HandleKind::kIpc, handle.reserved, sizeof handle.reserved), kSlabBytes,
               address, call, [&] { return PRORATA_REAL(cuIpcCloseMemHandle)(*address); });
 }
@@ -103,7 +103,7 @@ CUresult OpenIpc(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned in
 using namespace prorata::client;
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
-  const CUresult result = Within([&] { return PRORATA_REAL(cuIpcGetMemHandle)(pHandle, dptr); });
+  const CUresult result = PRORATA_REAL(cuIpcGetMemHandle)(pHandle, dptr);
   if (result == CUDA_SUCCESS && Governed() && pHandle != nullptr) NoteIpcHandle(dptr, *pHandle);
   return result;
 }
@@ -118,11 +118,11 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned 
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
   const auto call = [&] { return PRORATA_REAL(cuIpcCloseMemHandle)(dptr); };
-  if (!Governed()) return Within(call);
+  if (!Governed()) return call();
   const InFlightEpoch moving;
   const uint64_t key = KeyOf(Space::kPointer, dptr);
   const Allocation allocation = ForgetForFree(key);
-  const CUresult result = Within(call);
+  const CUresult result = call();
   AfterClose(key, allocation, result);
   return result;
 }
@@ -130,8 +130,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
 // The pool's memory is its maker's charge; another process that opens a pointer holds the whole
 // chunk that the pointer is in.
 CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* shareData_out, CUdeviceptr ptr) {
-  const CUresult result =
-      Within([&] { return PRORATA_REAL(cuMemPoolExportPointer)(shareData_out, ptr); });
+  const CUresult result = PRORATA_REAL(cuMemPoolExportPointer)(shareData_out, ptr);
   if (result != CUDA_SUCCESS || !Governed() || shareData_out == nullptr) return result;
   CUdeviceptr base = 0;
   size_t bytes = 0;
@@ -148,7 +147,7 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* shareData_out, CUdevicep
 CUresult cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPool pool,
                                 CUmemPoolPtrExportData* shareData) {
   const auto call = [&] { return PRORATA_REAL(cuMemPoolImportPointer)(ptr_out, pool, shareData); };
-  if (!Governed() || ptr_out == nullptr || shareData == nullptr) return Within(call);
+  if (!Governed() || ptr_out == nullptr || shareData == nullptr) return call();
   return Open(
       NameOfHandle(HandleKind::kPoolPointer, shareData->reserved, sizeof shareData->reserved),
       kPoolChunkBytes, ptr_out, call, [&] { return PRORATA_REAL(cuMemFree_v2)(*ptr_out); });

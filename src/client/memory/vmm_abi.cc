@@ -64,7 +64,7 @@ bool PutMapping(uint64_t address, uint64_t bytes, uint64_t record) {
 // The driver gave a handle that the registry has no room for: it takes it back. Should it refuse
 // that, the hold stays, since the memory does.
 CUresult RefuseHandle(CUmemGenericAllocationHandle handle, uint64_t record) {
-  if (Within([&] { return PRORATA_REAL(cuMemRelease)(handle); }) == CUDA_SUCCESS) Drop(record);
+  if (PRORATA_REAL(cuMemRelease)(handle) == CUDA_SUCCESS) Drop(record);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -140,9 +140,9 @@ void EndOpening(Opening opening, uint64_t number) {
 // Binds what the caller holds, `record`, to a multicast object.
 template <typename Call>
 CUresult Bind(CUmemGenericAllocationHandle multicast, uint64_t record, Call&& call) {
-  if (record == 0) return Within(call);
+  if (record == 0) return call();
   const uint64_t owner = g_registry.HoldHandle(multicast);
-  const CUresult result = Within(call);
+  const CUresult result = call();
   // Where there is no room to remember it, the hold stays for ever: too high, never too low.
   if (result == CUDA_SUCCESS && owner != 0) g_registry.PutKept(OwnerKey(owner), record);
   if (result != CUDA_SUCCESS) Drop(record);
@@ -153,7 +153,7 @@ CUresult Bind(CUmemGenericAllocationHandle multicast, uint64_t record, Call&& ca
 // Tiles of sparse arrays keep what they are mapped to.
 template <typename Call>
 CUresult MapTiles(const CUarrayMapInfo* list, unsigned int count, Call&& call) {
-  if (!Governed() || list == nullptr) return Within(call);
+  if (!Governed() || list == nullptr) return call();
   // Before the call, and kept should it fail.
   for (unsigned int i = 0; i < count; ++i) {
     const CUarrayMapInfo& info = list[i];
@@ -161,7 +161,7 @@ CUresult MapTiles(const CUarrayMapInfo* list, unsigned int count, Call&& call) {
     const uint64_t record = g_registry.HoldHandle(info.memHandle.memHandle);
     if (record != 0) g_registry.PutKept(OwnerKey(info), record);
   }
-  return Within(call);
+  return call();
 }
 
 }  // namespace
@@ -177,10 +177,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   const auto call = [&] { return PRORATA_REAL(cuMemCreate)(handle, size, prop, flags); };
   if (!Governed() || handle == nullptr || prop == nullptr || size == 0 ||
       prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-    return Within(call);  // memory of the host is not the share's
+    return call();  // memory of the host is not the share's
   }
   const uint32_t device = IndexOf(prop->location.id);
-  if (device == kNoDevice) return Within(call);  // not a device; the driver says so
+  if (device == kNoDevice) return call();  // not a device; the driver says so
   const InFlightEpoch moving;
   const uint64_t bytes = ReserveFor(size);
   if (!ChargeOrTrim(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -189,7 +189,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
     Uncharge(device, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     Drop(record);
     return result;
@@ -199,10 +199,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   const auto call = [&] { return PRORATA_REAL(cuMemRelease)(handle); };
-  if (!Governed()) return Within(call);
+  if (!Governed()) return call();
   const InFlightEpoch moving;
   const uint64_t stamp = g_registry.Stamp();
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (result != CUDA_SUCCESS) return result;
   PhysicalRegistry::Gone gone;
   g_registry.Released(handle, stamp, &gone);
@@ -212,10 +212,10 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
   const auto call = [&] { return PRORATA_REAL(cuMemRetainAllocationHandle)(handle, addr); };
-  if (!Governed() || handle == nullptr) return Within(call);
+  if (!Governed() || handle == nullptr) return call();
   const uint64_t record = g_registry.HoldMapped(reinterpret_cast<uint64_t>(addr));
-  if (record == 0) return Within(call);
-  const CUresult result = Within(call);
+  if (record == 0) return call();
+  const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     Drop(record);
     return result;
@@ -226,28 +226,28 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
   const auto call = [&] { return PRORATA_REAL(cuMemMap)(ptr, size, offset, handle, flags); };
-  if (!Governed() || ptr == 0 || size == 0) return Within(call);
+  if (!Governed() || ptr == 0 || size == 0) return call();
   const InFlightEpoch moving;
   uint64_t record = g_registry.HoldHandle(handle);
-  if (record == 0) return Within(call);
+  if (record == 0) return call();
   if (g_registry.Look(record).foreign && !ChargeForeign(size, &record))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     Drop(record);
     return result;
   }
   if (PutMapping(ptr, size, record)) return CUDA_SUCCESS;
-  if (Within([&] { return PRORATA_REAL(cuMemUnmap)(ptr, size); }) == CUDA_SUCCESS) Drop(record);
+  if (PRORATA_REAL(cuMemUnmap)(ptr, size) == CUDA_SUCCESS) Drop(record);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   const auto call = [&] { return PRORATA_REAL(cuMemUnmap)(ptr, size); };
-  if (!Governed()) return Within(call);
+  if (!Governed()) return call();
   const InFlightEpoch moving;
   const uint64_t stamp = g_registry.Stamp();
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (result != CUDA_SUCCESS) return result;
   g_registry.Unmapped(ptr, size, stamp, Count);
   SettleReferences();
@@ -257,9 +257,8 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
 CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType handleType,
                                       unsigned long long flags) {
-  const CUresult result = Within([&] {
-    return PRORATA_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags);
-  });
+  const CUresult result =
+      PRORATA_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags);
   if (result == CUDA_SUCCESS && Governed() && shareableHandle != nullptr) {
     NoteExported(handle, shareableHandle, handleType);
   }
@@ -271,11 +270,11 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   const auto call = [&] {
     return PRORATA_REAL(cuMemImportFromShareableHandle)(handle, osHandle, shHandleType);
   };
-  if (!Governed() || handle == nullptr) return Within(call);
+  if (!Governed() || handle == nullptr) return call();
   if (Live() != kGoverned) return CUDA_ERROR_OUT_OF_MEMORY;
   const int descriptor = static_cast<int>(reinterpret_cast<intptr_t>(osHandle));
   const bool is_descriptor = shHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  if (!is_descriptor && osHandle == nullptr) return Within(call);
+  if (!is_descriptor && osHandle == nullptr) return call();
   prorata::wire::MemoryName name;
   uint64_t number = 0;
   Opening opening = Opening::kUnknown;
@@ -284,7 +283,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   }
   if (opening == Opening::kRefused) return CUDA_ERROR_NOT_PERMITTED;
   if (opening == Opening::kUnknown) number = 0;
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     EndOpening(opening, number);
     return result;
@@ -295,7 +294,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   if (record != 0) {
     return PutHandle(*handle, record) ? CUDA_SUCCESS : RefuseHandle(*handle, record);
   }
-  Within([&] { return PRORATA_REAL(cuMemRelease)(*handle); });
+  PRORATA_REAL(cuMemRelease)(*handle);
   EndOpening(opening, number);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -304,10 +303,10 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle* mcHandle,
                            const CUmulticastObjectProp* prop) {
   const auto call = [&] { return PRORATA_REAL(cuMulticastCreate)(mcHandle, prop); };
-  if (!Governed() || mcHandle == nullptr) return Within(call);
+  if (!Governed() || mcHandle == nullptr) return call();
   const uint64_t record = g_registry.Make(0, 0);
   if (record == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = Within(call);
+  const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     Drop(record);
     return result;
@@ -321,7 +320,7 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffs
   const auto call = [&] {
     return PRORATA_REAL(cuMulticastBindMem)(mcHandle, mcOffset, memHandle, memOffset, size, flags);
   };
-  return Governed() ? Bind(mcHandle, g_registry.HoldHandle(memHandle), call) : Within(call);
+  return Governed() ? Bind(mcHandle, g_registry.HoldHandle(memHandle), call) : call();
 }
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
@@ -329,7 +328,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOff
   const auto call = [&] {
     return PRORATA_REAL(cuMulticastBindAddr)(mcHandle, mcOffset, memptr, size, flags);
   };
-  return Governed() ? Bind(mcHandle, g_registry.HoldMapped(memptr), call) : Within(call);
+  return Governed() ? Bind(mcHandle, g_registry.HoldMapped(memptr), call) : call();
 }
 
 CUresult cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned int count, CUstream hStream) {

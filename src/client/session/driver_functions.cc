@@ -18,8 +18,6 @@
 
 namespace prorata::client {
 
-__thread uint32_t t_inside __attribute__((tls_model("initial-exec"))) = 0;
-
 namespace {
 
 enum : uint32_t { kNotLoaded = 0, kLoading = 1, kLoaded = 2, kNoDriver = 3 };

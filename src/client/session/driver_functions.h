@@ -1,8 +1,8 @@
 #pragma once
 
-// The real driver behind the slot table of generated/driver_trampolines.S, and the mark that we are
-// inside it. A slot starts at a stub that finds the function on first use (slots.cc); a function
-// that the driver lacks answers CUDA_ERROR_NOT_SUPPORTED.
+// The real driver behind the slot table of generated/driver_trampolines.S. A slot starts at a stub
+// that finds the function on first use (slots.cc); a function that the driver lacks answers
+// CUDA_ERROR_NOT_SUPPORTED.
 
 #include <cstdint>
 
@@ -26,26 +26,6 @@ enum DriverIndex : uint32_t {
   (reinterpret_cast<decltype(&::name)>( \
       __atomic_load_n(&prorata_driver_slots[::prorata::client::kIndex_##name], __ATOMIC_RELAXED)))
 
-// How deep this thread is inside the driver on our account. A driver that calls its own exports
-// through its PLT reaches us again, and then its calls must pass untouched: the outer call is
-// already accounted for. Initial-exec, one word: a launch reads and writes it.
-extern __thread uint32_t t_inside __attribute__((tls_model("initial-exec")));
-
-class Inside {
- public:
-  Inside() { ++t_inside; }
-  ~Inside() { --t_inside; }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-};
-
-// Calls f inside the mark.
-template <typename F>
-inline CUresult Within(F&& f) {
-  const Inside inside;
-  return f();
-}
-
 // Around every driver call of our own making: while somebody captures a stream in global mode,
 // calls like cuEventQuery from any thread would invalidate that capture; in relaxed mode they do
 // not.
@@ -57,7 +37,6 @@ class OwnCalls {
   OwnCalls& operator=(const OwnCalls&) = delete;
 
  private:
-  Inside inside_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
   bool exchanged_ = false;
 };

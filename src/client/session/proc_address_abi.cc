@@ -77,23 +77,20 @@ using namespace prorata::client;
 
 CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags,
                              CUdriverProcAddressQueryResult* symbolStatus) {
-  const CUresult result = Within([&] {
-    return PRORATA_REAL(cuGetProcAddress_v2)(symbol, pfn, cudaVersion, flags, symbolStatus);
-  });
-  if (result != CUDA_SUCCESS || t_inside != 0) return result;
+  const CUresult result =
+      PRORATA_REAL(cuGetProcAddress_v2)(symbol, pfn, cudaVersion, flags, symbolStatus);
+  if (result != CUDA_SUCCESS) return result;
   Substitute(symbol, pfn, cudaVersion, flags, [&](int version, void** at) {
-    return Within(
-        [&] { return PRORATA_REAL(cuGetProcAddress_v2)(symbol, at, version, flags, nullptr); });
+    return PRORATA_REAL(cuGetProcAddress_v2)(symbol, at, version, flags, nullptr);
   });
   return result;
 }
 
 CUresult cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags) {
-  const CUresult result =
-      Within([&] { return PRORATA_REAL(cuGetProcAddress)(symbol, pfn, cudaVersion, flags); });
-  if (result != CUDA_SUCCESS || t_inside != 0) return result;
+  const CUresult result = PRORATA_REAL(cuGetProcAddress)(symbol, pfn, cudaVersion, flags);
+  if (result != CUDA_SUCCESS) return result;
   Substitute(symbol, pfn, cudaVersion, flags, [&](int version, void** at) {
-    return Within([&] { return PRORATA_REAL(cuGetProcAddress)(symbol, at, version, flags); });
+    return PRORATA_REAL(cuGetProcAddress)(symbol, at, version, flags);
   });
   return result;
 }
