@@ -45,6 +45,7 @@ class Program {
         {"beside-a-host-function", &Program::BesideAHostFunction},
         {"long-copies", &Program::LongCopies},
         {"left-by-a-jump", &Program::LeftByAJump},
+        {"left-by-a-jump-between-kernels", &Program::LeftByAJumpBetweenKernels},
     };
     const auto found = modes.find(mode);
     if (found == modes.end()) {
@@ -227,13 +228,7 @@ class Program {
   void LeftByAJump() {
     CUstream stream = Stream(kNonBlocking);
     Launch(stream, 300'000);
-    ::signal(SIGALRM, [](int) { siglongjmp(g_before, 1); });
-    const itimerval soon = {{0, 0}, {0, 50'000}};
-    if (sigsetjmp(g_before, 1) == 0) {
-      ::setitimer(ITIMER_REAL, &soon, nullptr);
-      SHAPES_CALL(cuStreamSynchronize, stream);
-      Fail("it was not interrupted");
-    }
+    JumpSoonOutOf([&] { SHAPES_CALL(cuStreamSynchronize, stream); });
     CUdeviceptr memory = 0;
     const CUresult result = LoadedDriver().cuMemAlloc_v2(&memory, size_t{2} << 30);
     std::printf("allocating: %d\n", result);
@@ -242,6 +237,34 @@ class Program {
       SHAPES_CALL(cuStreamSynchronize, stream);
     }
     std::fflush(stdout);
+  }
+
+  // The same out of a launch most likely, for in a share with a limit these wait for most of the
+  // time. Then a kernel now and then.
+  void LeftByAJumpBetweenKernels() {
+    CUstream stream = Stream(kNonBlocking);
+    JumpSoonOutOf([&] {
+      for (int i = 0; i < 1000; ++i) {
+        Launch(stream, 2000);
+        SHAPES_CALL(cuStreamSynchronize, stream);
+      }
+    });
+    for (int64_t i = 0; i < rounds_; ++i) {
+      Launch(stream, 1000);
+      SHAPES_CALL(cuStreamSynchronize, stream);
+      // The host works for so long; nothing is waited for here.
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
+  template <typename Call>
+  static void JumpSoonOutOf(Call&& call) {
+    ::signal(SIGALRM, [](int) { siglongjmp(g_before, 1); });
+    const itimerval soon = {{0, 0}, {0, 200'000}};
+    if (sigsetjmp(g_before, 1) != 0) return;
+    ::setitimer(ITIMER_REAL, &soon, nullptr);
+    call();
+    Fail("it was not interrupted");
   }
 
   // The host's work; nothing is waited for here.

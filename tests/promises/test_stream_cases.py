@@ -98,6 +98,11 @@ class StreamCases(unittest.TestCase):
         self.assertEqual(out, f"allocating: {out_of_memory}\n")
         self.assertGreater(share_s, 0.9 * rounds * 0.001 / 0.2)
 
+    def test_who_leaves_a_launch_by_a_jump_is_charged_for_what_it_runs(self):
+        # 0.2 s of kernels, and then one of 1 ms in 21.
+        bare_s, share_s = self.run_mode("left-by-a-jump-between-kernels", 100, ("--compute-limit", "0.2"))
+        self.assertLess(share_s, 1.5 * bare_s)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -29,12 +29,16 @@ void Mark(CUcontext context, uint32_t from, uint32_t to) {
 
 std::atomic<uint32_t> g_endings{kFirstEnding};
 
+// Where a thread has left the gate by siglongjmp it is counted there until it comes again.
+__thread AtGate t_at_gate[shm::kMaxDevices] __attribute__((tls_model("initial-exec"))) = {};
+
 }  // namespace
 
 void AwaitLaunch(uint32_t device) {
-  LaunchWait wait(device);
+  LaunchWait wait(device, t_at_gate[device]);
   for (;;) {
     const LaunchWait::Next next = wait.Step(g_world);
+    t_at_gate[device] = wait.at_gate();
     switch (next.what) {
       case LaunchWait::Do::kPass:
         return;

@@ -20,6 +20,12 @@ inline bool MayLaunch(const shm::DeviceLimits& limits, const DeviceCompute& comp
          !compute.backlog.Full(BoundNs(limits, lease));
 }
 
+// What a thread at the gate of a device is counted as.
+struct AtGate {
+  bool waits = false;     // for the lease
+  bool at_bound = false;  // for the backlog
+};
+
 // One thread's wait until a launch on the device may pass. Step, do what it says, Step again, until
 // it says kPass. While it waits for the lease the thread is counted in the member's `waiting`.
 class LaunchWait {
@@ -44,15 +50,18 @@ class LaunchWait {
   static constexpr int64_t kMinPollNs = 50'000, kMaxPollNs = 1'000'000;
   static constexpr int64_t kErraticPollNs = 100'000;
 
-  explicit LaunchWait(uint32_t device) : device_(device) {}
+  // `left`: of this thread's last wait here, which a signal's handler may have left by siglongjmp.
+  explicit LaunchWait(uint32_t device, AtGate left = {}) : device_(device), at_(left) {}
+
+  const AtGate& at_gate() const { return at_; }
 
   template <typename World>
   Next Step(World& world) {
     DeviceCompute& compute = world.Compute(device_);
-    if (at_bound_) compute.at_bound.fetch_sub(1, std::memory_order_relaxed);
+    if (at_.at_bound) compute.at_bound.fetch_sub(1, std::memory_order_relaxed);
     const Next next = Decide(world);
-    at_bound_ = next.what == Do::kAwaitBacklog;
-    if (at_bound_) compute.at_bound.fetch_add(1, std::memory_order_relaxed);
+    at_.at_bound = next.what == Do::kAwaitBacklog;
+    if (at_.at_bound) compute.at_bound.fetch_add(1, std::memory_order_relaxed);
     return next;
   }
 
@@ -62,7 +71,7 @@ class LaunchWait {
     const shm::DeviceLimits& limits = world.Limits(device_);
     DeviceCompute& compute = world.Compute(device_);
     for (;;) {
-      if (!counted_) {
+      if (!at_.waits) {
         if (MayLaunch(limits, compute)) return {};
         const uint32_t lease = limits.lease.load(std::memory_order_acquire);
         if ((lease & shm::kLeaseOpen) != 0 &&
@@ -70,13 +79,13 @@ class LaunchWait {
           return AtBound(world, lease);
         }
         world.Usage(device_).waiting.fetch_add(1);
-        counted_ = true;
+        at_.waits = true;
       }
       if (compute.backlog.count() == 0) full_since_ns_ = 0;  // what filled it has run
       Next next;
       if (!LeasePasses(world, limits, compute, &next)) return next;
       world.Usage(device_).waiting.fetch_sub(1);
-      counted_ = false;
+      at_.waits = false;
       if (extra_) return {};
       // The lease, or failsafe mode, lets it pass; either bounds the backlog too.
       const uint32_t now = limits.lease.load(std::memory_order_acquire);
@@ -176,8 +185,7 @@ class LaunchWait {
   }
 
   uint32_t device_;
-  bool counted_ = false;
-  bool at_bound_ = false;
+  AtGate at_;
   uint32_t waited_ = 0;         // the lease word plus one that it has waited for once
   bool drain_reports_ = false;  // of that lease: WillReportDrain
   bool extra_ = false;          // it passes by TakeExtraLaunch

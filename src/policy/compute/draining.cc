@@ -14,8 +14,9 @@ constexpr int64_t kMaxDrainSlices = 2;
 // What a message takes on a busy machine: a drain is not late before that.
 constexpr int64_t kDrainGraceNs = 1'000'000;
 // A share of which a drain ended later than expected by more than this has kernels that cannot be
-// foretold: the next drain may be late by as much. Larger, others are let in beside what is left of
-// them; smaller, the device idles after drains that were late by chance.
+// foretold: the next is dispatched when it is seen to have drained. Larger, others are let in
+// beside what is left of them, and how they divide the device is not known; smaller, the device
+// idles after drains that were late by chance.
 constexpr int64_t kUnforetoldNs = 1'000'000;
 
 }  // namespace
@@ -31,10 +32,8 @@ int64_t TimeSharing::RemainingNs() const {
     if (share.phase != Phase::kDraining) continue;
     if (share.gang != GangSlice::kNone) return kNever;  // until it has drained on all its devices
     if (share.idle_hint || share.work.blocked) continue;
-    int64_t end_ns = ExpectedEndNs(share);
-    if (share.overdue_ns > kUnforetoldNs) {
-      end_ns = std::max(end_ns, share.expected_ns + share.overdue_ns);
-    }
+    const bool unforetold = share.overdue_ns > kUnforetoldNs;
+    const int64_t end_ns = unforetold ? share.deadline_ns : ExpectedEndNs(share);
     const int64_t until_ns = end_ns - now_ns_;
     remaining_ns += std::clamp<int64_t>(until_ns, 0, kMaxDrainSlices * options_.slice_ns);
   }
