@@ -19,6 +19,11 @@ inline constexpr uint64_t kFenceAtNs = 500'000;
 inline constexpr uint64_t kMinFenceAtNs = 50'000;
 // What a launch of unknown length is taken for in the bound of the backlog until it is measured.
 inline constexpr uint64_t kUnknownNs = 2'000'000;
+// What its first measured launch counts as at least: a function may take 20 us now and 20 ms then,
+// and within the bound are fifty of its launches if it is taken for the one. Larger, a program with
+// short kernels keeps less submitted at its start; smaller, others meet a second of work that was
+// taken for a millisecond.
+inline constexpr uint64_t kFirstNs = 500'000;
 // Beside a share that stalls: no more than two time slices of the hardware (2 ms on the simulated
 // GPU) of others may lie between the ends of a batch that began and ended in slices of its own.
 inline constexpr uint64_t kSlicesOfOthersNs = 4'000'000;

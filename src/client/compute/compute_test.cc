@@ -29,6 +29,20 @@ TEST(Estimates, UnknownUntilLearnedThenFollowsSlowly) {
   EXPECT_EQ(estimates->Lookup(key), 10000u);
 }
 
+// A function that takes 20 us or 20 ms had a second of work queued where one launch was measured.
+TEST(Estimates, WhatIsSeenFirstIsBelievedStepByStep) {
+  auto estimates = std::make_unique<Estimates>();
+  const auto learn = [&] { estimates->Learn(7, 20'000, 20'000, RanBeside::kNone, 100'000); };
+  for (const uint32_t expected : {100'000u, 50'000u, 25'000u, 20'000u}) {
+    learn();
+    EXPECT_EQ(estimates->Lookup(7), expected);
+  }
+  estimates->Learn(8, 1000, 40'000, RanBeside::kInSlices, 100'000);
+  EXPECT_EQ(estimates->Lookup(8), 40'000u) << "it may be too long as it is";
+  estimates->Learn(8, 9000, 9000, RanBeside::kNone, 100'000);
+  EXPECT_EQ(estimates->Lookup(8), 100'000u);
+}
+
 // Beside members of its own share a launch is measured too long, as a rule, and never too short.
 TEST(Estimates, WhatOthersRanBesideMakesLongerBySlowSteps) {
   auto estimates = std::make_unique<Estimates>();

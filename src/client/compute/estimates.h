@@ -46,9 +46,10 @@ class Estimates {
   // known one a quarter of the way, and one that is shorter than what was seen beside kOwnShare by
   // little. What was seen kInSlices says next to nothing of a short launch: of a function that
   // takes now this and now that only the shortest would be believed. It counts until something
-  // better is known, and never after.
+  // better is known, and never after. What is seen first, without others, counts as `first_ns` at
+  // least, and as half of that at least after each time that it is seen again.
   void Learn(uint64_t key, uint64_t least_ns, uint64_t most_ns,
-             RanBeside beside_whom = RanBeside::kNone) {
+             RanBeside beside_whom = RanBeside::kNone, uint64_t first_ns = 0) {
     least_ns = Within(least_ns);
     most_ns = Within(most_ns);
     Slot* slot = Find(key);
@@ -56,6 +57,7 @@ class Estimates {
       Slot* set = const_cast<Slot*>(SetOf(key));
       slot = &set[next_way_.fetch_add(1, std::memory_order_relaxed) % kWays];
       slot->ns.store(0, std::memory_order_relaxed);
+      slot->learned_ns.store(0, std::memory_order_relaxed);
       slot->in_slices.store(true, std::memory_order_relaxed);
       slot->key.store(key, std::memory_order_relaxed);
     }
@@ -64,12 +66,18 @@ class Estimates {
     if (in_slices && !was_in_slices) return;
     slot->in_slices.store(in_slices, std::memory_order_relaxed);
     const bool better = was_in_slices && !in_slices;
-    const uint64_t old = better ? 0 : slot->ns.load(std::memory_order_relaxed);
+    const uint64_t old = better ? 0 : slot->learned_ns.load(std::memory_order_relaxed);
     const uint64_t seen_ns = old == 0 || old > most_ns ? most_ns : old < least_ns ? least_ns : old;
     const uint64_t parts = beside_whom == RanBeside::kOwnShare && seen_ns > old ? 32 : 4;
     const uint64_t moved = ((parts - 1) * old + seen_ns + parts / 2) / parts;
     const uint64_t next = old == 0 ? seen_ns : moved;
-    slot->ns.store(static_cast<uint32_t>(next), std::memory_order_relaxed);
+    slot->learned_ns.store(static_cast<uint32_t>(next), std::memory_order_relaxed);
+    const uint64_t floor_ns = old != 0    ? slot->floor_ns.load(std::memory_order_relaxed) / 2
+                              : in_slices ? 0
+                                          : first_ns;
+    slot->floor_ns.store(static_cast<uint32_t>(floor_ns), std::memory_order_relaxed);
+    slot->ns.store(static_cast<uint32_t>(next > floor_ns ? next : floor_ns),
+                   std::memory_order_relaxed);
   }
 
  private:
@@ -80,6 +88,7 @@ class Estimates {
     std::atomic<uint64_t> key{0};
     std::atomic<uint32_t> ns{0};
     std::atomic<bool> in_slices{true};
+    std::atomic<uint32_t> learned_ns{0}, floor_ns{0};
   };
   const Slot* SetOf(uint64_t key) const { return &slots_[((key >> 1) % kSets) * kWays]; }
   Slot* Find(uint64_t key) {

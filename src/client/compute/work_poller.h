@@ -246,7 +246,8 @@ class WorkPoller {
                                         ? RanBeside::kOwnShare
                                         : RanBeside::kNone;
       if (seen.most_ns != 0) {
-        world_.estimates().Learn(fence.batch.key, seen.least_ns, seen.most_ns, beside_whom);
+        world_.estimates().Learn(fence.batch.key, seen.least_ns, seen.most_ns, beside_whom,
+                                 kFirstNs);
       }
       // Until that is put right it is known late that the device is done, which costs where others
       // wait for it.

@@ -417,7 +417,7 @@ TEST_F(WorkTrackerTest, UnknownFunctionsAreMeasuredAlone) {
   EXPECT_EQ(world_.compute.backlog.ns(), kUnknownNs);
   world_.now_ns += 400'000;
   Poll();
-  EXPECT_EQ(world_.estimates().Lookup(1), 300'000u);
+  EXPECT_EQ(world_.estimates().Lookup(1), kFirstNs) << "the next may take longer";
   EXPECT_EQ(Measured(), 300'000u);
   EXPECT_EQ(world_.compute.unknown, 0u);
 }
