@@ -40,9 +40,9 @@ inline uint32_t Live() {
 }
 
 // Whether calls are ours to govern: the process lives on a share. All of them: no driver calls its
-// own exports by way of us (libcuda.so.1 is linked with -Bsymbolic and has no relocation of a cu*
-// function, seen in 535.261.03), and a mark "inside the driver" would stay where a program leaves a
-// call by siglongjmp.
+// own exports by way of us, and a mark "inside the driver" would stay where a program leaves a call
+// by siglongjmp. Read from libcuda.so.535.261.03: it is linked with -Bsymbolic, has no relocation
+// of a cu* function, and opens libcuda.so.1 (which is us) only to stay loaded, without a dlsym.
 inline bool Governed() { return Live() != kUngoverned; }
 
 struct Share {
