@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <sstream>
 
 #include "agent/containers/cdi.h"
 #include "agent/containers/container_name.h"
@@ -18,6 +19,7 @@ namespace {
 constexpr int kMaxAncestors = 64;
 constexpr int64_t kRememberNs = kNsPerS;
 constexpr size_t kMaxRemembered = 64;
+constexpr size_t kMaxAsked = 16;  // processes of a container
 
 std::string ReadFile(const std::filesystem::path& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -96,18 +98,33 @@ std::string NameByShim(const ContainerGroup& group, pid_t pid) {
   return name.empty() ? group.id : name;
 }
 
-std::string LookUpName(const ContainerGroup& group, pid_t pid) {
-  if (group.engine == "podman") return NameByMonitor(group, pid);
-  if (group.engine == "containerd") return NameByShim(group, pid);
+// `first`, and who else is in the container, but for those in groups below it.
+std::vector<pid_t> ProcessesIn(const ContainerGroup& group, pid_t first) {
+  std::vector<pid_t> processes = {first};
+  const std::string folder = GroupFolder(group);
+  std::istringstream others(folder.empty() ? "" : ReadFile(folder + "/cgroup.procs"));
+  for (pid_t pid = 0; processes.size() < kMaxAsked && others >> pid;) processes.push_back(pid);
+  return processes;
+}
+
+}  // namespace
+
+std::string Containers::NameOf(const ContainerGroup& group, const std::vector<pid_t>& processes) {
   if (group.engine == "docker") {
     return NameOfDockerConfig(
         ReadFile("/var/lib/docker/containers/" + group.id + "/config.v2.json"));
   }
-  return NameOfOciConfig(
-      ReadFile("/run/containers/storage/overlay-containers/" + group.id + "/userdata/config.json"));
+  if (group.engine != "podman" && group.engine != "containerd") {
+    return NameOfOciConfig(ReadFile("/run/containers/storage/overlay-containers/" + group.id +
+                                    "/userdata/config.json"));
+  }
+  std::string name;
+  for (const pid_t pid : processes) {
+    name = group.engine == "podman" ? NameByMonitor(group, pid) : NameByShim(group, pid);
+    if (!name.empty()) break;
+  }
+  return name;
 }
-
-}  // namespace
 
 std::optional<ContainerGroup> Containers::Of(const ProcessId& process) {
   auto group = ParseCgroup(ReadFile(Proc(process.pid, "cgroup")), ContainerdTasks(process.pid));
@@ -163,9 +180,9 @@ std::optional<bool> Containers::IsEmpty(const ContainerGroup& group) {
 void Containers::FindName(const ContainerGroup& group, const ProcessId& process,
                           std::function<void(const std::string&)> then) {
   auto name = std::make_shared<std::string>();
-  const bool queued =
-      disk_.Run([group, pid = process.pid, name] { *name = LookUpName(group, pid); },
-                [name, then] { then(*name); });
+  const bool queued = disk_.Run(
+      [group, pid = process.pid, name] { *name = NameOf(group, ProcessesIn(group, pid)); },
+      [name, then] { then(*name); });
   if (!queued) then("");
 }
 

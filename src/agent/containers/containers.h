@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "agent/runtime/cgroup.h"
 #include "agent/runtime/process.h"
@@ -32,7 +33,10 @@ class Containers {
   // No process is in it, nor in a group below it. Nothing: it cannot be seen from here.
   static std::optional<bool> IsEmpty(const ContainerGroup& group);
 
-  // `then` on the loop, with the name or "": none is known. `process` is in it.
+  // The name, or "": none is known. An engine's own process is found from the first of these that
+  // is still there; all are in the container.
+  static std::string NameOf(const ContainerGroup& group, const std::vector<pid_t>& processes);
+  // The same, `then` on the loop. `process` is in it, and may have ended: then any other there.
   void FindName(const ContainerGroup& group, const ProcessId& process,
                 std::function<void(const std::string&)> then);
 
