@@ -3,9 +3,8 @@
 // streams, events and graphs (null_objects.cc). Not a simulation: nothing takes time, nothing is
 // full.
 //
-//   NULL_INJECTED=ADDRESS    a function of the program that cuInit calls once, as a driver does
-//   with
-//                            the tool that CUDA_INJECTION64_PATH names
+//   NULL_INJECTED=ADDRESS    cuInit calls this function of the program once, as a driver calls the
+//                            tool that CUDA_INJECTION64_PATH names
 
 #include <dlfcn.h>
 

@@ -45,7 +45,7 @@ TEST(ContainersTest, WhoHasEndedIsNotTheOnlyOneToAsk) {
   const auto named = [&](const std::vector<pid_t>& processes) {
     return Containers::NameOf(group, processes);
   };
-  // Until it is that program.
+  // Until it is that program, which only looking tells.
   for (int i = 0; i < 10'000 && named({monitor}).empty(); ++i) ::usleep(1000);
   EXPECT_EQ(named({ended}), "");
   EXPECT_EQ(named({ended, monitor}), "first");

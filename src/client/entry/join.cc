@@ -45,9 +45,9 @@ constexpr size_t kPageBytes = 4096;
 // kCalling: as kBusy, and the driver's cuInit was called.
 enum : uint32_t { kFresh = 0, kBusy, kCalling, kDone };
 std::atomic<uint32_t> g_join_state;
-// This thread is at it. The driver's cuInit may load a tool (CUDA_INJECTION64_PATH) that calls
-// ours.
-__thread bool t_initializes __attribute__((tls_model("initial-exec"))) = false;
+// Where on its stack this thread is in the driver's cuInit, which may load a tool that calls ours
+// (CUDA_INJECTION64_PATH). Null: it is not, but for a program that has left it by siglongjmp.
+__thread const void* t_in_drivers_init __attribute__((tls_model("initial-exec"))) = nullptr;
 std::atomic<bool> g_watches_forks;
 constinit const shm::GrantRow g_no_grants = {};
 // If the memfd cannot be made; nothing is governed by it but it may be written.
@@ -202,7 +202,14 @@ void MapOrdinals() {
 
 CUresult CallDriversInit(unsigned int flags) {
   g_join_state.store(kCalling);
-  return PRORATA_REAL(cuInit)(flags);
+  t_in_drivers_init = __builtin_frame_address(0);
+  const CUresult result = PRORATA_REAL(cuInit)(flags);
+  t_in_drivers_init = nullptr;
+  return result;
+}
+
+bool IsCalledByDriversInit() {
+  return t_in_drivers_init != nullptr && __builtin_frame_address(0) < t_in_drivers_init;
 }
 
 // The driver reads CUDA_VISIBLE_DEVICES in cuInit and never again, so it is ours only for that
@@ -316,13 +323,11 @@ CUresult InitializeAndJoin(unsigned int flags) {
   WatchForks();
   for (;;) {
     uint32_t state = g_join_state.load(std::memory_order_acquire);
-    if (state == kDone || t_initializes) return PRORATA_REAL(cuInit)(flags);
+    if (state == kDone || IsCalledByDriversInit()) return PRORATA_REAL(cuInit)(flags);
     if (state != kFresh) {
       FutexWait(&g_join_state, state, 1'000'000'000);
     } else if (g_join_state.compare_exchange_strong(state, kBusy)) {
-      t_initializes = true;
       const CUresult result = Initialize(flags);
-      t_initializes = false;
       g_join_state.store(result == CUDA_SUCCESS ? kDone : kFresh, std::memory_order_release);
       FutexWakeAll(&g_join_state);
       return result;

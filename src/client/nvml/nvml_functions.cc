@@ -1,4 +1,4 @@
-// Resolving NVML functions on first use; as slots.cc for the driver.
+// Resolving NVML functions on first use; as driver_functions.cc for the driver.
 
 #include <dlfcn.h>
 

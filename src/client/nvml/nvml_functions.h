@@ -1,6 +1,7 @@
 #pragma once
 
-// The real NVML behind the slot table of generated/nvml_trampolines.S; as real.h for the driver.
+// The real NVML behind the slot table of generated/nvml_trampolines.S; as driver_functions.h for
+// the driver.
 
 #include <cstdint>
 

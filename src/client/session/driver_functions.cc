@@ -1,4 +1,4 @@
-// Resolving driver functions on first use; see real.h.
+// Resolving driver functions on first use; see driver_functions.h.
 //
 // Threads may resolve the same or different functions at once. Loading the driver is the only step
 // that must happen once: the first thread does it, others wait for `g_handle_state`. dlopen runs

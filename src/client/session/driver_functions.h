@@ -1,8 +1,8 @@
 #pragma once
 
-// The real driver behind the slot table of generated/driver_trampolines.S. A slot starts at a stub
-// that finds the function on first use (slots.cc); a function that the driver lacks answers
-// CUDA_ERROR_NOT_SUPPORTED.
+// The real driver behind the slot table of generated/driver_trampolines.S. What a slot holds at
+// first finds the function when it is used (prorata_driver_resolve); one that the driver lacks
+// answers CUDA_ERROR_NOT_SUPPORTED.
 
 #include <cstdint>
 
