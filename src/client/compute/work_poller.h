@@ -184,8 +184,13 @@ class WorkPoller {
     return true;
   }
 
+  // What comes first in it stands behind a wait that is not over.
+  bool IsBlocked(const Fence& fence) {
+    return fence.waits && fence.started && world_.Pending(fence.start);
+  }
+
   // The stream was last seen blocked, and what it has up to the next wait is done by now: it ran
-  // for as long as its events say, and no longer.
+  // for as long as its events say, and no longer, unless what follows has begun too.
   void NarrowBlocked(StreamRecord* stream, bool ask) {
     const Fence *first, *last;
     {
@@ -193,6 +198,8 @@ class WorkPoller {
       first = last = stream->first;
       while (last->next != nullptr && !last->next->waits) last = last->next;
     }
+    const Fence* next = last->next;
+    if (next != nullptr ? !IsBlocked(*next) : HasOpen(*stream)) return;
     int64_t ran_ns = -1;
     const bool done = last->serial <= stream->proven.load() || (ask && !world_.Pending(last->end));
     if (!done || !world_.Elapsed(first->start, last->end, &ran_ns) || ran_ns < 0) return;
@@ -201,7 +208,7 @@ class WorkPoller {
 
   // The first batch of its stream that is not done.
   bool WatchRun(StreamRecord* stream, Fence* fence, uint64_t* persistent_ns) {
-    const bool blocked = fence->waits && fence->started && world_.Pending(fence->start);
+    const bool blocked = IsBlocked(*fence);
     const bool changed = Block(stream, blocked);
     if (blocked) {
       fence->run.Forget();
