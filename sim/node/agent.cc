@@ -242,6 +242,7 @@ bool Agent::Update(const UpdateSpec& update) {
 }
 
 void Agent::Depart(Process& member) {
+  Reschedule(member.device());  // it pays until now
   if (ShareTime* time = TimeOf(member)) time->Depart(member.id());
   // The device shows its memory gone a little later; the agent looks now and then.
   dying_.emplace_back(world_.now_ns() + random_.Between(1'000'000, 100'000'000), &member);

@@ -124,7 +124,11 @@ struct DeviceLimits {
   // How much of the limit is beyond the request, so not set aside; 0 in a file of an agent that
   // did not know of requests. For an agent that must recover the share; nothing for members.
   std::atomic<uint64_t> memory_beyond_request_bytes;
-  uint64_t reserved3[3];
+  // What was left of the bucket of its limit on compute at the last decision, in nanoseconds;
+  // negative: a debt. For the agent that comes after an outage; nothing for members.
+  std::atomic<int64_t> limit_tokens_ns;
+  std::atomic<uint64_t> limit_tokens_known;  // 1: it is
+  uint64_t reserved3[1];
 };
 static_assert(sizeof(DeviceLimits) == 256);
 

@@ -75,10 +75,24 @@ struct DeviceUsage {
   alignas(64) std::atomic<uint64_t> synchronizations;
   std::atomic<uint64_t> copied_bytes;
   std::atomic<uint64_t> ungoverned_functions;
-  uint64_t reserved2[5];
+  // It has been so since then, by the clock of `expected_end_ns`, beyond what `occupied_ns` has of
+  // it; 0: it is proven idle, or that is being written. See OccupiedNs.
+  std::atomic<int64_t> occupied_since_ns;
+  uint64_t reserved2[4];
   uint64_t reserved3[8];
 };
 static_assert(sizeof(DeviceUsage) == 256);
+
+// Time since joining in which the device was not proven idle of the member's work, until `now_ns`.
+// What was not written for longer than `most_ns`, or by another clock, does not count.
+inline uint64_t OccupiedNs(const DeviceUsage& usage, int64_t now_ns, int64_t most_ns) {
+  const int64_t since_ns = usage.occupied_since_ns.load();
+  const uint64_t occupied_ns = usage.occupied_ns.load();
+  const bool counts = since_ns > 0 && since_ns < now_ns && since_ns >= now_ns - most_ns;
+  // Writers take the first away, write the second, and put the first back, later than it was.
+  if (!counts || usage.occupied_since_ns.load() != since_ns) return occupied_ns;
+  return occupied_ns + static_cast<uint64_t>(now_ns - since_ns);
+}
 
 struct UsageFile {
   UsageHeader header;

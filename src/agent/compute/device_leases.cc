@@ -27,11 +27,12 @@ uint32_t TogetherOf(const LeasePolicy::ShareState& state) {
 
 DeviceLeases::Outcome DeviceLeases::Add(Key key, ShareTime& share,
                                         const policy::ComputeTerms& terms, int64_t now_ns) {
+  Observe(now_ns);
   OnDevice& on = shares_[key] = {};
   on.time = &share;
   on.terms = terms;
   trace_.Begin(on.traced, key, now_ns);
-  policy_->Add(key, terms, share.Poll(now_ns), now_ns);
+  AddToPolicy(key, on, now_ns);
   BoundBacklogs();
   const uint32_t sequence = share.WriteLease(false, false);
   Outcome outcome = Reschedule(now_ns);
@@ -39,7 +40,15 @@ DeviceLeases::Outcome DeviceLeases::Add(Key key, ShareTime& share,
   return outcome;
 }
 
+// Its limit holds across outages: what it used beyond is not forgiven, nor is it let in anew.
+void DeviceLeases::AddToPolicy(Key key, OnDevice& on, int64_t now_ns) {
+  policy_->Add(key, on.terms, on.time->Poll(now_ns), now_ns);
+  const auto tokens_ns = on.time->LimitTokensNs();
+  if (tokens_ns) policy_->ResumeLimit(key, static_cast<double>(*tokens_ns));
+}
+
 DeviceLeases::Outcome DeviceLeases::Remove(Key key, int64_t now_ns) {
+  Observe(now_ns);
   policy_->Remove(key, now_ns);
   if (const auto found = shares_.find(key); found != shares_.end()) {
     trace_.End(found->second.traced, now_ns);
@@ -51,6 +60,7 @@ DeviceLeases::Outcome DeviceLeases::Remove(Key key, int64_t now_ns) {
 
 DeviceLeases::Outcome DeviceLeases::SetTerms(Key key, const policy::ComputeTerms& terms,
                                              int64_t now_ns) {
+  Observe(now_ns);
   policy_->SetTerms(key, terms, now_ns);
   shares_.at(key).terms = terms;
   BoundBacklogs();
@@ -86,7 +96,7 @@ DeviceLeases::Outcome DeviceLeases::ResetAfterOutage(int64_t now_ns) {
     policy_->Remove(key, now_ns);
   }
   for (auto& [key, on] : shares_) {
-    policy_->Add(key, on.terms, on.time->Poll(now_ns), now_ns);
+    AddToPolicy(key, on, now_ns);
     closed.push_back({key, on.time->WriteLease(false, false)});
   }
   Outcome outcome = Reschedule(now_ns);
@@ -96,6 +106,7 @@ DeviceLeases::Outcome DeviceLeases::ResetAfterOutage(int64_t now_ns) {
 
 DeviceLeases::Outcome DeviceLeases::Audit(const std::vector<LeasePolicy::Look>& looks,
                                           int64_t now_ns) {
+  Observe(now_ns);
   for (const LeasePolicy::Correction& correction : policy_->Audit(looks, now_ns)) {
     const auto by_ns = static_cast<int64_t>(correction.charged_ns);
     trace_.Audited(shares_.at(correction.share).traced, by_ns, now_ns);
@@ -122,6 +133,7 @@ DeviceLeases::Outcome DeviceLeases::Reschedule(int64_t now_ns) {
   for (auto& [key, on] : shares_) {
     on.state = policy_->State(key);
     on.time->SetTogether(TogetherOf(on.state));
+    on.time->NoteLimitTokens(static_cast<int64_t>(on.state.limit_tokens_ns));
     on.time->SetContendedBacklog(std::min(on.bound_ns, on.state.backlog_ns));
   }
   promised_ns_ = outcome.next_ns;
@@ -131,16 +143,16 @@ DeviceLeases::Outcome DeviceLeases::Reschedule(int64_t now_ns) {
   return outcome;
 }
 
-int64_t DeviceLeases::BacklogNs(Key key, int64_t now_ns) const {
-  return shares_.at(key).time->Poll(now_ns).backlog_ns;
-}
-
-void DeviceLeases::ShowWhatIsSeen(int64_t now_ns) {
+void DeviceLeases::Observe(int64_t now_ns) {
   for (auto& [key, on] : shares_) {
     const LeasePolicy::Work work = on.time->Poll(now_ns);
     on.blocked = work.blocked;
     policy_->Observe(key, work);
   }
+}
+
+void DeviceLeases::ShowWhatIsSeen(int64_t now_ns) {
+  Observe(now_ns);
   for (auto& [key, on] : shares_) {
     const ShareTime& time = *on.time;
     if (time.open()) {

@@ -84,9 +84,10 @@ class DeviceLeases {
   void NameInTrace(Key key, const std::string& name) { trace_.Name(shares_.at(key).traced, name); }
   void TraceEvent(const Key* key, api::EventKind kind, int64_t now_ns);
 
-  // For GangLeases: what the share has unfinished, as it says now. What is changed by `policy`
-  // takes effect with the next Reschedule.
-  int64_t BacklogNs(Key key, int64_t now_ns) const;
+  // Shows the policy what members publish now: it charges by what it was shown last, so before
+  // anything else at a new time.
+  void Observe(int64_t now_ns);
+  // For GangLeases. What is changed by `policy` takes effect with the next Reschedule.
   uint64_t MostLaunches(Key key) const { return shares_.at(key).time->MostLaunches(); }
   policy::LeasePolicy& policy() { return *policy_; }
 
@@ -120,6 +121,7 @@ class DeviceLeases {
     int64_t charged_at_ns = 0;
     std::map<Key, Counts> shares;
   };
+  void AddToPolicy(Key key, OnDevice& on, int64_t now_ns);
   void ShowWhatIsSeen(int64_t now_ns);
   void BoundBacklogs();
   void NoteWhatIsHeld(int64_t now_ns);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -16,9 +17,14 @@ namespace {
 // Does as the test says.
 class Scripted final : public policy::LeasePolicy {
  public:
-  void Add(Key, const policy::ComputeTerms&, const Work&, int64_t) override {}
-  void Remove(Key, int64_t) override {}
-  void SetTerms(Key, const policy::ComputeTerms&, int64_t) override {}
+  void Add(Key, const policy::ComputeTerms&, const Work&, int64_t) override { Charge(); }
+  void Remove(Key, int64_t) override { Charge(); }
+  void ResumeLimit(Key share, double tokens_ns) override { resumed[share] = tokens_ns; }
+  void SetTerms(Key, const policy::ComputeTerms&, int64_t) override { Charge(); }
+  std::vector<Correction> Audit(const std::vector<Look>&, int64_t) override {
+    Charge();
+    return {};
+  }
   void Observe(Key share, const Work& work) override { observed[share] = work; }
   void Wanted(Key share, int64_t) override { events.emplace_back('w', share); }
   void Idle(Key share, int64_t) override { events.emplace_back('i', share); }
@@ -33,6 +39,11 @@ class Scripted final : public policy::LeasePolicy {
   std::vector<std::pair<char, Key>> events;
   std::map<Key, ShareState> states;
   std::map<Key, Work> observed;
+  std::map<Key, double> resumed;
+  uint64_t charged_ns = 0;  // the first share's, until anything was said last
+
+ private:
+  void Charge() { charged_ns = observed[1].occupied_total_ns; }
 };
 
 using Phase = policy::LeasePolicy::Phase;
@@ -67,6 +78,39 @@ class LatelyTest : public ::testing::Test {
   Scripted* policy_ = new Scripted;  // the leases own it
   DeviceLeases leases_{std::unique_ptr<policy::LeasePolicy>(policy_)};
 };
+
+// Whatever is said at a new time, the policy charges for the time before.
+TEST_F(LatelyTest, WhatMembersPublishIsShownBeforeAnythingIsSaid) {
+  Program third;
+  const std::function<void(int64_t)> say[] = {
+      [&](int64_t now_ns) { leases_.SetTerms(2, {}, now_ns); },
+      [&](int64_t now_ns) { leases_.Audit({}, now_ns); },
+      [&](int64_t now_ns) { leases_.Add(3, third.time, {}, now_ns); },
+      [&](int64_t now_ns) { leases_.Remove(3, now_ns); },
+  };
+  programs_[0].usage.occupied_since_ns = 1;
+  int64_t now_ns = 1;
+  for (const auto& one : say) {
+    one(now_ns += kMs);
+    EXPECT_EQ(policy_->charged_ns, static_cast<uint64_t>(now_ns - 1));
+  }
+}
+
+// By the same agent, or by another one that finds the share's files.
+TEST_F(LatelyTest, WhatIsLeftOfALimitIsKnownAfterAnOutage) {
+  EXPECT_TRUE(policy_->resumed.empty()) << "nothing was noted yet";
+  policy_->states[1].limit_tokens_ns = -5.0 * kMs;
+  policy_->states[2].limit_tokens_ns = 2.0 * kMs;
+  leases_.Reschedule(kMs);
+  leases_.ResetAfterOutage(2 * kMs);
+  const std::map<uint64_t, double> noted = {{1, -5.0 * kMs}, {2, 2.0 * kMs}};
+  EXPECT_EQ(policy_->resumed, noted);
+  leases_.Remove(1, 3 * kMs);
+  policy_->resumed.clear();
+  ShareTime found(&programs_[0].limits);
+  leases_.Add(1, found, {}, 4 * kMs);
+  EXPECT_EQ(policy_->resumed, (std::map<uint64_t, double>{{1, -5.0 * kMs}}));
+}
 
 TEST_F(LatelyTest, MembersAreToldWhoRunsBesideThem) {
   const auto& together = programs_[0].limits.together;

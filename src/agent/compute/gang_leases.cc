@@ -15,6 +15,7 @@ constexpr int64_t kGoOnNs = 100'000;
 void GangLeases::Leave(uint64_t share, int64_t now_ns) {
   gangs_.Remove(share);
   for (DeviceLeases* device : devices_) {
+    device->Observe(now_ns);
     device->policy().SetGang(share, policy::LeasePolicy::GangSlice::kNone, now_ns, 0);
   }
 }
@@ -22,9 +23,9 @@ void GangLeases::Leave(uint64_t share, int64_t now_ns) {
 GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
   Outcome outcome;
   if (gangs_.empty()) return outcome;
+  for (DeviceLeases* device : devices_) device->Observe(now_ns);
   const auto see = [&](uint64_t share, size_t device) {
     policy::LeasePolicy::GangSeen seen = devices_[device]->policy().SeeGang(share, now_ns);
-    seen.backlog_ns = devices_[device]->BacklogNs(share, now_ns);  // the policy's may be old
     seen.launches = devices_[device]->MostLaunches(share);
     return seen;
   };

@@ -46,6 +46,7 @@ void Members::Depart(Share& share, Member& member) {
   ReportCounters(events_, share, member);
   ReportWhatEnded(events_, share, member);
   events_.Add(EventOf(api::EventKind::kMemberGone, share, &member));
+  leases_.RescheduleAll(share);  // it pays until now
   share.Depart(member, RealClock().NowNs());
   sharing_.Departed(share, member);
   leases_.RescheduleAll(share);

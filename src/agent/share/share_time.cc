@@ -18,6 +18,8 @@ constexpr uint32_t kIdleReportUs = 200;
 constexpr uint64_t kMaxBacklogNs = 10'000'000'000;
 // An expected end further from now than this is another clock's.
 constexpr int64_t kComparableNs = 20'000'000'000;
+// The helper thread of a member that is at work looks ten times a second at the least.
+constexpr int64_t kMaxUnpublishedNs = 200'000'000;
 // A counter that jumps by more than a minute between two looks (a tenth of a second apart at most)
 // is nonsense; one that goes back is taken as standing still.
 constexpr uint64_t kMaxStepNs = 60'000'000'000;
@@ -32,6 +34,13 @@ constexpr int64_t kStoppedAfterNs = 52'000'000;
 bool Engaged(const shm::DeviceUsage& usage) {
   return usage.overhead_bytes.load() > 0 || usage.launches.load() > 0 ||
          usage.backlog_ns.load() > 0;
+}
+
+// Of a counter, since it was seen last.
+uint64_t GrownBy(uint64_t now_ns, uint64_t& seen_ns) {
+  const uint64_t by_ns = now_ns > seen_ns ? std::min(now_ns - seen_ns, kMaxStepNs) : 0;
+  seen_ns = std::max(seen_ns, now_ns);
+  return by_ns;
 }
 
 uint32_t SequenceOf(uint32_t lease) { return lease >> shm::kLeaseSequenceShift; }
@@ -92,7 +101,8 @@ void ShareTime::SetConnected(uint32_t slot, bool connected) {
 void ShareTime::Depart(uint32_t slot) {
   Member* member = Find(slot);
   if (member == nullptr) return;
-  ReadCounters();
+  ReadBusy();
+  ReadOccupied(occupied_read_ns_);
   member->departed = true;
   member->connected = false;
   member->usage = nullptr;
@@ -164,26 +174,34 @@ bool ShareTime::AllStopped(int64_t now_ns) {
   return stopped && !heard;
 }
 
-void ShareTime::ReadCounters() {
-  const auto grown = [](uint64_t now_ns, uint64_t& seen_ns) {
-    const uint64_t by_ns = now_ns > seen_ns ? std::min(now_ns - seen_ns, kMaxStepNs) : 0;
-    seen_ns = std::max(seen_ns, now_ns);
-    return by_ns;
-  };
-  uint64_t most_occupied_ns = 0;
+void ShareTime::ReadBusy() {
   for (Member& member : members_) {
     if (member.usage == nullptr) continue;
-    const uint64_t busy_ns = grown(member.usage->device_time_ns.load(), member.busy_seen_ns);
+    const uint64_t busy_ns = GrownBy(member.usage->device_time_ns.load(), member.busy_seen_ns);
     member.busy_ns += busy_ns;
     busy_ns_ += busy_ns;
-    const uint64_t occupied_ns = grown(member.usage->occupied_ns.load(), member.occupied_seen_ns);
-    most_occupied_ns += occupied_ns;
   }
-  occupied_ns_ += most_occupied_ns;
+}
+
+// Members that are at work at the same time say the same of one time.
+void ShareTime::ReadOccupied(int64_t now_ns) {
+  uint64_t sum_ns = 0, most_ns = 0;
+  for (Member& member : members_) {
+    if (member.usage == nullptr) continue;
+    const int64_t believed_ns = member.stopped ? 0 : kMaxUnpublishedNs;
+    const uint64_t occupied_ns = shm::OccupiedNs(*member.usage, now_ns, believed_ns);
+    const uint64_t by_ns = GrownBy(occupied_ns, member.occupied_seen_ns);
+    sum_ns += by_ns;
+    most_ns = std::max(most_ns, by_ns);
+  }
+  const auto passed_ns = static_cast<uint64_t>(std::max<int64_t>(0, now_ns - occupied_read_ns_));
+  occupied_read_ns_ = std::max(occupied_read_ns_, now_ns);
+  occupied_ns_ += std::min(sum_ns, std::max(most_ns, passed_ns));
 }
 
 policy::LeasePolicy::Work ShareTime::Poll(int64_t now_ns) {
-  ReadCounters();
+  ReadBusy();
+  ReadOccupied(now_ns);
   policy::LeasePolicy::Work work;
   work.stopped = AllStopped(now_ns);
   work.busy_total_ns = busy_ns_;
@@ -214,7 +232,7 @@ policy::LeasePolicy::Work ShareTime::Poll(int64_t now_ns) {
 }
 
 uint64_t ShareTime::BusyNs() {
-  ReadCounters();
+  ReadBusy();
   return busy_ns_;
 }
 
@@ -321,6 +339,16 @@ void ShareTime::SetContendedBacklog(int64_t backlog_ns) {
 
 void ShareTime::SetTogether(uint32_t together) {
   if (limits_->together.load() != together) limits_->together.store(together);
+}
+
+void ShareTime::NoteLimitTokens(int64_t tokens_ns) {
+  limits_->limit_tokens_ns.store(tokens_ns);
+  if (limits_->limit_tokens_known.load() == 0) limits_->limit_tokens_known.store(1);
+}
+
+std::optional<int64_t> ShareTime::LimitTokensNs() const {
+  if (limits_->limit_tokens_known.load() == 0) return std::nullopt;
+  return limits_->limit_tokens_ns.load();
 }
 
 uint32_t ShareTime::WriteLease(bool open, bool contended, uint32_t extra_launches) {

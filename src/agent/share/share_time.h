@@ -7,6 +7,7 @@
 // What members write is not to be trusted: a counter may jump, go back or lie.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "policy/compute/lease_policy.h"
@@ -29,7 +30,7 @@ class ShareTime {
   // What stands on its counter at first was used under an agent before us, and is not charged.
   void SetUsage(uint32_t slot, const shm::DeviceUsage* usage);
   void SetConnected(uint32_t slot, bool connected);
-  // Its process is dead: reads the counter for the last time.
+  // Its process is dead. Of what it occupied counts what there was at the last Poll, or published.
   void Depart(uint32_t slot);
   // It is no more; its time stays with the share.
   void Forget(uint32_t slot);
@@ -74,6 +75,10 @@ class ShareTime {
   bool contended() const { return (lease() & shm::kLeaseContended) != 0; }
   void SetContendedBacklog(int64_t backlog_ns);
   void SetTogether(uint32_t together);  // shm::kNotTogether ...
+  // What is left of the bucket of its limit, for whoever schedules after an outage; and what was,
+  // if anything was ever noted.
+  void NoteLimitTokens(int64_t tokens_ns);
+  std::optional<int64_t> LimitTokensNs() const;
   // The next word; answers its sequence. Closed, it may let each member make so many launches.
   uint32_t WriteLease(bool open, bool contended, uint32_t extra_launches = 0);
 
@@ -85,7 +90,8 @@ class ShareTime {
     uint32_t waiting = 0, drained_sequence = 0;
     bool operator==(const Words&) const = default;
   };
-  void ReadCounters();
+  void ReadBusy();
+  void ReadOccupied(int64_t now_ns);
   bool AllStopped(int64_t now_ns);
   static constexpr uint32_t kActiveCounts = 10;
   struct Member {
@@ -115,6 +121,7 @@ class ShareTime {
   std::vector<Member> members_;
   uint64_t busy_ns_ = 0;  // of all members ever
   uint64_t occupied_ns_ = 0;
+  int64_t occupied_read_ns_ = 0;
 };
 
 }  // namespace prorata::agent

@@ -224,5 +224,31 @@ TEST(ShareTime, CountersNeverGoBackAndNeverJump) {
   EXPECT_EQ(time.Poll(0).busy_total_ns, 60'000'000'150u) << "its time stays with the share";
 }
 
+TEST(ShareTime, WhatIsOccupiedCountsUntilNow) {
+  constexpr int64_t kNow = 5'000'000'000;
+  Members members(2);
+  auto& [limits, usage, time] = members;
+  const auto occupied_ms = [&](int64_t now_ns) {
+    return static_cast<int64_t>(time.Poll(now_ns).occupied_total_ns) / kMs;
+  };
+  EXPECT_EQ(occupied_ms(kNow), 0);
+  usage[0].occupied_since_ns = kNow;
+  EXPECT_EQ(occupied_ms(kNow + 10 * kMs), 10);
+  usage[1].occupied_since_ns = kNow + 10 * kMs;
+  EXPECT_EQ(occupied_ms(kNow + 20 * kMs), 20) << "both are of the same time";
+  usage[0].occupied_since_ns = usage[1].occupied_since_ns = 0;
+  usage[0].occupied_ns = 22 * kMs;
+  usage[1].occupied_ns = 10 * kMs;
+  EXPECT_EQ(occupied_ms(kNow + 30 * kMs), 22) << "it was over before";
+  usage[1].occupied_since_ns = kNow - 3'600'000 * kMs;
+  EXPECT_EQ(occupied_ms(kNow + 40 * kMs), 22) << "the clock of another time namespace";
+  usage[1].occupied_ns = 20 * kMs;
+  EXPECT_EQ(occupied_ms(kNow + 50 * kMs), 32) << "goes by what is published";
+  usage[0].occupied_since_ns = kNow + 50 * kMs;
+  time.Poll(kNow + 60 * kMs);
+  time.Depart(0);
+  EXPECT_EQ(occupied_ms(kNow + 90 * kMs), 42) << "the dead occupy nothing";
+}
+
 }  // namespace
 }  // namespace prorata::agent

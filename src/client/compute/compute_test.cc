@@ -234,18 +234,46 @@ TEST(Measure, MixedBatchesThatDoNotFitAreDoubted) {
 TEST(Occupancy, ItIsTheUnionOfAllReasonsToBeBusy) {
   shm::DeviceUsage usage = {};
   Occupancy occupancy;
-  occupancy.Begin(1'000);
-  occupancy.Begin(2'000);
+  occupancy.Begin(usage, 1'000);
+  occupancy.Begin(usage, 2'000);
   EXPECT_EQ(occupancy.Publish(usage, 2'500), 1'500u);
   occupancy.End(usage, 3'000);
   occupancy.End(usage, 4'000);
   EXPECT_EQ(occupancy.ended_ns(), 4'000);
   EXPECT_EQ(occupancy.Publish(usage, 9'000), 3'000u);
   EXPECT_EQ(usage.occupied_ns, 3'000u);
-  occupancy.Begin(3'500);  // began before the end of the last was known
+  occupancy.Begin(usage, 3'500);  // began before the end of the last was known
   EXPECT_EQ(occupancy.Publish(usage, 5'000), 4'000u) << "no time counts twice";
   occupancy.Measure(usage, 1'000'000, 5'000);
   EXPECT_EQ(usage.device_time_ns, 4'000u) << "no more than it was busy";
+}
+
+// At any moment, whenever it was last published.
+TEST(Occupancy, AReaderSeesWhatIsNotPublishedYet) {
+  shm::DeviceUsage usage = {};
+  Occupancy occupancy;
+  const auto seen = [&](int64_t now_ns) { return shm::OccupiedNs(usage, now_ns, 10'000); };
+  EXPECT_EQ(seen(900), 0u);
+  occupancy.Begin(usage, 1'000);
+  EXPECT_EQ(seen(1'700), 700u);
+  EXPECT_EQ(occupancy.Publish(usage, 2'500), 1'500u);
+  EXPECT_EQ(seen(2'600), 1'600u);
+  EXPECT_EQ(occupancy.Publish(usage, 2'400), 1'500u) << "another thread's clock";
+  EXPECT_EQ(seen(2'600), 1'600u);
+  EXPECT_EQ(seen(2'500 + 10'001), 1'500u) << "too old to be this clock's";
+  occupancy.Begin(usage, 2'700);
+  occupancy.End(usage, 3'000);
+  EXPECT_EQ(seen(3'100), 2'100u);
+  occupancy.End(usage, 4'000);
+  EXPECT_EQ(seen(9'000), 3'000u);
+  occupancy.Begin(usage, 5'000);
+  EXPECT_EQ(seen(5'500), 3'500u);
+  EXPECT_EQ(occupancy.Publish(usage, 6'000), 4'000u);
+  occupancy.End(usage, 5'900);
+  EXPECT_EQ(seen(9'000), 4'000u) << "it never goes back";
+  occupancy.Begin(usage, 10'000);
+  EXPECT_EQ(seen(10'050), 4'000u);
+  EXPECT_EQ(seen(10'200), 4'100u) << "and no time counts twice";
 }
 
 TEST(Backlog, WhatHasRunOfTheOldestIsNotStillToRun) {

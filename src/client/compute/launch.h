@@ -84,7 +84,7 @@ template <typename Call>
     if (work != nullptr) {
       Tracker().Untracked(work);
     } else if (compute.lost.exchange(1) == 0) {
-      compute.occupancy.Begin(NowNs());
+      compute.occupancy.Begin(UsageOf(place.device), NowNs());
     }
   }
   compute.launching.fetch_sub(1);

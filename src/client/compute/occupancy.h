@@ -18,10 +18,14 @@ namespace prorata::client {
 class Occupancy {
  public:
   // Something was submitted at `since_ns`, or a little later.
-  void Begin(int64_t since_ns) {
+  void Begin(shm::DeviceUsage& usage, int64_t since_ns) {
     const LockGuard holding(lock_);
     const uint32_t before = reasons_.load(std::memory_order_relaxed);
-    if (before == 0) since_ns_ = Max(since_ns, ended_ns_.load(std::memory_order_relaxed));
+    if (before == 0) {
+      since_ns_ = Max(since_ns, ended_ns_.load(std::memory_order_relaxed));
+      // What was shown of the time before, that began later by another thread's clock.
+      usage.occupied_since_ns.store(since_ns_ + static_cast<int64_t>(shown_ns_ - total_ns_));
+    }
     reasons_.store(before + 1);
   }
   // That is proven done by now.
@@ -30,6 +34,7 @@ class Occupancy {
     const uint32_t before = reasons_.load(std::memory_order_relaxed);
     if (before == 1) {
       Show(usage, now_ns);
+      usage.occupied_since_ns.store(0);
       total_ns_ = TotalNs(now_ns);
       ended_ns_.store(now_ns, std::memory_order_relaxed);
     }
@@ -59,8 +64,12 @@ class Occupancy {
   // What is published never goes back: threads read the clock before they come here, so a later
   // one may bring an earlier time, and readers take differences.
   uint64_t Show(shm::DeviceUsage& usage, int64_t now_ns) {
-    shown_ns_ = Max(shown_ns_, TotalNs(now_ns));
-    usage.occupied_ns.store(shown_ns_, std::memory_order_relaxed);
+    const uint64_t total_ns = TotalNs(now_ns);
+    if (total_ns <= shown_ns_) return shown_ns_;
+    shown_ns_ = total_ns;
+    usage.occupied_since_ns.store(0);
+    usage.occupied_ns.store(shown_ns_);
+    if (reasons_.load(std::memory_order_relaxed) != 0) usage.occupied_since_ns.store(now_ns);
     return shown_ns_;
   }
 

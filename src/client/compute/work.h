@@ -57,6 +57,7 @@ struct Fence {
   Batch batch;
   uint64_t backlog_ns;  // what it adds to the device's backlog
   uint64_t serial;      // in its stream
+  uint64_t from, to;    // its launches, as counted in StreamRecord::submitted
   int64_t recorded_ns;
   uint32_t others;      // devices, as bits, on which it runs too
   bool started;         // has a start event of its own

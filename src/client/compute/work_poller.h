@@ -139,9 +139,10 @@ class WorkPoller {
     DeviceCompute& compute = world_.Compute(stream->device);
     if (stream->others.load() != 0) ReleaseOthers(stream, world_.NowNs());
     if (stream->busy.exchange(0) == 0) return;
-    compute.occupancy.End(world_.Usage(stream->device), world_.NowNs());
+    shm::DeviceUsage& usage = world_.Usage(stream->device);
+    compute.occupancy.End(usage, world_.NowNs());
     // A launch in between has found it busy still.
-    if (!idle() && stream->busy.exchange(1) == 0) compute.occupancy.Begin(world_.NowNs());
+    if (!idle() && stream->busy.exchange(1) == 0) compute.occupancy.Begin(usage, world_.NowNs());
   }
 
   // Polling thread: takes a stream that is proven idle out of the list, unless it has become busy.
@@ -160,7 +161,7 @@ class WorkPoller {
     const int64_t now_ns = world_.NowNs();
     const bool changes = !blocked || stream->blocked_ns == 0;
     if (!blocked) {
-      compute.occupancy.Begin(stream->blocked_ns);
+      compute.occupancy.Begin(world_.Usage(stream->device), stream->blocked_ns);
       compute.blocked.fetch_sub(1);
     } else if (changes) {
       compute.blocked.fetch_add(1);
@@ -190,7 +191,7 @@ class WorkPoller {
   }
 
   // The stream was last seen blocked, and what it has up to the next wait is done by now: it ran
-  // for as long as its events say, and no longer, unless what follows has begun too.
+  // for as long as its events say, and no longer, unless what follows has begun as well.
   void NarrowBlocked(StreamRecord* stream, bool ask) {
     const Fence *first, *last;
     {
@@ -199,7 +200,9 @@ class WorkPoller {
       while (last->next != nullptr && !last->next->waits) last = last->next;
     }
     const Fence* next = last->next;
-    if (next != nullptr ? !IsBlocked(*next) : HasOpen(*stream)) return;
+    if (next != nullptr && !IsBlocked(*next)) return;
+    // What was launched in between has no fence.
+    if (last->to != (next != nullptr ? next->from : stream->submitted.load())) return;
     int64_t ran_ns = -1;
     const bool done = last->serial <= stream->proven.load() || (ask && !world_.Pending(last->end));
     if (!done || !world_.Elapsed(first->start, last->end, &ran_ns) || ran_ns < 0) return;

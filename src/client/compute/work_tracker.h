@@ -54,7 +54,7 @@ class WorkTracker : public WorkPoller<World> {
   void RunsOn(StreamRecord* stream, uint32_t others) {
     const int64_t began_ns = stream->began_ns.load(std::memory_order_relaxed);
     ForEachBit(others & ~stream->others.fetch_or(others),
-               [&](uint32_t i) { world_.Compute(i).occupancy.Begin(began_ns); });
+               [&](uint32_t i) { world_.Compute(i).occupancy.Begin(world_.Usage(i), began_ns); });
   }
 
   // After the first launch of a batch. `begun`: by a Begin. Else the batch that it was to join was
@@ -64,8 +64,8 @@ class WorkTracker : public WorkPoller<World> {
     if (!begun) stream->began_ns.store(world_.NowNs(), std::memory_order_relaxed);
     const int64_t began_ns = stream->began_ns.load(std::memory_order_relaxed);
     if (stream->busy.exchange(1) == 0) {
-      compute.occupancy.Begin(began_ns);
       shm::DeviceUsage& usage = world_.Usage(stream->device);
+      compute.occupancy.Begin(usage, began_ns);
       if (usage.blocked.load(std::memory_order_relaxed) != 0) usage.blocked.store(0);
     }
     if (stream->listed.load() != kListed) ListStream(stream);
@@ -175,7 +175,8 @@ class WorkTracker : public WorkPoller<World> {
       const LockGuard holding(work->lock);
       first = before == work->untracked_proven;
     }
-    if (first) world_.Compute(work->device).occupancy.Begin(world_.NowNs());
+    if (first)
+      world_.Compute(work->device).occupancy.Begin(world_.Usage(work->device), world_.NowNs());
   }
 
   // --- Anyone ------------------------------------------------------------------------------------
@@ -388,6 +389,8 @@ class WorkTracker : public WorkPoller<World> {
                     .gap_ns = gap_ns,
                     .streams = streams > 1 ? streams : 1};
     fence->backlog_ns = fence->batch.estimate_ns + (unknown ? kUnknownNs : 0);
+    fence->from = stream->closed.load(std::memory_order_relaxed);
+    fence->to = word;
     const Recorded recorded = world_.Record(*stream, fence->end);
     if (recorded != Recorded::kYes) {
       ReleaseFence(work, fence);

@@ -98,17 +98,11 @@ double TimeSharing::HeldSince(const Share& share, bool waited) const {
 
 // Whether what members say they occupied is charged; else whoever holds the device pays for all.
 bool TimeSharing::IsCounted(bool waited) const {
-  const auto holds = [&](const Share& share) { return HeldSince(share, waited) > 0; };
-  return free_ || co_running_ ||
-         (!waited && std::count_if(shares_.begin(), shares_.end(), holds) <= 1);
-}
-
-// What a share that is charged by the wall time says of the time before: nobody waited then, and it
-// had not published yet what it did.
-double TimeSharing::LateNs(const Share& share, double passed_ns) const {
-  const bool drains = share.phase == Phase::kDraining && !share.idle_hint;
-  if ((share.phase != Phase::kRunning && !drains) || Limited(share)) return 0;
-  return std::max(0.0, share.pending_occupied_ns - share.prepaid_ns - passed_ns);
+  // One that stalls waits for itself.
+  const auto matters = [&](const Share& share) {
+    return HeldSince(share, waited) > 0 || (Waits(share) && Eligible(share));
+  };
+  return free_ || co_running_ || std::count_if(shares_.begin(), shares_.end(), matters) <= 1;
 }
 
 std::vector<double> TimeSharing::Charges(double passed_ns, bool waited) const {
@@ -125,7 +119,7 @@ std::vector<double> TimeSharing::Charges(double passed_ns, bool waited) const {
     busy += share.pending_busy_ns;
     occupied = std::max(occupied, share.pending_occupied_ns);
   }
-  double sum = 0, late_left_ns = unclaimed_ns_;
+  double sum = 0;
   for (size_t i = 0; i < shares_.size(); ++i) {
     const Share& share = shares_[i];
     if (co_running_ && busy > 0) {
@@ -133,12 +127,8 @@ std::vector<double> TimeSharing::Charges(double passed_ns, bool waited) const {
     } else if (!counted) {
       const double held = HeldSince(share, waited);
       charges[i] = held > 0 ? passed_ns * held / running : 0;
-      const double late_ns = std::min(LateNs(share, passed_ns), late_left_ns);
-      charges[i] += late_ns;
-      late_left_ns -= late_ns;
     } else {
-      const bool limited = Limited(share) && HeldSince(share, waited) > 0;
-      charges[i] = limited ? passed_ns : share.pending_occupied_ns;
+      charges[i] = share.pending_occupied_ns;
     }
     sum += charges[i];
   }
@@ -270,16 +260,8 @@ void TimeSharing::Account(int64_t now_ns) {
     Share& share = shares_[i];
     share.charged_ns += charges[i];
     share.stalled_charge_ns = share.phase == Phase::kStalled ? charges[i] : 0;
-    // What was counted is not paid back: it may be of the time before the drain.
-    const bool held = !counted || Limited(share);
-    if (share.phase == Phase::kDraining && held)
-      share.drain_charged_ns += std::min(charges[i], passed_ns);
-    // Paid for, and not published yet: no more than since the last Account, if anything was.
-    const bool paid = !counted && charges[i] > 0;
-    const double unseen_ns = paid ? share.prepaid_ns + passed_ns : 0;
-    share.prepaid_ns = share.pending_occupied_ns > 0
-                           ? std::clamp(unseen_ns - share.pending_occupied_ns, 0.0, passed_ns)
-                           : unseen_ns;
+    // What was counted is not paid back: it was not proven idle.
+    if (share.phase == Phase::kDraining && !counted) share.drain_charged_ns += charges[i];
   }
   SettleBesideStalled(charges);
   for (Share& share : shares_) {
@@ -403,6 +385,7 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
   const bool running = asked->phase == Phase::kRunning;
   state.limited_ns = LimitedNs(*asked);
   state.at_limit = state.limited_ns > 0;
+  state.limit_tokens_ns = asked->limit_tokens_ns;
   state.idle = running && asked->idle_hint;
   state.closed = running && (asked->launches > 0 || asked->gang == GangSlice::kGather);
   return state;

@@ -61,38 +61,6 @@ TEST_F(AccountsTest, BelowOneThatIsAlwaysBusyNobodyIsEntitledToMuch) {
   EXPECT_GT(policy_.State(2).entitled, 0.99);
 }
 
-// Members publish now and then: a kernel that ran while nobody waited is known when somebody does.
-TEST_F(AccountsTest, WhatIsSaidLateOfTheTimeBeforeSomebodyWaitedIsCharged) {
-  Add(1, Terms(0.5));
-  Add(2, Terms(0.5));
-  Wants(1, 0);
-  Occupied(1, 0);
-  Decide(5 * kMs);
-  EXPECT_NEAR(ChargedMs(1), 0, 0.01);
-  // From 5 to 6 ms the other waits; what 1 did before is published only then.
-  policy_.Wanted(2, 5 * kMs);
-  Decide(5 * kMs);
-  ASSERT_NE(In(2), Phase::kRunning);
-  Decide(5 * kMs + kMs / 2);
-  Occupied(1, 6 * kMs);
-  Decide(6 * kMs);
-  EXPECT_NEAR(ChargedMs(1), 6, 0.01) << "and what is paid for already is not paid for twice";
-}
-
-// The other woke and claimed the device: a kernel that had begun before that is done only then.
-TEST_F(AccountsTest, SoItIsWhenTheLeaseWasRevokedForWhoWaits) {
-  Add(1, Terms(0));
-  Add(2, Terms(0.5));
-  Wants(1, 0);
-  Backlog(1, 7 * kMs, 7 * kMs);
-  Decide(5 * kMs);
-  Wants(2, 5 * kMs);
-  ASSERT_EQ(In(1), Phase::kDraining);
-  Occupied(1, 7 * kMs);
-  Drains(1, 7 * kMs);
-  EXPECT_NEAR(ChargedMs(1), 7, 0.01);
-}
-
 // Its limit is its request: without that it could never make good for the time in which another's
 // long kernel had the device.
 TEST_F(AccountsTest, ALimitKeepsWhatOthersOwe) {
@@ -168,12 +136,13 @@ TEST_F(AccountsTest, WhoWaitsForItsLimitIsDecidedOnWhenItMayRun) {
   Wants(1, 0);
   int64_t now_ns = 0;
   while (In(1) == Phase::kRunning && now_ns < kS) {
-    Backlog(1, kMs, now_ns + kMs);
+    Measures(1, now_ns);
     Decide(now_ns += kMs);
   }
   ASSERT_EQ(In(1), Phase::kDraining);
   policy_.Wanted(1, now_ns);
-  Drains(1, now_ns += kMs / 3);
+  Measures(1, now_ns += kMs / 3);
+  Drains(1, now_ns);
   ASSERT_GT(policy_.State(1).limited_ns, 0);
   EXPECT_LE(next_ns_, now_ns + policy_.State(1).limited_ns);
 }

@@ -149,6 +149,7 @@ TEST_F(GangHooksTest, WhoIsAheadHasAsLongAgainToDrain) {
 TEST_F(GangHooksTest, ALimitDoesNotKeepItFromCatchingUp) {
   Revoke();
   policy_.SetTerms(2, Terms(0, 0.1), 20 * kMs);
+  Measures(2, 2 * kS);
   Drains(2, 2 * kS);  // paid for all of it
   policy_.EndGangDrain(2, 2 * kS);
   Wants(1, 2 * kS);

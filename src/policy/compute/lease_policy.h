@@ -62,6 +62,7 @@ class LeasePolicy {
     int64_t backlog_ns = kBacklogNs;  // its bound while its lease is contended
     bool at_limit = false;            // its limit, or the ceiling, keeps it from running
     int64_t limited_ns = 0;           // that, for so long still
+    double limit_tokens_ns = 0;       // left of the bucket of its limit
     bool idle = false;                // RUNNING: its members said that they have nothing to run
     bool closed = false;              // RUNNING: gathers, or may make a few launches (gangs.h)
   };
@@ -73,6 +74,9 @@ class LeasePolicy {
 
   virtual void Add(Key share, const ComputeTerms& terms, const Work& work, int64_t now_ns) = 0;
   virtual void Remove(Key share, int64_t now_ns) = 0;
+  // Right after Add: what was left of the bucket of its limit when it was last decided on. It may
+  // be another agent that did.
+  virtual void ResumeLimit(Key, double /*tokens_ns*/) {}
   virtual void SetTerms(Key share, const ComputeTerms& terms, int64_t now_ns) = 0;
   virtual void Observe(Key share, const Work& work) = 0;
   virtual void Wanted(Key share, int64_t now_ns) = 0;  // a launch waits for the closed lease

@@ -8,7 +8,8 @@
 // share that is named while it held no lease did run past its lease, and in the mean it did so for
 // as long as a look stands for. One that holds a lease and pays by its members' word (nothing,
 // where they say that they are idle, or that all their work stands behind a wait; what they
-// measured, beside a share that stalls), and is named far more often than it pays for, lies.
+// measured, beside a share that stalls; within a limit, while nobody waits, for how long they say
+// that it was not idle), and is named far more often than it pays for, lies.
 
 #include <algorithm>
 #include <utility>
@@ -40,12 +41,14 @@ constexpr double kWordSlackNs = 1e9;
 
 // From `from_ns` until now, in which no share changed its phase.
 void TimeSharing::NoteHeld(int64_t from_ns, bool waited) {
+  const bool counted = IsCounted(waited);
   for (Share& share : shares_) {
     while (!share.held.empty() && share.held.front().to_ns < from_ns - kRememberedNs) {
       share.held.pop_front();
     }
     if (share.phase == Phase::kIdle || share.phase == Phase::kRunnable) continue;
-    const bool by_word = HeldSince(share, waited) == 0 || IsBesideStalled(share);
+    const bool by_word =
+        HeldSince(share, waited) == 0 || IsBesideStalled(share) || (counted && Limited(share));
     if (share.held.empty() || share.held.back().to_ns < from_ns ||
         share.held.back().by_word != by_word) {
       share.held.push_back({from_ns, from_ns, by_word});

@@ -105,6 +105,37 @@ TEST_F(TimeAuditTest, NearItsLeaseTheClockMayBeWrong) {
   EveryLookIsForgiven([](int64_t at_ns) { return LeasePolicy::Look{1, kLookNs, at_ns - 4 * kMs}; });
 }
 
+// Alone, and within a limit. One says how long it was at work, the other that it hardly was.
+TEST_F(TimeAuditTest, WhoSaysThatItUsedLittleOfItsLimitPaysForWhatItIsMetFor) {
+  for (const bool lies : {false, true}) {
+    const LeasePolicy::Key key = lies ? 2 : 1;
+    Add(key, Terms(0, 0.3), now_ns_);
+    uint64_t used_ns = 0, met = 0;
+    double corrected_ms = 0;
+    for (const int64_t from_ns = now_ns_; now_ns_ < from_ns + 20 * kS; now_ns_ += kMs) {
+      if (In(key) == Phase::kDraining) Drains(key, now_ns_);
+      if (In(key) == Phase::kIdle) Wants(key, now_ns_);
+      const bool runs = In(key) == Phase::kRunning;
+      used_ns += runs ? kMs : 0;
+      Measures(key, static_cast<int64_t>(lies ? used_ns / 50 : used_ns));
+      Decide(now_ns_);
+      // Its context is met where it runs, each 200 ms.
+      if (used_ns / 200'000'000 == met || !runs) continue;
+      ++met;
+      for (const auto& one : policy_.Audit({{key, kLookNs, now_ns_}}, now_ns_)) {
+        corrected_ms += one.share == key ? one.charged_ns / kMs : 0;
+      }
+    }
+    if (lies) {
+      EXPECT_GT(corrected_ms, 3'000);
+    } else {
+      EXPECT_EQ(corrected_ms, 0);
+      EXPECT_NEAR(static_cast<double>(used_ns) / 20e9, 0.3, 0.01);
+    }
+    policy_.Remove(key, now_ns_);
+  }
+}
+
 TEST_F(TimeAuditTest, WhoRunsWithoutALeasePaysForItWithItsLimit) {
   Add(1, Terms(0.5, 0.5));
   Add(2, Terms(0));

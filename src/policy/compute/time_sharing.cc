@@ -81,6 +81,13 @@ void TimeSharing::Remove(Key key, int64_t now_ns) {
   std::erase_if(shares_, [key](const Share& share) { return share.key == key; });
 }
 
+// No more than a new share has.
+void TimeSharing::ResumeLimit(Key key, double tokens_ns) {
+  Share* share = Find(key);
+  if (share != nullptr)
+    share->limit_tokens_ns = std::clamp(tokens_ns, -kMaxDebtNs, share->limit_tokens_ns);
+}
+
 void TimeSharing::SetTerms(Key key, const ComputeTerms& terms, int64_t now_ns) {
   Account(now_ns);
   Share* share = Find(key);
@@ -341,7 +348,8 @@ void TimeSharing::Schedule() {
   if (running == nullptr && RemainingNs() <= kHandoverNs) Grant(*best);
 }
 
-// It need not ask. A limited one does: its time counts from the grant.
+// It need not ask. A limited one does: from the grant on it may run only for as long as its bucket
+// lasts.
 void TimeSharing::GrantToWhoIsAlone() {
   if (shares_.size() != 1) return;
   Share& share = shares_.front();

@@ -59,6 +59,7 @@ class TimeSharing final : public LeasePolicy {
 
   void Add(Key share, const ComputeTerms& terms, const Work& work, int64_t now_ns) override;
   void Remove(Key share, int64_t now_ns) override;
+  void ResumeLimit(Key share, double tokens_ns) override;
   void SetTerms(Key share, const ComputeTerms& terms, int64_t now_ns) override;
   void Observe(Key share, const Work& work) override;
   void Wanted(Key share, int64_t now_ns) override;
@@ -113,8 +114,7 @@ class TimeSharing final : public LeasePolicy {
     double pending_busy_ns = 0;  // published since the last Account
     double pending_occupied_ns = 0;
     double stalled_charge_ns = 0;  // STALLED: of the last Account
-    double beside_ns = 0;   // beside one that stalls: charged, and not measured by its members yet
-    double prepaid_ns = 0;  // charged by the wall time, and not published by its members yet
+    double beside_ns = 0;  // beside one that stalls: charged, and not measured by its members yet
     double lag_ns = 0;
     double limit_tokens_ns = 0;
     double request_tokens_ns = 0;  // where there is an elastic ceiling
@@ -196,7 +196,6 @@ class TimeSharing final : public LeasePolicy {
   void Account(int64_t now_ns);
   bool AnyoneWaits() const;
   bool IsCounted(bool waited) const;
-  double LateNs(const Share& share, double passed_ns) const;
   std::vector<double> Charges(double passed_ns, bool waited) const;
   std::vector<Class> Classes();
   void MoveLags(const std::vector<double>& charges, double passed_ns);

@@ -272,12 +272,15 @@ TEST_F(TimeSharingTest, WhatIsReleasedOutsideItsLeaseHasTheDeviceNext) {
 TEST_F(TimeSharingTest, OneThatStallsAndNeedsALeaseToEndGetsOne) {
   Add(1, Terms(0, 0.1));
   Wants(1, 0);
-  Backlog(1, kS, kS);
+  const auto go_on = [&](int64_t now_ns) {
+    Measures(1, now_ns);
+    Decide(now_ns);
+  };
   int64_t now_ns = 0;
-  for (; In(1) != Phase::kStalled && now_ns < kS; now_ns += kMs) Decide(now_ns);
+  for (; In(1) != Phase::kStalled && now_ns < kS; now_ns += kMs) go_on(now_ns);
   ASSERT_EQ(In(1), Phase::kStalled);
   Wants(1, now_ns);
-  for (; In(1) != Phase::kRunning && now_ns < 12 * kS; now_ns += 100 * kMs) Decide(now_ns);
+  for (; In(1) != Phase::kRunning && now_ns < 12 * kS; now_ns += 100 * kMs) go_on(now_ns);
   EXPECT_EQ(In(1), Phase::kRunning) << "what it waits for may be its own next launch";
   // Its thread has to wake first: the lease stays for a slice, though nothing is left of the limit.
   const int64_t granted_ns = now_ns - 100 * kMs;
@@ -394,21 +397,53 @@ TEST_F(TimeSharingTest, ADebtIsKeptWhileActiveAndForgivenWhileIdle) {
   EXPECT_LE(LagMs(1), owed + 6) << "it pays only by what the other has";
 }
 
-TEST_F(TimeSharingTest, ALimitIsATokenBucketOverTheTimeHeld) {
-  Add(1, Terms(0, 0.25));
-  Wants(1, 0);
-  double held_ms = 0;
-  bool running = true;
-  for (int64_t now_ns = 0; now_ns < 10 * kS; now_ns += 100'000) {
-    Decide(now_ns);
-    if (In(1) == Phase::kDraining) Drains(1, now_ns), policy_.Wanted(1, now_ns);
-    running = In(1) == Phase::kRunning;
-    held_ms += running ? 0.1 : 0;
+// Of a program that is at work for this part of the time in which it holds its lease, and says so
+// every 5 ms. Answers how long it was.
+class LimitTest : public TimeSharingTest {
+ protected:
+  double UsedInTenSeconds(double part) {
+    Add(1, Terms(0, 0.25));
+    Wants(1, 0);
+    double used_ns = 0;
+    int64_t granted_ns = 0;
+    for (int64_t now_ns = 0; now_ns < 10 * kS; now_ns += 100'000) {
+      const bool ran = In(1) == Phase::kRunning;
+      used_ns += ran ? part * 100'000 : 0;
+      if (now_ns % (5 * kMs) == 0) Measures(1, static_cast<int64_t>(used_ns));
+      Decide(now_ns);
+      if (In(1) == Phase::kDraining) {
+        EXPECT_LE(static_cast<double>(now_ns - granted_ns), 2 * kSliceNs / 0.75 + 100'000)
+            << "whatever it says";
+        Measures(1, static_cast<int64_t>(used_ns));
+        Drains(1, now_ns);
+        policy_.Wanted(1, now_ns);
+      }
+      if (!ran && In(1) == Phase::kRunning) granted_ns = now_ns;
+    }
+    return used_ns / 1e9;
   }
-  EXPECT_NEAR(held_ms / 10'000, 0.25, 0.005);
+};
+
+TEST_F(LimitTest, IsATokenBucketOverTheTimeInWhichItIsNotIdle) {
+  EXPECT_NEAR(UsedInTenSeconds(1), 2.5, 0.05);
 }
 
-// Its time would count from the grant, used or not.
+TEST_F(LimitTest, GapsOfWhichItsMembersSayThatItWasIdleAreNotPaidFor) {
+  EXPECT_NEAR(UsedInTenSeconds(0.9), 2.5, 0.05);
+}
+
+TEST_F(TimeSharingTest, WhatWasUsedBeyondALimitIsOwedAfterAnOutage) {
+  Add(1, Terms(0, 0.25));
+  Add(2, Terms(0, 0.25));
+  Add(3, Terms(0, 0.25));
+  policy_.ResumeLimit(1, -50.0 * kMs);
+  policy_.ResumeLimit(2, 1e12);
+  EXPECT_GT(policy_.State(1).limited_ns, 200 * kMs);
+  EXPECT_EQ(policy_.State(2).limited_ns, 0);
+  EXPECT_EQ(policy_.State(2).limit_tokens_ns, policy_.State(3).limit_tokens_ns);
+}
+
+// It may run for as long as its bucket lasts from the grant, used or not.
 TEST_F(TimeSharingTest, OneWithALimitIsNotGrantedALeaseBeforeItAsks) {
   Add(1, Terms(0, 0.25));
   Decide(0);
