@@ -152,7 +152,7 @@ void Process::Lie(Random& random) {
       ~uint64_t{0}};
   const uint64_t value = values[random.Next() % std::size(values)];
   const auto sequence = client::SequenceOf(Limits(0).lease.load());
-  switch (random.Between(0, 11)) {
+  switch (random.Between(0, 12)) {
     case 0:
       return usage_.device_time_ns.store(value);
     case 1:
@@ -173,6 +173,8 @@ void Process::Lie(Random& random) {
       return usage_.blocked.store(static_cast<uint32_t>(value));
     case 9:
       return usage_.occupied_ns.store(value);
+    case 10:
+      return usage_.occupied_since_ns.store(static_cast<int64_t>(value));
     default:
       break;
   }
