@@ -193,13 +193,12 @@ class WorkPoller {
   // The stream was last seen blocked, and what it has up to the next wait is done by now: it ran
   // for as long as its events say, and no longer, unless what follows has begun as well.
   void NarrowBlocked(StreamRecord* stream, bool ask) {
-    const Fence *first, *last;
+    const Fence *first, *last, *next;
     {
       const LockGuard holding(stream->work->lock);
       first = last = stream->first;
-      while (last->next != nullptr && !last->next->waits) last = last->next;
+      while ((next = last->next) != nullptr && !next->waits) last = next;
     }
-    const Fence* next = last->next;
     if (next != nullptr && !IsBlocked(*next)) return;
     // What was launched in between has no fence.
     if (last->to != (next != nullptr ? next->from : stream->submitted.load())) return;
