@@ -20,7 +20,7 @@
 // (one machine). Every field that changes after creation is an atomic; a lone aligned 64-bit word
 // is all that is ever updated at once, so a kill between two instructions leaves no torn state.
 // Times are durations and counts, not absolute clocks (containers have time namespaces), but for
-// one hint that its reader checks (DeviceUsage::expected_end_ns).
+// two that their reader checks (DeviceUsage::expected_end_ns and occupied_since_ns).
 
 #include <atomic>
 #include <cstddef>

@@ -60,7 +60,7 @@ struct DeviceUsage {
   std::atomic<uint64_t> persistent_ns;
   // When all that is launched should be done, by CLOCK_MONOTONIC (slowed down under a dilated
   // agent); kept from launch to launch, where `backlog_ns` is only as new as the helper's last
-  // look. Nothing outstanding: when that was last so, or seen. The one absolute time: a reader in
+  // look. Nothing outstanding: when that was last so, or seen. An absolute time: a reader in
   // another time namespace finds it far from its own time, and goes by `backlog_ns`.
   std::atomic<int64_t> expected_end_ns;
   // 1: everything that is not proven done is proven not to have begun, for it is behind a wait or a
