@@ -184,6 +184,12 @@ RULE_TEST(HostFunctionTest, StreamsJoinedBeforeAreSynchronized,
   CUDA_OK(cuEventRecord, event, other);
   CUDA_OK(cuStreamWaitEvent, stream_, event, 0);
   CUDA_OK(cuLaunchHostFunc, stream_, OnHost, &call_);
+  // A driver that does not hold it up calls it before one that is launched later.
+  Call later;
+  const CUstream third = NewStream();
+  CUDA_OK(cuLaunchHostFunc, third, OnHost, &later);
+  CUDA_OK(cuStreamSynchronize, third);
+  EXPECT_EQ(call_.calls, 0);
   gate.Open();
   CUDA_OK(cuStreamSynchronize, stream_);
   EXPECT_EQ(call_.seen, 5u);
