@@ -25,7 +25,8 @@ constexpr uint64_t kFrom = 9, kTo = 10, kKilledFrom = 10, kKilledTo = 10;
 constexpr uint64_t kFrom = 1, kTo = 10, kKilledFrom = 1, kKilledTo = 60;
 #endif
 // Of 400 seeds 13, stopped, and 17, killed: one that waited for its limit when the agent went, or
-// one of three members that paid for what it had launched at once.
+// one of three members that paid for what it had launched at once. With two of them, killed, the
+// limited program has 0.073 and 0.076 meanwhile, below its bar of 0.08.
 constexpr char kWhyItWaits[] = "with 3 seeds of 100 a limited program waits for 105 to 175 ms";
 
 void AddProgram(Scenario* scenario, const std::string& name, int count, double kernel_ms,
@@ -120,6 +121,8 @@ void CheckAgentUnavailable(uint64_t seed, Begin&& begin) {
   begin(watched.world());
   const auto during = watched.RunUntil(kEndsNs);
   EXPECT_LE(watched.longest_gap_ns(), 100 * kMs) << "a program was stopped meanwhile";
+  const int64_t gap_ns = watched.longest_gap_ns();
+  EXPECT_LE(gap_ns, 175 * kMs) << "longer than was ever seen";
   ExpectLimits(during, "during");
   // Members go by what they knew of their kernels, which for those that ran side by side is a
   // little too much.

@@ -61,6 +61,21 @@ TEST_F(AccountsTest, BelowOneThatIsAlwaysBusyNobodyIsEntitledToMuch) {
   EXPECT_GT(policy_.State(2).entitled, 0.99);
 }
 
+// Alone on its device it waits for nobody but itself: what it ran once its wait was over it pays
+// for by its members' word.
+TEST_F(AccountsTest, WhoStallsAndWaitsForItselfAlonePaysByItsWord) {
+  Add(1, Terms(0, 0.9));
+  Wants(1, 0);
+  Backlog(1, kMs, kMs, /*blocked=*/true);
+  int64_t now_ns = 0;
+  while (In(1) != Phase::kStalled && now_ns < kS) Decide(now_ns += kMs);
+  ASSERT_EQ(In(1), Phase::kStalled);
+  const double before_ms = ChargedMs(1);
+  Measures(1, kMs / 2);
+  Decide(now_ns += 3 * kMs);
+  EXPECT_NEAR(ChargedMs(1) - before_ms, 0.5, 0.01);
+}
+
 // Its limit is its request: without that it could never make good for the time in which another's
 // long kernel had the device.
 TEST_F(AccountsTest, ALimitKeepsWhatOthersOwe) {
