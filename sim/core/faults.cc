@@ -29,6 +29,8 @@ constexpr std::array kKinds = {
     KindText{FaultKind::kSlow, "slow", "factor launch count"},
     KindText{FaultKind::kStall, "stall", "for_ms launch after_ms"},
     KindText{FaultKind::kInitFails, "init-fails", "error count"},
+    KindText{FaultKind::kLateLaunch, "late-launch", "for_ms launch count"},
+    KindText{FaultKind::kHang, "hang", "for_ms launch count"},
 };
 
 bool Contains(std::string_view keys, std::string_view key) {
@@ -95,6 +97,10 @@ void CheckWhole(const FaultConfig& fault, Reading* reading) {
   }
   if (fault.kind == FaultKind::kStall && fault.for_ns == 0) {
     reading->RecordError("for_ms", "how long the device stands still");
+  }
+  const bool late = fault.kind == FaultKind::kLateLaunch || fault.kind == FaultKind::kHang;
+  if (late && fault.for_ns == 0) {
+    reading->RecordError("for_ms", "how long the launch takes");
   }
   if (timed && (!fault.process.empty() || fault.nth_process != 0 ||
                 reading->table.get("launch") != nullptr)) {

@@ -21,6 +21,8 @@ enum class FaultKind : uint8_t {
   kSlow,               // kernels and copies take `factor` times as long
   kStall,              // the device does nothing for `for_ns`
   kInitFails,          // cuInit
+  kLateLaunch,         // a launch reaches the device, and returns, late
+  kHang,               // likewise, and no call of its process that looks anything up returns before
 };
 
 struct FaultConfig {
@@ -32,7 +34,7 @@ struct FaultConfig {
   uint64_t count = 1;        // so many of them
   uint64_t above_bytes = 0;  // allocations larger than this only
   int64_t after_ns = -1;     // model time since the machine was made; -1: by launch
-  int64_t for_ns = 0;        // kStall
+  int64_t for_ns = 0;        // kStall, kLateLaunch, kHang
   double factor = 1;         // kSlow
   std::string error;         // name of a CUresult
 };

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 #include "sim/cuda/stream/executor.h"
 
@@ -135,6 +137,11 @@ LaunchFault CountLaunch(int ordinal) {
     if (kind == FaultKind::kDeviceLost) out.loses_device = true;
     if (kind == FaultKind::kStall) {
       D().machine->StallDevice(D().machine_index[ordinal], armed->fault.for_ns);
+    }
+    if (kind == FaultKind::kLateLaunch || kind == FaultKind::kHang) {
+      std::unique_lock lock(D().mutex, std::defer_lock);
+      if (kind == FaultKind::kHang) lock.lock();
+      std::this_thread::sleep_for(std::chrono::nanoseconds(armed->fault.for_ns));
     }
   }
   return out;

@@ -135,6 +135,21 @@ class Driver:
         return self.call("cuLaunchKernel", self._kernel, 1, 1, 1, 1, 1, 1, 0, self.stream,
                          pointers, None)
 
+    def beside(self, microseconds):
+        """One kernel, launched by another thread; the longest query of an event meanwhile, in seconds."""
+        def launch():
+            self.must("cuCtxSetCurrent", self.context)
+            self.launch(microseconds)
+
+        thread = threading.Thread(target=launch)
+        thread.start()
+        longest_s = 0
+        while thread.is_alive():
+            begun_s = time.monotonic()
+            self.event_query()
+            longest_s = max(longest_s, time.monotonic() - begun_s)
+        return longest_s
+
     def copy(self, mib):
         """To the device, from pinned memory."""
         host = ctypes.c_void_p()

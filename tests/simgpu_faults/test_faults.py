@@ -242,6 +242,23 @@ for_ms = 300
         self.assertAlmostEqual(third[0], second[1], places=3)
 
 
+class Hang(Case):
+    FAULTS = """
+[[faults]]
+kind = "hang"
+launch = 2
+for_ms = 1000
+"""
+
+    def test_the_launch_returns_late_and_so_does_a_query_beside_it(self):
+        timed = self.probe_timed("init ctx objects record launch:1 beside:1 launch:1 sync")
+        self.assertEqual([answer for step, answer, *_ in timed if not step.startswith("beside")],
+                         ["SUCCESS"] * 7)
+        took_ms = {step: end - begin for step, _, begin, end in timed}
+        self.assertGreaterEqual(took_ms["beside:1"], 1000)
+        self.assertGreater(timed[5][1], 0.5, "the longest query")
+
+
 class PlaceholderFill(Case):
     """cuDNN (9.x) records the fills of a plan before their memory is known, and sets it later."""
 
