@@ -267,9 +267,7 @@ void TimeSharing::Account(int64_t now_ns) {
   for (Share& share : shares_) {
     share.pending_busy_ns = share.pending_occupied_ns = 0;
     share.was_at_work = share.work.backlog_ns > 0 && !share.work.blocked;
-    const bool at_it =
-        share.phase == Phase::kRunning ? !share.idle_hint : share.phase != Phase::kIdle;
-    if (at_it) share.active_ns = now_ns_;
+    if (IsAtIt(share)) share.active_ns = now_ns_;
   }
   passed_ns_ = now_ns_ - from_ns;
 }

@@ -62,5 +62,50 @@ TEST_F(PausesTest, WhoHasWaitedForItsPartUsesAShortPauseWhateverItOwes) {
   EXPECT_NEAR(static_cast<double>(now_ns - asked_ns) / kS, 2 / 0.1, 0.2) << "they took 2 s";
 }
 
+// What it has stands behind a wait: it wants nothing of the device meanwhile.
+TEST_F(PausesTest, NorOneInWhichTheOthersWorkStandsBehindAWait) {
+  TwoBusy(0.1, 0.9);
+  int64_t now_ns = LongKernelsOfTheFirst();
+  // Another uses that, and ends.
+  Add(3, Terms(0.05), now_ns);
+  Backlog(2, 1, LeasePolicy::kNever, /*blocked=*/true);
+  Wants(3, now_ns += kMs);
+  ASSERT_EQ(In(3), Phase::kRunning);
+  Decide(now_ns);
+  ASSERT_EQ(In(2), Phase::kStalled);
+  policy_.Remove(3, now_ns += kMs);
+  Decide(now_ns);
+  EXPECT_EQ(In(1), Phase::kRunnable) << "that may be released in a moment";
+  Decide(now_ns += 300 * kMs);
+  EXPECT_EQ(In(1), Phase::kRunning);
+}
+
+// It had the device for as long afterwards.
+TEST_F(PausesTest, WhoseWorkStandsBehindAWaitSavesNothingUp) {
+  TwoBusy();
+  Backlog(1, kMs, LeasePolicy::kNever, /*blocked=*/true);
+  Decide(kMs);
+  ASSERT_EQ(In(2), Phase::kRunning);
+  int64_t now_ns = kMs;
+  while (now_ns < 2 * kS) {
+    Backlog(2, kMs, now_ns + kMs);
+    Decide(now_ns += kMs);
+  }
+  EXPECT_EQ(In(1), Phase::kStalled);
+  EXPECT_NEAR(LagMs(1), 0, 1);
+}
+
+// Another thread of it waits at the gate.
+TEST_F(PausesTest, UnlessItWouldRunBesideThat) {
+  TwoBusy();
+  Backlog(1, kMs, LeasePolicy::kNever, /*blocked=*/true);
+  Decide(kMs);
+  ASSERT_EQ(In(2), Phase::kRunning);
+  Backlog(2, kMs, kSliceNs);
+  Wants(1, 2 * kMs);
+  Decide(kSliceNs);
+  EXPECT_GT(LagMs(1), 3);
+}
+
 }  // namespace
 }  // namespace prorata::policy

@@ -121,12 +121,17 @@ void TimeSharing::Idle(Key key, int64_t now_ns) {
 
 // --- What is seen -------------------------------------------------------------------------------
 
+// It runs, or would if it were let. Not: what has nothing but work behind waits.
+bool TimeSharing::IsAtIt(const Share& share) const {
+  if (share.phase == Phase::kRunning) return !share.idle_hint;
+  const bool blocked = share.phase == Phase::kStalled && share.work.blocked && !share.wants_again &&
+                       share.gang == GangSlice::kNone;
+  return share.phase != Phase::kIdle && !blocked;
+}
+
 bool TimeSharing::IsActive(const Share& share) const {
   if (share.work.stopped) return false;
-  if (share.phase == Phase::kIdle || (share.phase == Phase::kRunning && share.idle_hint)) {
-    return now_ns_ - share.active_ns < kLingerNs;
-  }
-  return true;
+  return IsAtIt(share) || now_ns_ - share.active_ns < kLingerNs;
 }
 
 // A share with a request that wakes is dispatched at once.
@@ -210,8 +215,9 @@ int64_t TimeSharing::PauseLeftNs(const Share& share) const {
     const bool owed = &other != &share && other.terms.priority == share.terms.priority &&
                       other.lag_ns > share.lag_ns && !Waits(other);
     // A limited one was revoked for its pause, any other because somebody uses that already.
-    const bool paused = other.idle_hint && (other.phase != Phase::kDraining ||
-                                            (Limited(other) && other.gang == GangSlice::kNone));
+    const bool drains_in_pause =
+        other.idle_hint && Limited(other) && other.gang == GangSlice::kNone;
+    const bool paused = other.phase == Phase::kDraining ? drains_in_pause : !IsAtIt(other);
     if (!owed || !paused) continue;
     const int64_t until_ns = other.active_ns + share.longest_drain_ns / kPausePart;
     left_ns = std::max(left_ns, until_ns - now_ns_);

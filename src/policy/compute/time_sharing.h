@@ -155,6 +155,7 @@ class TimeSharing final : public LeasePolicy {
   // time_sharing.cc
   Share* Find(Key key);
   const Share* Find(Key key) const;
+  bool IsAtIt(const Share& share) const;
   bool IsActive(const Share& share) const;
   bool Claims(const Share& share) const;
   bool IsFree() const;
