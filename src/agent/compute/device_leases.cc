@@ -143,12 +143,15 @@ DeviceLeases::Outcome DeviceLeases::Reschedule(int64_t now_ns) {
   return outcome;
 }
 
-void DeviceLeases::Observe(int64_t now_ns) {
+bool DeviceLeases::Observe(int64_t now_ns) {
+  bool released = false;
   for (auto& [key, on] : shares_) {
     const LeasePolicy::Work work = on.time->Poll(now_ns);
+    released = released || (on.blocked && !work.blocked);
     on.blocked = work.blocked;
     policy_->Observe(key, work);
   }
+  return released;
 }
 
 void DeviceLeases::ShowWhatIsSeen(int64_t now_ns) {

@@ -85,8 +85,9 @@ class DeviceLeases {
   void TraceEvent(const Key* key, api::EventKind kind, int64_t now_ns);
 
   // Shows the policy what members publish now: it charges by what it was shown last, so before
-  // anything else at a new time.
-  void Observe(int64_t now_ns);
+  // anything else at a new time. True: work of a share has come out from behind its waits, and
+  // Reschedule is to be called.
+  bool Observe(int64_t now_ns);
   // For GangLeases. What is changed by `policy` takes effect with the next Reschedule.
   uint64_t MostLaunches(Key key) const { return shares_.at(key).time->MostLaunches(); }
   policy::LeasePolicy& policy() { return *policy_; }

@@ -23,7 +23,10 @@ void GangLeases::Leave(uint64_t share, int64_t now_ns) {
 GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
   Outcome outcome;
   if (gangs_.empty()) return outcome;
-  for (DeviceLeases* device : devices_) device->Observe(now_ns);
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i]->Observe(now_ns))
+      outcome.devices.emplace_back(i, devices_[i]->Reschedule(now_ns));
+  }
   const auto see = [&](uint64_t share, size_t device) {
     policy::LeasePolicy::GangSeen seen = devices_[device]->policy().SeeGang(share, now_ns);
     seen.launches = devices_[device]->MostLaunches(share);
