@@ -261,6 +261,11 @@ bool Process::Pending(CUevent event) {
   return world_.machine().QueryEvent(HandleOf(event)) == simgpu::Code::kNotReady;
 }
 
+bool Process::Idle(const client::StreamRecord& stream) {
+  spent_ns_ += world_.delays().query_ns;
+  return world_.machine().QueryStream(HandleOf(stream.stream)) == simgpu::Code::kOk;
+}
+
 bool Process::Elapsed(CUevent from, CUevent to, int64_t* ns) {
   spent_ns_ += world_.delays().query_ns;
   const auto elapsed = world_.machine().ElapsedNs(HandleOf(from), HandleOf(to));

@@ -321,7 +321,10 @@ void Process::Host::StepAccount() {
     const client::Added added = client::AddLaunch(record(), this, key_, estimate_ns_);
     if (added.opened) process_.Tracker().Opened(record(), begins_);
     if (added.due) process_.Tracker().End(record(), estimate_ns_ == 0);
-    if (begins_) process_.compute_.launching.fetch_sub(1);
+    if (begins_) {
+      process_.Tracker().Returned(record());
+      process_.compute_.launching.fetch_sub(1);
+    }
   }
   ++process_.launches_;
   process_.world_.Trace("launched", process_.id_, kernel_ns_);

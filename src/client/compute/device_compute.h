@@ -24,6 +24,7 @@
 //     bool CreateEvent(CUevent*);                  // once for a fence; it belongs to the context
 //     Recorded Record(const StreamRecord&, CUevent);
 //     bool Pending(CUevent);                       // recorded, and the device is not past it
+//     bool Idle(const StreamRecord&);              // the device has nothing of it; none's own
 //     bool Elapsed(CUevent from, CUevent to, int64_t* ns);   // false: the driver does not say
 //   };
 //

@@ -111,8 +111,10 @@ inline CUresult Launch(uint64_t key, CUstream stream, bool per_thread, Call&& ca
     if (added.opened || added.due) [[unlikely]]
       AfterLaunch(record, added, estimate_ns == 0, begins);
   }
-  if (begins) [[unlikely]]
+  if (begins) [[unlikely]] {
+    Tracker().Returned(record);
     g_compute[record->device].launching.fetch_sub(1);
+  }
   return result;
 }
 
@@ -142,6 +144,7 @@ template <typename Call>
     if (added.opened) Tracker().Opened(record, true);
     Tracker().End(record, estimate_ns == 0);
   }
+  Tracker().Returned(record);
   LeaveGates(all);
   return result;
 }

@@ -65,15 +65,18 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
   WorkTracker<World> tracker(world);
   OpenWork open;
   bool any_open = false;
+  uint32_t late = 0;
   world.ForEachWork(device, [&](ContextWork& work) {
     tracker.Poll(&work);
+    late += tracker.LateLaunches(&work, now_ns);
     if (tails) any_open |= tracker.FenceTails(&work, now_ns);
     open.Add(work);
   });
   if (tails && !any_open) compute.tails_ns = now_ns;
-  const bool launching = compute.launching.load() != 0;
+  const uint32_t all_launching = compute.launching.load();
+  const bool launching = all_launching > late;
   const bool occupied = launching || compute.occupancy.reasons() != 0;
-  const bool blocked = !occupied && compute.blocked.load() != 0;
+  const bool blocked = !occupied && (compute.blocked.load() != 0 || all_launching != 0);
   const bool at_bound = compute.at_bound.load() != 0;
   const bool busy = occupied || blocked;
   compute.contexts.store(open.contexts, std::memory_order_relaxed);

@@ -67,6 +67,9 @@ struct LibraryWorld {
   static bool Pending(CUevent event) {
     return PRORATA_REAL(cuEventQuery)(event) == CUDA_ERROR_NOT_READY;
   }
+  static bool Idle(const StreamRecord& stream) {
+    return PRORATA_REAL(cuStreamQuery)(stream.stream) == CUDA_SUCCESS;
+  }
   static bool Elapsed(CUevent from, CUevent to, int64_t* ns) {
     float ms = 0;
     if (PRORATA_REAL(cuEventElapsedTime)(&ms, from, to) != CUDA_SUCCESS) return false;

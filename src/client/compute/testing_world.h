@@ -63,6 +63,10 @@ class FakeWorld {
     ++queries;
     return now_ns < DoneNs(event);
   }
+  bool Idle(const StreamRecord& stream) {
+    ++queries;
+    return now_ns >= free_at_ns[&stream];
+  }
   bool Elapsed(CUevent from, CUevent to, int64_t* ns) {
     *ns = DoneNs(to) - DoneNs(from);
     return true;
@@ -139,7 +143,10 @@ class WorkTrackerTest : public testing::Test {
     const Added added = AddLaunch(&record, &context, key, estimate_ns);
     if (added.opened) tracker_.Opened(&record, begins);
     if (added.due) tracker_.End(&record, estimate_ns == 0);
-    if (begins) world_.compute.launching.fetch_sub(1);
+    if (begins) {
+      tracker_.Returned(&record);
+      world_.compute.launching.fetch_sub(1);
+    }
   }
   // That, and a fence behind it.
   void LaunchFenced(Context& context, size_t stream, uint64_t key, int64_t end_ns) {

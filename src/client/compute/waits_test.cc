@@ -278,5 +278,98 @@ TEST_F(WaitsTest, ABlockedStreamGoesWithItsContext) {
   EXPECT_FALSE(Busy());
 }
 
+// --- Launches that are late ---------------------------------------------------------------------
+
+class LateLaunchTest : public WorkTrackerTest {
+ protected:
+  // The first launch of a function is in the driver, which loads its module.
+  void Enter() {
+    world_.limits.lease.store(Word(1, kContended));
+    ASSERT_TRUE(RaiseLaunching(world_, 0));
+    tracker_.Begin(&stream(), 0);
+  }
+  // It reaches the device now, and returns.
+  void Return(int64_t takes_ns) {
+    world_.free_at_ns[&stream()] = world_.now_ns + takes_ns;
+    const Added added = AddLaunch(&stream(), &context_, 1, 0);
+    tracker_.Opened(&stream(), true);
+    tracker_.End(&stream(), true);
+    EXPECT_TRUE(added.opened);
+    tracker_.Returned(&stream());
+    world_.compute.launching.fetch_sub(1);
+  }
+  void PassMs(int64_t ms) {
+    for (; ms > 0; --ms) {
+      world_.now_ns += kMs;
+      Poll();
+    }
+  }
+  StreamRecord& stream() { return context_.streams[0]; }
+
+  Context context_{world_};
+};
+
+TEST_F(LateLaunchTest, ItIsBehindAWaitOnceTheDeviceIsSeenToHaveNothingOfIt) {
+  Enter();
+  PassMs(12);
+  EXPECT_EQ(world_.usage.blocked, 0u) << "its thread may wait for a processor";
+  PassMs(3);
+  EXPECT_EQ(world_.usage.blocked, 1u);
+  EXPECT_NE(world_.usage.backlog_ns, 0u);
+  world_.limits.lease.store(Word(2, 0));
+  PassMs(2'000);
+  EXPECT_FALSE(Reported(MessageType::kLeaseDrained)) << "it may begin at any moment";
+  EXPECT_EQ(Occupied(), 0u);
+  Return(5 * kMs);
+  EXPECT_EQ(world_.usage.blocked, 0u);
+  PassMs(10);
+  EXPECT_TRUE(Reported(MessageType::kLeaseDrained));
+  EXPECT_GE(Occupied(), static_cast<uint64_t>(5 * kMs));
+  EXPECT_LE(Occupied(), static_cast<uint64_t>(7 * kMs)) << "not what the driver took";
+  EXPECT_EQ(world_.estimates().Lookup(1), 0u) << "nor is that learned";
+  EXPECT_EQ(stream().listed, kNotListed);
+}
+
+TEST_F(LateLaunchTest, OneThatRunsWhileItsThreadIsStoppedIsCharged) {
+  Enter();
+  world_.free_at_ns[&stream()] = kNever;
+  PassMs(100);
+  EXPECT_EQ(world_.usage.blocked, 0u);
+  world_.now_ns += kMs;
+  Return(-kMs);
+  Poll();
+  EXPECT_EQ(Occupied(), static_cast<uint64_t>(101 * kMs));
+}
+
+TEST_F(LateLaunchTest, NothingIsKnownOfOneBesideIt) {
+  Enter();
+  ASSERT_TRUE(RaiseLaunching(world_, 0));  // in no stream that has a record
+  PassMs(100);
+  EXPECT_EQ(world_.usage.blocked, 0u);
+  world_.compute.launching.fetch_sub(1);
+  PassMs(1);
+  EXPECT_EQ(world_.usage.blocked, 1u);
+}
+
+TEST_F(LateLaunchTest, NothingIsAskedWhileACaptureIsOpen) {
+  Enter();
+  world_.capturing = 1;
+  PassMs(100);
+  EXPECT_EQ(world_.usage.blocked, 0u);
+  EXPECT_EQ(world_.queries, 0);
+}
+
+TEST_F(LateLaunchTest, OneThatFailsLeavesNothing) {
+  Enter();
+  PassMs(100);
+  tracker_.Returned(&stream());
+  world_.compute.launching.fetch_sub(1);
+  world_.limits.lease.store(Word(2, 0));
+  Poll();
+  EXPECT_TRUE(Reported(MessageType::kLeaseDrained));
+  EXPECT_EQ(Occupied(), 0u);
+  EXPECT_EQ(stream().listed, kNotListed);
+}
+
 }  // namespace
 }  // namespace prorata::client

@@ -31,8 +31,9 @@
 //      is open is not counted. Should that batch be closed between its look at the lease and its
 //      account, which takes a thread that is preempted for 100 us there, then the stream is busy
 //      again with the account, and the launch is late by one.
-//   5. A stream that becomes busy is put in the list, unless it is listed. Both sides write their
-//      own flag first and then read the other's (`busy` and `listed`, sequentially consistent).
+//   5. A stream that becomes busy, or in which a batch is begun, is put in the list, unless it is
+//      listed. Both sides write their own flag first and then read the other's (`busy` or
+//      `launching`, and `listed`, sequentially consistent).
 //      Once it is not listed its record may be freed, and be another stream's.
 //   6. Every thread that makes driver calls for a context counts itself in `users`; a context is
 //      destroyed only after `closing` is set and `users` was seen 0, or after a while: a program
@@ -97,6 +98,7 @@ struct alignas(64) StreamRecord {
   bool blocking;
   bool gone;                         // destroyed; its fences live on (work->lock)
   std::atomic<uint32_t> ending;      // about to be destroyed: the helper leaves it alone
+  std::atomic<uint32_t> launching;   // threads whose launch begins a batch in it
   std::atomic<uint32_t> probe;       // estimates were found wrong: measure the next launch alone
   std::atomic<uint32_t> waits;       // a wait was put in the stream since its last batch
   std::atomic<uint32_t> seen_waits;  // WaitsAround when its last batch began
@@ -110,6 +112,7 @@ struct alignas(64) StreamRecord {
   // Helper:
   uint64_t seen_submitted;
   int64_t seen_ns;
+  bool late;  // a launch in it is (LateLaunches)
   // Polling thread: none of its work had begun then; 0: it may have.
   int64_t blocked_ns;
   // Under work->lock:
@@ -346,18 +349,18 @@ inline void ListStream(StreamRecord* stream) {
 }
 
 enum class Unlisted : uint32_t {
-  kNot,   // a launch has made it busy: it stays where it is
+  kNot,   // a launch has made it busy, or will: it stays where it is
   kYes,   // its record is not the caller's to touch any more
   kGone,  // the stream was destroyed, and its record is the caller's now
 };
 
-// By the polling thread, of a stream that is not busy. `previous`: before it in the list, or
-// nullptr.
+// By the polling thread, of a stream in which nothing is under way. `previous`: before it in the
+// list, or nullptr.
 inline Unlisted UnlistStream(StreamRecord* stream, StreamRecord* previous) {
   ContextWork* work = stream->work;
   const LockGuard holding(work->lock);
   stream->listed.store(kLeaving);
-  if (stream->busy.load() != 0) {
+  if (stream->busy.load() != 0 || stream->launching.load() != 0) {
     stream->listed.store(kListed);
     return Unlisted::kNot;
   }

@@ -12,6 +12,11 @@ namespace prorata::client {
 template <typename World>
 class WorkPoller {
  public:
+  static constexpr int64_t kFencingNapNs = 20'000;
+  // A slice: a launch takes microseconds, and its thread may have to wait for a processor. Shorter,
+  // a share loses its lease for such a wait; longer, it pays for as much while it loads a module.
+  static constexpr int64_t kLateLaunchNs = 13'000'000;
+
   explicit WorkPoller(World& world) : world_(world) {}
 
   // Takes what is done out of the queues. At most one thread at a time; false: another is at it.
@@ -34,7 +39,8 @@ class WorkPoller {
       }
       if (first == nullptr) TryIdle(at);
       StreamRecord* next = NextListed(work, at);
-      if (at->busy.load() != 0 || !Unlist(at, previous)) previous = at;
+      const bool stays = at->busy.load() != 0 || at->launching.load() != 0;
+      if (stays || !Unlist(at, previous)) previous = at;
       at = next;
     }
     // While the oldest is late, so is what comes behind it.
@@ -42,6 +48,23 @@ class WorkPoller {
     work->persistent_ns.store(persistent_ns, std::memory_order_relaxed);
     work->polling.store(0, std::memory_order_release);
     return true;
+  }
+
+  // Helper: the launches that have been in the driver for long, of which the device is proven to
+  // have nothing yet: a function's first launch may load its module, or compile it, for seconds.
+  uint32_t LateLaunches(ContextWork* work, int64_t now_ns) {
+    uint32_t late = 0;
+    if (!OwnPolling(work)) return late;
+    for (StreamRecord* at = NextListed(work, nullptr); at != nullptr; at = NextListed(work, at)) {
+      const uint32_t launching = at->launching.load();
+      const bool known = at->ending.load() == 0 && !at->per_thread && at->busy.load() == 0;
+      const int64_t began_ns = at->began_ns.load(std::memory_order_relaxed);
+      const bool is_long = at->late || now_ns - began_ns >= kLateLaunchNs;
+      at->late = launching != 0 && known && is_long && HasNotBegun(at);
+      if (at->late) late += launching;
+    }
+    work->polling.store(0, std::memory_order_release);
+    return late;
   }
 
  protected:
@@ -53,6 +76,23 @@ class WorkPoller {
 
   static bool OwnPolling(ContextWork* work) {
     return work->polling.exchange(1, std::memory_order_acquire) == 0;
+  }
+
+  // Another thread may be at it: preempted, or held up in the driver.
+  template <typename F>
+  void Fencing(StreamRecord* stream, int naps, F&& f) {
+    for (; stream->fencing.exchange(1, std::memory_order_acquire) != 0; --naps) {
+      if (naps == 0) return;
+      world_.Nap(kFencingNapNs);
+    }
+    {
+      const WorkUse use(stream->work);
+      if (use.entered()) {
+        const typename World::OwnCalls own(world_);
+        f();
+      }
+    }
+    stream->fencing.store(0, std::memory_order_release);
   }
 
   void AddToBacklogs(uint32_t device, const Fence& fence, int64_t since_ns) {
@@ -266,6 +306,25 @@ class WorkPoller {
         stream->probe.store(1, std::memory_order_relaxed);
     }
     compute.occupancy.Measure(world_.Usage(stream->device), busy_ns, now_ns);
+  }
+
+  // The stream has nothing on the device: what is being launched comes later than this. Its start
+  // event is too early then to measure from.
+  bool HasNotBegun(StreamRecord* stream) {
+    bool idle = false;
+    if (world_.MayRecord()) {
+      Fencing(stream, 0, [&] {
+        const int64_t now_ns = world_.NowNs();
+        idle = stream->ending.load() == 0 && !HasOpen(*stream) && world_.Idle(*stream);
+        if (!idle) return;
+        ReleaseFence(stream->work, stream->open);
+        stream->open = nullptr;
+        stream->follows = false;
+        stream->began_ns.store(now_ns, std::memory_order_relaxed);
+      });
+    }
+    world_.DoneRecording();
+    return idle;
   }
 
   World& world_;

@@ -12,7 +12,7 @@
 //   the driver's own launch
 //   if it was taken: AddLaunch(stream, thread, key, estimate); tracker.Opened() if it was the first
 //                    of a batch, tracker.End() if the batch is due
-//   if begins: launching.fetch_sub(1)
+//   if begins: tracker.Returned(stream), launching.fetch_sub(1)
 
 #include "client/compute/submitted.h"
 #include "client/compute/work_poller.h"
@@ -30,7 +30,6 @@ class WorkTracker : public WorkPoller<World> {
   // process has no processor, time passes before that thread goes on. Without the first a batch may
   // be taken to run while it waits, and is charged for that; without the second the program may
   // hang, for a fence comes behind what it has yet to do.
-  static constexpr int64_t kFencingNapNs = 20'000;
   static constexpr int kFencingNaps = 250;   // 5 ms
   static constexpr int kOrderNaps = 50'000;  // a second
 
@@ -39,9 +38,11 @@ class WorkTracker : public WorkPoller<World> {
 
   // --- Launching threads. The stream's context is current ----------------------------------------
 
-  // Before a launch that begins a batch; `launching` is raised.
+  // Before a launch that begins a batch; `launching` is raised. Returned follows.
   void Begin(StreamRecord* stream, uint32_t estimate_ns) {
     ContextWork* work = stream->work;
+    stream->launching.fetch_add(1);
+    if (stream->listed.load() != kListed) ListStream(stream);
     EndLegacy(stream);
     Fencing(stream, ComesBehindWait(*stream) ? kFencingNaps : 0, [&] {
       if (HasOpen(*stream)) Close(stream, false, false);  // a launch of unknown length comes alone
@@ -49,6 +50,9 @@ class WorkTracker : public WorkPoller<World> {
       Start(stream, estimate_ns);
     });
   }
+
+  // That launch is accounted for, or has failed.
+  static void Returned(StreamRecord* stream) { stream->launching.fetch_sub(1); }
 
   // A launch that was just accounted for runs on other devices too (as bits).
   void RunsOn(StreamRecord* stream, uint32_t others) {
@@ -207,7 +211,7 @@ class WorkTracker : public WorkPoller<World> {
   void FenceOpen(ContextWork* work) {
     for (int naps = kOrderNaps; !OwnPolling(work); --naps) {
       if (naps == 0) return;
-      world_.Nap(kFencingNapNs);
+      world_.Nap(Base::kFencingNapNs);
     }
     for (StreamRecord* at = NextListed(work, nullptr); at != nullptr; at = NextListed(work, at)) {
       if (at->ending.load() != 0 || at->per_thread || !HasOpen(*at)) continue;
@@ -283,29 +287,13 @@ class WorkTracker : public WorkPoller<World> {
   using Base::AddToBacklogs;
   using Base::Block;
   using Base::Collect;
+  using Base::Fencing;
   using Base::Forget;
   using Base::OwnPolling;
   using Base::ReckonAnew;
   using Base::ReleaseOthers;
   using Base::TryIdle;
   using Base::world_;
-
-  // Another thread may be at it: preempted, or held up in the driver.
-  template <typename F>
-  void Fencing(StreamRecord* stream, int naps, F&& f) {
-    for (; stream->fencing.exchange(1, std::memory_order_acquire) != 0; --naps) {
-      if (naps == 0) return;
-      world_.Nap(kFencingNapNs);
-    }
-    {
-      const WorkUse use(stream->work);
-      if (use.entered()) {
-        const typename World::OwnCalls own(world_);
-        f();
-      }
-    }
-    stream->fencing.store(0, std::memory_order_release);
-  }
 
   // Others want the device, or a limit counts what is used of it.
   bool Contended(const StreamRecord* stream) const {

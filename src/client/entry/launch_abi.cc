@@ -27,12 +27,15 @@ CUresult LaunchOnSeveral(const CUDA_LAUNCH_PARAMS* parts, uint32_t count, Call&&
     Tracker().Begin(records[i], g_estimates.Lookup(key_of(i)));
   }
   const CUresult result = call();
-  for (uint32_t i = 0; result == CUDA_SUCCESS && i < count; ++i) {
+  for (uint32_t i = 0; i < count; ++i) {
     if (records[i] == nullptr) continue;
-    const uint32_t estimate_ns = g_estimates.Lookup(key_of(i));
-    Added added = AddLaunch(records[i], &t_streams, key_of(i), estimate_ns);
-    added.due = true;
-    AfterLaunch(records[i], added, estimate_ns == 0, true);
+    if (result == CUDA_SUCCESS) {
+      const uint32_t estimate_ns = g_estimates.Lookup(key_of(i));
+      Added added = AddLaunch(records[i], &t_streams, key_of(i), estimate_ns);
+      added.due = true;
+      AfterLaunch(records[i], added, estimate_ns == 0, true);
+    }
+    Tracker().Returned(records[i]);
   }
   LeaveGates(devices);
   return result;
