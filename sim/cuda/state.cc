@@ -89,6 +89,8 @@ CUresult AttachMachine(Driver& driver) {
   if (CUresult result = MeetFaults(**machine)) return result;
   std::vector<std::string> uuids;
   for (int i = 0; i < (*machine)->device_count(); ++i) uuids.push_back((*machine)->device(i).uuid);
+  const char* const blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
+  driver.launches_block = blocking != nullptr && std::strcmp(blocking, "1") == 0;
   const std::vector<int> visible = VisibleDevices(std::getenv("CUDA_VISIBLE_DEVICES"), uuids);
   if (visible.empty()) return CUDA_ERROR_NO_DEVICE;
   driver.machine = std::move(*machine);

@@ -164,6 +164,7 @@ struct Driver {
   Handle process = 0;                            // 0 until the first context
   std::vector<std::unique_ptr<Device>> devices;  // visible ones, in the order of their ordinals
   std::vector<int> machine_index;                // ordinal -> device of the machine
+  bool launches_block = false;  // CUDA_LAUNCH_BLOCKING=1: they return when their kernels have ended
   ContextStorage storage;
 
   std::set<Context*> contexts;  // all there ever were, primary ones included

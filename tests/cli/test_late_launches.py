@@ -1,6 +1,7 @@
 """Launches that are long in the CUDA driver. A function's first launch may load its module, or compile it, for
 seconds: nothing runs meanwhile, so others have the device and nobody is charged. A driver may also hang, with
 its lock held, so that no other call of the program returns, those of prorata's library among them."""
+import json
 import signal
 import subprocess
 import time
@@ -148,3 +149,35 @@ class HangingDriver(LateCase):
         self.assertLess(time.monotonic() - begun_s, 2)
         report = self.machine.run_json(["--name", "late"], ["--kernels", 5, "--allocate", "2GiB"])
         self.assertEqual(report["allocated_bytes"], 2 * 1024 * harness.MIB)
+
+
+class LaunchesThatBlock(harness.MachineTestCase):
+    """CUDA_LAUNCH_BLOCKING=1: a launch returns when its kernel has ended, and none is outstanding meanwhile."""
+
+    def setUp(self):
+        if harness.REAL_GPU:
+            self.skipTest("looks at the simulated GPU's own account")
+        super().setUp()
+
+    def test_a_limit_holds(self):
+        self.machine.start_agent()
+        program = self.machine.start_load(
+            ["--compute-limit", "0.2"], ["--seconds", 60, "--kernel-us", 500_000, "--announce"],
+            environment={"CUDA_LAUNCH_BLOCKING": "1"})
+        harness.read_event(program, "kernels")
+        usage = self.machine.start([SIM_USAGE], stdin=subprocess.PIPE)
+        harness.read_line(usage)
+
+        def look():
+            usage.stdin.write("0\n")
+            usage.stdin.flush()
+            seen = json.loads(harness.read_line(usage))
+            return seen["processes"][str(program.pid)], seen["now_ns"]
+
+        had_ns, begun_ns = look()
+        time.sleep(12)
+        has_ns, now_ns = look()
+        use = (has_ns - had_ns) / (now_ns - begun_ns)
+        print("used", use)
+        self.assertLess(use, 0.2 + 0.06, "a kernel more or less is 0.04")
+        self.assertGreater(use, 0.2 - 0.06)

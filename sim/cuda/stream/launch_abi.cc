@@ -113,7 +113,12 @@ CUresult Launch(CUfunction handle, const LaunchRequest& request, CUstream stream
   if (cooperative && !FitsAtOnce(call, SmsOf(*stream)) && !Broken(Rule::kCooperativeFits)) {
     return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   }
-  return Enqueue(stream, std::move(call));
+  uint64_t sequence = 0;
+  const CUresult result = Enqueue(stream, std::move(call), &sequence);
+  // Captured launches have no number.
+  if (result != CUDA_SUCCESS || sequence == 0 || !D().launches_block) return result;
+  if (CUresult waited = FromCode(D().machine->WaitStream(stream->handle, sequence))) return waited;
+  return ErrorOf(*stream->ctx);
 }
 
 CUresult LaunchEx(const CUlaunchConfig* config, CUfunction f, void** params, void** extra,

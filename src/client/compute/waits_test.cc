@@ -335,10 +335,27 @@ TEST_F(LateLaunchTest, OneThatRunsWhileItsThreadIsStoppedIsCharged) {
   world_.free_at_ns[&stream()] = kNever;
   PassMs(100);
   EXPECT_EQ(world_.usage.blocked, 0u);
+  EXPECT_EQ(Occupied(), static_cast<uint64_t>(100 * kMs)) << "while it is in the driver";
   world_.now_ns += kMs;
   Return(-kMs);
   Poll();
   EXPECT_EQ(Occupied(), static_cast<uint64_t>(101 * kMs));
+  EXPECT_FALSE(Busy());
+}
+
+TEST_F(LateLaunchTest, OneThatRunsAndFailsLeavesNothing) {
+  Enter();
+  world_.free_at_ns[&stream()] = world_.now_ns + 50 * kMs;
+  PassMs(40);
+  EXPECT_TRUE(Busy());
+  PassMs(60);
+  EXPECT_FALSE(Busy());
+  EXPECT_EQ(world_.usage.blocked, 1u) << "what it had is done";
+  tracker_.Returned(&stream());
+  world_.compute.launching.fetch_sub(1);
+  world_.limits.lease.store(Word(2, 0));
+  Poll();
+  EXPECT_TRUE(Reported(MessageType::kLeaseDrained));
 }
 
 TEST_F(LateLaunchTest, NothingIsKnownOfOneBesideIt) {

@@ -52,16 +52,19 @@ class WorkPoller {
 
   // Helper: the launches that have been in the driver for long, of which the device is proven to
   // have nothing yet: a function's first launch may load its module, or compile it, for seconds.
+  // All others are at work: a driver may be told to return when the kernel has ended, and what is
+  // not asked is not known.
   uint32_t LateLaunches(ContextWork* work, int64_t now_ns) {
     uint32_t late = 0;
     if (!OwnPolling(work)) return late;
     for (StreamRecord* at = NextListed(work, nullptr); at != nullptr; at = NextListed(work, at)) {
       const uint32_t launching = at->launching.load();
-      const bool known = at->ending.load() == 0 && !at->per_thread && at->busy.load() == 0;
       const int64_t began_ns = at->began_ns.load(std::memory_order_relaxed);
       const bool is_long = at->late || now_ns - began_ns >= kLateLaunchNs;
-      at->late = launching != 0 && known && is_long && HasNotBegun(at);
+      const bool matters = launching != 0 && is_long && at->busy.load() == 0;
+      at->late = matters && !at->per_thread && HasNotBegun(at);
       if (at->late) late += launching;
+      if (matters && !at->late) BecomeBusy(at, began_ns);
     }
     work->polling.store(0, std::memory_order_release);
     return late;
@@ -170,6 +173,14 @@ class WorkPoller {
     } else if (backlog.count() == 0) {
       backlog.AllIsDone(world_.NowNs());
     }
+  }
+
+  // The stream has work since then.
+  void BecomeBusy(StreamRecord* stream, int64_t since_ns) {
+    if (stream->busy.exchange(1) != 0) return;
+    shm::DeviceUsage& usage = world_.Usage(stream->device);
+    world_.Compute(stream->device).occupancy.Begin(usage, since_ns);
+    if (usage.blocked.load(std::memory_order_relaxed) != 0) usage.blocked.store(0);
   }
 
   // Polling thread, or one that has just closed the stream's batch.

@@ -64,14 +64,8 @@ class WorkTracker : public WorkPoller<World> {
   // After the first launch of a batch. `begun`: by a Begin. Else the batch that it was to join was
   // closed while its thread was stopped, and nobody knows when it came but that it just did.
   void Opened(StreamRecord* stream, bool begun) {
-    DeviceCompute& compute = world_.Compute(stream->device);
     if (!begun) stream->began_ns.store(world_.NowNs(), std::memory_order_relaxed);
-    const int64_t began_ns = stream->began_ns.load(std::memory_order_relaxed);
-    if (stream->busy.exchange(1) == 0) {
-      shm::DeviceUsage& usage = world_.Usage(stream->device);
-      compute.occupancy.Begin(usage, began_ns);
-      if (usage.blocked.load(std::memory_order_relaxed) != 0) usage.blocked.store(0);
-    }
+    BecomeBusy(stream, stream->began_ns.load(std::memory_order_relaxed));
     if (stream->listed.load() != kListed) ListStream(stream);
   }
 
@@ -285,6 +279,7 @@ class WorkTracker : public WorkPoller<World> {
  private:
   using Base = WorkPoller<World>;
   using Base::AddToBacklogs;
+  using Base::BecomeBusy;
   using Base::Block;
   using Base::Collect;
   using Base::Fencing;
