@@ -261,9 +261,10 @@ bool Process::Pending(CUevent event) {
   return world_.machine().QueryEvent(HandleOf(event)) == simgpu::Code::kNotReady;
 }
 
-bool Process::Idle(const client::StreamRecord& stream) {
+client::StreamState Process::Ask(const client::StreamRecord& stream) {
   spent_ns_ += world_.delays().query_ns;
-  return world_.machine().QueryStream(HandleOf(stream.stream)) == simgpu::Code::kOk;
+  const bool idle = world_.machine().QueryStream(HandleOf(stream.stream)) == simgpu::Code::kOk;
+  return idle ? client::StreamState::kIdle : client::StreamState::kAtWork;
 }
 
 bool Process::Elapsed(CUevent from, CUevent to, int64_t* ns) {

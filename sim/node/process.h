@@ -113,7 +113,7 @@ class Process {
   bool CreateEvent(CUevent* event);
   client::Recorded Record(const client::StreamRecord& stream, CUevent event);
   bool Pending(CUevent event);
-  bool Idle(const client::StreamRecord& stream);
+  client::StreamState Ask(const client::StreamRecord& stream);
   bool Elapsed(CUevent from, CUevent to, int64_t* ns);
 
  private:

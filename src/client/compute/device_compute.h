@@ -24,7 +24,7 @@
 //     bool CreateEvent(CUevent*);                  // once for a fence; it belongs to the context
 //     Recorded Record(const StreamRecord&, CUevent);
 //     bool Pending(CUevent);                       // recorded, and the device is not past it
-//     bool Idle(const StreamRecord&);              // the device has nothing of it; none's own
+//     StreamState Ask(const StreamRecord&);        // of a stream that is not a thread's own
 //     bool Elapsed(CUevent from, CUevent to, int64_t* ns);   // false: the driver does not say
 //   };
 //
@@ -43,6 +43,9 @@
 #include "wire/messages.h"
 
 namespace prorata::client {
+
+// What the driver says of a stream.
+enum class StreamState : uint8_t { kUnknown, kIdle, kAtWork };
 
 enum class Recorded : uint8_t {
   kYes,

@@ -67,8 +67,11 @@ struct LibraryWorld {
   static bool Pending(CUevent event) {
     return PRORATA_REAL(cuEventQuery)(event) == CUDA_ERROR_NOT_READY;
   }
-  static bool Idle(const StreamRecord& stream) {
-    return PRORATA_REAL(cuStreamQuery)(stream.stream) == CUDA_SUCCESS;
+  static StreamState Ask(const StreamRecord& stream) {
+    const CUresult result = PRORATA_REAL(cuStreamQuery)(stream.stream);
+    return result == CUDA_SUCCESS           ? StreamState::kIdle
+           : result == CUDA_ERROR_NOT_READY ? StreamState::kAtWork
+                                            : StreamState::kUnknown;
   }
   static bool Elapsed(CUevent from, CUevent to, int64_t* ns) {
     float ms = 0;

@@ -63,9 +63,9 @@ class FakeWorld {
     ++queries;
     return now_ns < DoneNs(event);
   }
-  bool Idle(const StreamRecord& stream) {
+  StreamState Ask(const StreamRecord& stream) {
     ++queries;
-    return now_ns >= free_at_ns[&stream];
+    return now_ns >= free_at_ns[&stream] ? StreamState::kIdle : StreamState::kAtWork;
   }
   bool Elapsed(CUevent from, CUevent to, int64_t* ns) {
     *ns = DoneNs(to) - DoneNs(from);

@@ -374,6 +374,16 @@ TEST_F(LateLaunchTest, NothingIsAskedWhileACaptureIsOpen) {
   PassMs(100);
   EXPECT_EQ(world_.usage.blocked, 0u);
   EXPECT_EQ(world_.queries, 0);
+  EXPECT_FALSE(Busy()) << "not charged twice: when it returns it is, from its beginning on";
+  EXPECT_NE(world_.usage.backlog_ns, 0u);
+}
+
+TEST_F(LateLaunchTest, NorOfAThreadsOwnStream) {
+  stream().per_thread = true;
+  Enter();
+  PassMs(100);
+  EXPECT_EQ(world_.usage.blocked, 0u);
+  EXPECT_EQ(world_.queries, 0);
 }
 
 TEST_F(LateLaunchTest, OneThatFailsLeavesNothing) {

@@ -52,8 +52,8 @@ class WorkPoller {
 
   // Helper: the launches that have been in the driver for long, of which the device is proven to
   // have nothing yet: a function's first launch may load its module, or compile it, for seconds.
-  // All others are at work: a driver may be told to return when the kernel has ended, and what is
-  // not asked is not known.
+  // Those that are proven to run are at work from their beginning on: a driver may be told to
+  // return when the kernel has ended.
   uint32_t LateLaunches(ContextWork* work, int64_t now_ns) {
     uint32_t late = 0;
     if (!OwnPolling(work)) return late;
@@ -61,10 +61,11 @@ class WorkPoller {
       const uint32_t launching = at->launching.load();
       const int64_t began_ns = at->began_ns.load(std::memory_order_relaxed);
       const bool is_long = at->late || now_ns - began_ns >= kLateLaunchNs;
-      const bool matters = launching != 0 && is_long && at->busy.load() == 0;
-      at->late = matters && !at->per_thread && HasNotBegun(at);
+      const bool matters = launching != 0 && is_long && at->busy.load() == 0 && !at->per_thread;
+      const StreamState state = matters ? AskStream(at) : StreamState::kUnknown;
+      at->late = state == StreamState::kIdle;
       if (at->late) late += launching;
-      if (matters && !at->late) BecomeBusy(at, began_ns);
+      if (state == StreamState::kAtWork) BecomeBusy(at, began_ns);
     }
     work->polling.store(0, std::memory_order_release);
     return late;
@@ -319,15 +320,16 @@ class WorkPoller {
     compute.occupancy.Measure(world_.Usage(stream->device), busy_ns, now_ns);
   }
 
-  // The stream has nothing on the device: what is being launched comes later than this. Its start
-  // event is too early then to measure from.
-  bool HasNotBegun(StreamRecord* stream) {
-    bool idle = false;
+  // What the device has of a stream with a launch in the driver. Nothing: that comes later than
+  // this, and its start event is too early to measure from.
+  StreamState AskStream(StreamRecord* stream) {
+    StreamState state = StreamState::kUnknown;
     if (world_.MayRecord()) {
       Fencing(stream, 0, [&] {
+        if (stream->ending.load() != 0 || HasOpen(*stream)) return;
         const int64_t now_ns = world_.NowNs();
-        idle = stream->ending.load() == 0 && !HasOpen(*stream) && world_.Idle(*stream);
-        if (!idle) return;
+        state = world_.Ask(*stream);
+        if (state != StreamState::kIdle) return;
         ReleaseFence(stream->work, stream->open);
         stream->open = nullptr;
         stream->follows = false;
@@ -335,7 +337,7 @@ class WorkPoller {
       });
     }
     world_.DoneRecording();
-    return idle;
+    return state;
   }
 
   World& world_;
