@@ -15,6 +15,9 @@ pytestmark = pytest.mark.pairs
 
 LATE_S = 5
 LAUNCH = 400  # of the first program
+# DESIGN §8: 0.97 of a request, here of 0.5; in many processes three times that. The program that is late waits for
+# each of its kernels, the other does not.
+PART_POINTS = 3 * 0.03 * 0.5
 
 
 class LateCase(Case):
@@ -83,7 +86,7 @@ class LateLaunch(LateCase):
         self.await_return()
         parts, use = self.parts_over(3, [self.late, other])
         print("afterwards", parts, use)
-        self.assertAlmostEqual(parts[1], 0.5, delta=0.04)  # the other does not wait for its kernels
+        self.assertAlmostEqual(parts[1], 0.5, delta=PART_POINTS)
 
     def test_another_program_of_its_share_goes_on(self):
         self.check_another_of_its_share(
@@ -127,7 +130,7 @@ class HangingDriver(LateCase):
         time.sleep(0.5)
         parts, use = self.parts_over(3, [self.late, other])
         print("afterwards", parts, use)
-        self.assertAlmostEqual(parts[1], 0.5, delta=0.04)
+        self.assertAlmostEqual(parts[1], 0.5, delta=PART_POINTS)
 
     def test_another_program_of_its_share_goes_on(self):
         self.check_another_of_its_share(
