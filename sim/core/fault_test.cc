@@ -169,6 +169,8 @@ TEST(FaultConfigTest, ErrorsNameTheFaultAndTheKey) {
   EXPECT_NE(error("kind = \"bad\"").find("m.toml: faults[0].kind: expected one of"),
             std::string::npos);
   EXPECT_NE(error("kind = \"stall\"").find("faults[0].for_ms"), std::string::npos);
+  EXPECT_NE(error("kind = \"hang\"").find("faults[0].for_ms"), std::string::npos);
+  EXPECT_NE(error("kind = \"late-launch\"").find("faults[0].for_ms"), std::string::npos);
   EXPECT_NE(error("kind = \"slow\"").find("faults[0].factor"), std::string::npos);
   EXPECT_NE(error("kind = \"slow\"\nfactor = 2\nfor_ms = 3").find("faults[0].for_ms: unknown"),
             std::string::npos);

@@ -259,6 +259,26 @@ for_ms = 1000
         self.assertGreater(timed[5][1], 0.5, "the longest query")
 
 
+class LateLaunch(Case):
+    FAULTS = Hang.FAULTS.replace("hang", "late-launch")
+
+    def test_the_launch_returns_late_and_a_query_beside_it_does_not(self):
+        timed = self.probe_timed("init ctx objects record launch:1 beside:1 launch:1 sync")
+        took_ms = {step: end - begin for step, _, begin, end in timed}
+        self.assertGreaterEqual(took_ms["beside:1"], 1000)
+        self.assertLess(timed[5][1], 0.5, "the longest query")
+
+
+class BlockingLaunches(Case):
+    def test_a_launch_returns_when_its_kernel_has_ended(self):
+        for blocking in ("1", "0"):
+            status, out, err = self.machine.call(
+                [sys.executable, PROBER, *"init ctx objects launch:1 launch:2000000 stream_query".split()],
+                environment={"CUDA_LAUNCH_BLOCKING": blocking})
+            self.assertEqual(status, 0, err)
+            self.assertEqual(answers(json.loads(out))[-1], "SUCCESS" if blocking == "1" else "NOT_READY")
+
+
 class PlaceholderFill(Case):
     """cuDNN (9.x) records the fills of a plan before their memory is known, and sets it later."""
 

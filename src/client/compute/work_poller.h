@@ -12,7 +12,7 @@ namespace prorata::client {
 template <typename World>
 class WorkPoller {
  public:
-  static constexpr int64_t kFencingNapNs = 20'000;
+  static constexpr int64_t kFencingNapNs = 20'000;  // of who waits for another thread that fences
   // A slice: a launch takes microseconds, and its thread may have to wait for a processor. Shorter,
   // a share loses its lease for such a wait; longer, it pays for as much while it loads a module.
   static constexpr int64_t kLateLaunchNs = 13'000'000;

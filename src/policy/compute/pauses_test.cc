@@ -88,8 +88,8 @@ TEST_F(PausesTest, WhoseWorkStandsBehindAWaitSavesNothingUp) {
   ASSERT_EQ(In(2), Phase::kRunning);
   int64_t now_ns = kMs;
   while (now_ns < 2 * kS) {
-    Backlog(2, kMs, now_ns + kMs);
-    Decide(now_ns += kMs);
+    Measures(2, now_ns += kMs);
+    Decide(now_ns);
   }
   EXPECT_EQ(In(1), Phase::kStalled);
   EXPECT_NEAR(LagMs(1), 0, 1);
