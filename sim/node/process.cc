@@ -175,6 +175,8 @@ void Process::Lie(Random& random) {
       return usage_.occupied_ns.store(value);
     case 10:
       return usage_.occupied_since_ns.store(static_cast<int64_t>(value));
+    case 11:
+      return usage_.looks_by_ns.store(static_cast<int64_t>(value));
     default:
       break;
   }

@@ -78,20 +78,31 @@ struct DeviceUsage {
   // It has been so since then, by the clock of `expected_end_ns`, beyond what `occupied_ns` has of
   // it; 0: it is proven idle, or that is being written. See OccupiedNs.
   std::atomic<int64_t> occupied_since_ns;
-  uint64_t reserved2[4];
+  // The member's helper thread looks again by then, by the same clock, and is late by kLateLookNs
+  // at most: else its process is stopped, or waits for a processor. 0: it has not begun to.
+  std::atomic<int64_t> looks_by_ns;
+  uint64_t reserved2[3];
   uint64_t reserved3[8];
 };
 static_assert(sizeof(DeviceUsage) == 256);
 
-// Time since joining in which the device was not proven idle of the member's work, until `now_ns`.
-// What was not written for longer than `most_ns`, or by another clock, does not count.
+// Shorter, a thread that waits for a processor is taken to be away; longer, more of the time in
+// which a process is away is taken to be used.
+inline constexpr int64_t kLateLookNs = 2'000'000;
+
+// Time since joining in which the device was not proven idle of the member's work, until `now_ns`,
+// or until its helper thread should have looked. What was not written for longer than `most_ns`, or
+// by another clock, does not count.
 inline uint64_t OccupiedNs(const DeviceUsage& usage, int64_t now_ns, int64_t most_ns) {
   const int64_t since_ns = usage.occupied_since_ns.load();
   const uint64_t occupied_ns = usage.occupied_ns.load();
   const bool counts = since_ns > 0 && since_ns < now_ns && since_ns >= now_ns - most_ns;
   // Writers take the first away, write the second, and put the first back, later than it was.
   if (!counts || usage.occupied_since_ns.load() != since_ns) return occupied_ns;
-  return occupied_ns + static_cast<uint64_t>(now_ns - since_ns);
+  const int64_t looks_by_ns = usage.looks_by_ns.load();
+  const bool late = looks_by_ns > 0 && looks_by_ns < now_ns - kLateLookNs;
+  const int64_t until_ns = late ? looks_by_ns + kLateLookNs : now_ns;
+  return occupied_ns + (until_ns > since_ns ? static_cast<uint64_t>(until_ns - since_ns) : 0);
 }
 
 struct UsageFile {

@@ -250,5 +250,27 @@ TEST(ShareTime, WhatIsOccupiedCountsUntilNow) {
   EXPECT_EQ(occupied_ms(kNow + 90 * kMs), 42) << "the dead occupy nothing";
 }
 
+// Then its process is away: it says what it used when it is back.
+TEST(ShareTime, WhatIsOccupiedCountsUntilTheMemberShouldHaveLooked) {
+  constexpr int64_t kNow = 5'000'000'000;
+  Members members(1);
+  auto& [limits, usage, time] = members;
+  const auto occupied_ns = [&](int64_t now_ns) { return time.Poll(now_ns).occupied_total_ns; };
+  EXPECT_EQ(occupied_ns(kNow), 0u);
+  usage[0].occupied_since_ns = kNow;
+  usage[0].looks_by_ns = kNow + 5 * kMs;
+  EXPECT_EQ(occupied_ns(kNow + 6 * kMs), 6u * kMs);
+  EXPECT_EQ(occupied_ns(kNow + 90 * kMs), 5u * kMs + shm::kLateLookNs);
+  usage[0].occupied_since_ns = kNow + 90 * kMs;  // by a thread that launches
+  usage[0].occupied_ns = 20 * kMs;
+  EXPECT_EQ(occupied_ns(kNow + 99 * kMs), 20u * kMs) << "the helper has not looked yet";
+  for (const int64_t lie : {INT64_MAX, kNow + 3'600'000 * kMs}) {
+    usage[0].looks_by_ns = lie;
+    EXPECT_EQ(occupied_ns(kNow + 100 * kMs), 30u * kMs) << "as if it had said nothing";
+  }
+  usage[0].looks_by_ns = INT64_MIN;
+  EXPECT_EQ(occupied_ns(kNow + 110 * kMs), 40u * kMs);
+}
+
 }  // namespace
 }  // namespace prorata::agent

@@ -276,6 +276,72 @@ TEST(Occupancy, AReaderSeesWhatIsNotPublishedYet) {
   EXPECT_EQ(seen(10'200), 4'100u) << "and no time counts twice";
 }
 
+// Nobody looks from 2 ms after the helper was to, until now.
+class Away : public testing::Test {
+ protected:
+  static constexpr int64_t kFromNs = 5 * kMs + shm::kLateLookNs, kBackNs = 80 * kMs;
+  Away() {
+    occupancy_.Begin(usage_, 1 * kMs);
+    occupancy_.Publish(usage_, 3 * kMs);
+    Occupancy::WillLook(usage_, 5 * kMs);
+  }
+  void ComeBack() { EXPECT_EQ(occupancy_.LateFrom(usage_, kBackNs), kFromNs); }
+  uint64_t OccupiedAt(int64_t now_ns) { return occupancy_.Publish(usage_, now_ns); }
+  uint64_t SeenAt(int64_t now_ns) const { return shm::OccupiedNs(usage_, now_ns, 200 * kMs); }
+
+  shm::DeviceUsage usage_ = {};
+  Occupancy occupancy_;
+};
+
+TEST_F(Away, OnlyWhatItsWorkTookCounts) {
+  EXPECT_EQ(SeenAt(6 * kMs), 5u * kMs);
+  EXPECT_EQ(SeenAt(kBackNs), kFromNs - 1 * kMs) << "for others, too";
+  ComeBack();
+  EXPECT_EQ(occupancy_.Ran(2 * kMs, 12 * kMs, kBackNs), 14 * kMs) << "it ended then";
+  EXPECT_EQ(occupancy_.Ran(14 * kMs, 2 * kMs, kBackNs), 16 * kMs);
+  occupancy_.End(usage_, kBackNs);
+  EXPECT_EQ(OccupiedAt(kBackNs), 15u * kMs);
+  EXPECT_EQ(occupancy_.ended_ns(), kBackNs) << "others waited for it until then";
+  occupancy_.Begin(usage_, 90 * kMs);
+  Occupancy::WillLook(usage_, 100 * kMs);
+  EXPECT_EQ(OccupiedAt(95 * kMs), 20u * kMs) << "and all of what comes then";
+}
+
+TEST_F(Away, WhatIsNotDoneWhenItIsBackRanAllTheTime) {
+  occupancy_.Settle(usage_, 2 * kMs, 0, kBackNs);
+  EXPECT_EQ(OccupiedAt(kBackNs), 2u * kMs) << "it may be done, and is not seen to be yet";
+  Occupancy::WillLook(usage_, kBackNs + 5 * kMs);
+  occupancy_.Settle(usage_, 2 * kMs, 0, kBackNs + 1 * kMs);
+  EXPECT_EQ(OccupiedAt(kBackNs + 1 * kMs), 80u * kMs);
+}
+
+TEST_F(Away, WhatWasSubmittedMeanwhileRanSinceThen) {
+  ComeBack();
+  occupancy_.Ran(2 * kMs, 12 * kMs, kBackNs);
+  occupancy_.Settle(usage_, 60 * kMs, 3 * kMs, kBackNs);
+  EXPECT_EQ(OccupiedAt(kBackNs), (13u + 20u + 3u) * kMs);
+  Occupancy::WillLook(usage_, kBackNs + 5 * kMs);
+  EXPECT_EQ(OccupiedAt(kBackNs + 5 * kMs), (36u + 5u) * kMs);
+}
+
+TEST_F(Away, NoMoreThanAllOfIt) {
+  ComeBack();
+  EXPECT_EQ(occupancy_.Ran(4 * kMs, 100 * kMs, kBackNs), kBackNs);
+  occupancy_.Ran(4 * kMs, 100 * kMs, kBackNs);
+  occupancy_.End(usage_, kBackNs);
+  EXPECT_EQ(OccupiedAt(kBackNs), 79u * kMs);
+}
+
+// Another thread of it goes on: what that has seen done counts since it last looked.
+TEST_F(Away, WhoLooksIsNotAway) {
+  OccupiedAt(50 * kMs);
+  occupancy_.Settle(usage_, INT64_MAX, 0, 50 * kMs);
+  const uint64_t before_ns = OccupiedAt(50 * kMs);
+  EXPECT_EQ(occupancy_.LateFrom(usage_, 51 * kMs), 50 * kMs);
+  EXPECT_EQ(occupancy_.Ran(40 * kMs, 60 * kMs, 51 * kMs), 51 * kMs);
+  EXPECT_EQ(OccupiedAt(51 * kMs) - before_ns, 1u * kMs);
+}
+
 TEST(Backlog, WhatHasRunOfTheOldestIsNotStillToRun) {
   Backlog backlog;
   backlog.HeadIs(500 * kUs, 10 * kMs);

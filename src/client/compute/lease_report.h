@@ -66,8 +66,9 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
   OpenWork open;
   bool any_open = false;
   uint32_t late = 0;
+  bool all_polled = true;  // else another thread is at it
   world.ForEachWork(device, [&](ContextWork& work) {
-    tracker.Poll(&work);
+    all_polled &= tracker.Poll(&work);
     late += tracker.LateLaunches(&work, now_ns);
     if (tails) any_open |= tracker.FenceTails(&work, now_ns);
     open.Add(work);
@@ -89,6 +90,9 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
   usage.backlog_ns.store(!busy ? 0 : still_ns > 0 ? still_ns : 1, std::memory_order_relaxed);
   usage.expected_end_ns.store(busy ? now_ns + static_cast<int64_t>(still_ns) : ended_ns,
                               std::memory_order_relaxed);
+  // Of work that is in no stream of this device it is not known when it was submitted.
+  if (compute.occupancy.reasons() > open.streams) open.oldest_ns = 0;
+  if (all_polled) compute.occupancy.Settle(usage, open.oldest_ns, open.ns, now_ns);
   compute.occupancy.Publish(usage, now_ns);
   KeepFailsafe(world, limits, usage, compute, now_ns, lost);
   const int64_t submitted_ns = compute.submitted_ns.load(std::memory_order_relaxed);
@@ -118,6 +122,7 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
     world.Send(wire::MessageType::kLeaseDrained, {device, act.sequence});
   }
   if (act.idle) world.Send(wire::MessageType::kLeaseIdle, {device, act.sequence});
+  Occupancy::WillLook(usage, now_ns + act.poll_again_ns);
   return act.poll_again_ns;
 }
 

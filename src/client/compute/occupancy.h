@@ -6,9 +6,15 @@
 // It counts reasons to be busy: one for each stream with work that is not proven done, one for each
 // context with untracked work. The figure of measured device time is kept here too, for it can
 // never be more than the time in which the device was busy.
+//
+// A process that has used up its processor quota, or is stopped, looks at nothing for tens of
+// milliseconds, and finds its work done when it is back. Of the time in which nobody looked, though
+// the helper thread was to, counts what that work is known to take (Ran), or all of it if some of
+// it is not done even then.
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "client/platform/os.h"
 #include "shm/usage_file.h"
@@ -22,7 +28,7 @@ class Occupancy {
     const LockGuard holding(lock_);
     const uint32_t before = reasons_.load(std::memory_order_relaxed);
     if (before == 0) {
-      since_ns_ = Max(since_ns, ended_ns_.load(std::memory_order_relaxed));
+      since_ns_ = looked_ns_ = Max(since_ns, ended_ns_.load(std::memory_order_relaxed));
       // What was shown of the time before, that began later by another thread's clock.
       usage.occupied_since_ns.store(since_ns_ + static_cast<int64_t>(shown_ns_ - total_ns_));
     }
@@ -36,6 +42,7 @@ class Occupancy {
       Show(usage, now_ns);
       usage.occupied_since_ns.store(0);
       total_ns_ = TotalNs(now_ns);
+      away_ns_ = ran_ns_ = 0;
       ended_ns_.store(now_ns, std::memory_order_relaxed);
     }
     reasons_.store(before - 1);
@@ -49,6 +56,42 @@ class Occupancy {
     const LockGuard holding(lock_);
     return Show(usage, now_ns);
   }
+
+  // Helper: it looks again by then. Until it does, its process may be away.
+  static void WillLook(shm::DeviceUsage& usage, int64_t by_ns) { usage.looks_by_ns.store(by_ns); }
+  // Of a time in which nobody looked it is not settled yet how much counts.
+  bool away() {
+    const LockGuard holding(lock_);
+    return away_ns_ > 0;
+  }
+  // Work that began by `since_ns`, and took so long, is seen to be done now. Answers by when it
+  // was, so far as is known.
+  int64_t Ran(int64_t since_ns, int64_t ns, int64_t now_ns) {
+    const LockGuard holding(lock_);
+    const int64_t ended_ns = Min(now_ns, since_ns + ns);
+    if (away_ns_ > 0) ran_ns_ += Max(int64_t{0}, ended_ns - Max(since_ns, away_from_ns_));
+    return ended_ns;
+  }
+  // The last time from which on nobody looked, though somebody should have.
+  int64_t LateFrom(const shm::DeviceUsage& usage, int64_t now_ns) {
+    const LockGuard holding(lock_);
+    Look(usage, now_ns);
+    return late_from_ns_;
+  }
+  // Helper: of what is not done the oldest was submitted at `oldest_ns`; INT64_MAX: nothing is left
+  // but what should take `open_ns`.
+  void Settle(const shm::DeviceUsage& usage, int64_t oldest_ns, uint64_t open_ns, int64_t now_ns) {
+    const LockGuard holding(lock_);
+    Look(usage, now_ns);
+    if (away_ns_ == 0) return;
+    // What it finds in the moment in which it is back may be done, too, and not seen to be yet.
+    if (oldest_ns <= late_from_ns_ && std::exchange(just_back_, false)) return;
+    ran_ns_ += static_cast<int64_t>(open_ns);
+    ran_ns_ += Max(int64_t{0}, now_ns - Max(oldest_ns, away_from_ns_));
+    since_ns_ += away_ns_ - Min(away_ns_, ran_ns_);
+    away_ns_ = ran_ns_ = 0;
+  }
+
   // Kernels ran for so long, as measured or estimated.
   void Measure(shm::DeviceUsage& usage, uint64_t busy_ns, int64_t now_ns) {
     const LockGuard holding(lock_);
@@ -57,13 +100,28 @@ class Occupancy {
   }
 
  private:
+  void Look(const shm::DeviceUsage& usage, int64_t now_ns) {
+    const int64_t looks_by_ns = usage.looks_by_ns.load(std::memory_order_relaxed);
+    const bool late = looks_by_ns > 0 && looks_by_ns < now_ns - shm::kLateLookNs;
+    if (late && reasons_.load(std::memory_order_relaxed) != 0 && looked_ns_ < now_ns) {
+      if (away_ns_ == 0) {
+        just_back_ = true;
+        away_from_ns_ = looked_ns_;
+        late_from_ns_ = Max(looked_ns_, looks_by_ns + shm::kLateLookNs);
+      }
+      away_ns_ += now_ns - looked_ns_;
+    }
+    looked_ns_ = Max(looked_ns_, now_ns);
+  }
   uint64_t TotalNs(int64_t now_ns) const {
-    const bool busy = reasons_.load(std::memory_order_relaxed) != 0 && now_ns > since_ns_;
-    return total_ns_ + (busy ? static_cast<uint64_t>(now_ns - since_ns_) : 0);
+    const int64_t since_ns = since_ns_ + away_ns_ - Min(away_ns_, ran_ns_);
+    const bool busy = reasons_.load(std::memory_order_relaxed) != 0 && now_ns > since_ns;
+    return total_ns_ + (busy ? static_cast<uint64_t>(now_ns - since_ns) : 0);
   }
   // What is published never goes back: threads read the clock before they come here, so a later
   // one may bring an earlier time, and readers take differences.
   uint64_t Show(shm::DeviceUsage& usage, int64_t now_ns) {
+    Look(usage, now_ns);
     const uint64_t total_ns = TotalNs(now_ns);
     if (total_ns <= shown_ns_) return shown_ns_;
     shown_ns_ = total_ns;
@@ -77,6 +135,12 @@ class Occupancy {
   std::atomic<uint32_t> reasons_{0};
   std::atomic<int64_t> ended_ns_{0};
   int64_t since_ns_ = 0;
+  int64_t looked_ns_ = 0;     // by any thread, while it is busy
+  int64_t away_from_ns_ = 0;  // nobody looked from then on, ...
+  int64_t late_from_ns_ = 0;  // ... though from then on somebody should have, ...
+  int64_t away_ns_ = 0;       // ... for so long in all; 0: it was settled
+  bool just_back_ = false;
+  int64_t ran_ns_ = 0;  // of which so much is known to have been used
   uint64_t total_ns_ = 0;
   uint64_t shown_ns_ = 0;
   uint64_t measured_ns_ = 0;

@@ -165,11 +165,11 @@ class WorkTrackerTest : public testing::Test {
     tracker_.Proven(&record, mark);
   }
   int64_t Poll() { return TickDevice(world_, 0, world_.now_ns, HeartbeatLost(world_)); }
-  // Looks every 100 ms, as the helper does at the least.
+  // The helper looks when it said that it would.
   void Pass(int64_t ns) {
-    for (const int64_t end_ns = world_.now_ns + ns; world_.now_ns < end_ns;) {
-      world_.now_ns += 100 * kMs;
-      Poll();
+    for (const int64_t end_ns = world_.now_ns + ns; world_.now_ns < end_ns; Poll()) {
+      const int64_t looks_ns = std::max(world_.now_ns + 1, world_.usage.looks_by_ns.load());
+      world_.now_ns = std::min(end_ns, looks_ns);
     }
   }
   bool Busy() const { return world_.compute.occupancy.reasons() != 0; }

@@ -31,7 +31,7 @@ TEST_F(WaitsTest, WhatIsKnownNotToHaveBegunIsNotOccupiedAndNotDrained) {
   EXPECT_EQ(world_.usage.blocked, 1u);
   const std::vector<MessageType> told = {MessageType::kLeaseIdle};
   EXPECT_EQ(world_.sent, told) << "it is charged until then";
-  // It begins right after it was looked at, and is seen 100 ms later.
+  // It begins right after it was looked at.
   world_.DoneNs(stream.first->start) = world_.now_ns + 1;
   Pass(100 * kMs);
   EXPECT_EQ(Occupied(), before_ns + static_cast<uint64_t>(100 * kMs));
@@ -120,14 +120,14 @@ TEST_F(WaitsTest, WhatFollowsWhatHasRunIsChargedSinceItWasSeenToWait) {
     world_.DoneNs(stream.first->start) = from_ns + 1 * kMs;
     world_.DoneNs(stream.first->end) = from_ns + 2 * kMs;
     if (next == kWaitIsOver) world_.DoneNs(stream.first->next->start) = from_ns + 3 * kMs;
-    world_.now_ns += 20 * kMs;
+    world_.now_ns += 5 * kMs;
     if (next == kProvenBatch) {
       world_.free_at_ns[&stream] = world_.now_ns;
       Synchronize(context, 0);
     }
     Poll();
     EXPECT_EQ(Occupied() - before_ns,
-              static_cast<uint64_t>(next == kStillWaits ? 1 * kMs : 20 * kMs));
+              static_cast<uint64_t>(next == kStillWaits ? 1 * kMs : 5 * kMs));
     EXPECT_EQ(Busy(), next == kOpenBatch || next == kWaitIsOver);
     tracker_.Discard(&context.work);
     world_.works.clear();
@@ -396,6 +396,67 @@ TEST_F(LateLaunchTest, OneThatFailsLeavesNothing) {
   EXPECT_TRUE(Reported(MessageType::kLeaseDrained));
   EXPECT_EQ(Occupied(), 0u);
   EXPECT_EQ(stream().listed, kNotListed);
+}
+
+// Its process uses up its processor quota, and nobody looks for 80 ms.
+class AwayTest : public WorkTrackerTest {
+ protected:
+  void GoAway() { world_.now_ns += 80 * kMs; }
+};
+
+TEST_F(AwayTest, WhatRanMeanwhileIsChargedByItsEvents) {
+  Context context(world_);
+  Teach(1, kMs);
+  LaunchFenced(context, 0, 1, world_.now_ns + 1 * kMs);
+  Poll();
+  Synchronize(context, 0);
+  ASSERT_FALSE(Busy());
+  const uint64_t before_ns = Occupied();
+  LaunchFenced(context, 0, 1, world_.now_ns + 30 * kMs);  // it has no start event
+  LaunchFenced(context, 0, 1, world_.now_ns + 40 * kMs);
+  GoAway();
+  Poll();
+  EXPECT_FALSE(Busy());
+  EXPECT_NEAR(Occupied() - before_ns, 40 * kMs, 2 * kMs);
+  EXPECT_EQ(world_.compute.occupancy.ended_ns(), world_.now_ns);
+}
+
+TEST_F(AwayTest, WhatRunsStillRanAllTheTime) {
+  Context context(world_);
+  Teach(1, kMs);
+  LaunchFenced(context, 0, 1, kNever);
+  Poll();
+  GoAway();
+  Poll();
+  Poll();
+  EXPECT_EQ(Occupied(), static_cast<uint64_t>(80 * kMs));
+}
+
+// Events that were recorded before and after enclose the time in which it was away.
+TEST_F(AwayTest, WhatIsFencedAfterwardsIsNotMeasured) {
+  Context context(world_);
+  world_.limits.together.store(shm::kInSlices);  // a start event, and bounds from what was measured
+  Teach(1, 10'000);
+  Launch(context, 0, 1, world_.now_ns + 10'000);
+  Poll();
+  GoAway();
+  tracker_.EndOld(&context.streams[0]);
+  world_.EndAt(context.streams[0], world_.now_ns);
+  Poll();
+  EXPECT_FALSE(Busy());
+  EXPECT_LT(Measured(), static_cast<uint64_t>(kMs));
+  EXPECT_LT(Occupied(), static_cast<uint64_t>(kMs));
+}
+
+// A graph of another device's stream runs here, too; when it came is known there.
+TEST_F(AwayTest, WorkThatIsInNoStreamHereRanAllTheTime) {
+  Context context(world_);
+  tracker_.Untracked(&context.work);
+  Poll();
+  GoAway();
+  Poll();
+  Poll();
+  EXPECT_EQ(Occupied(), static_cast<uint64_t>(80 * kMs));
 }
 
 }  // namespace

@@ -115,6 +115,7 @@ struct alignas(64) StreamRecord {
   bool late;  // a launch in it is (LateLaunches)
   // Polling thread: none of its work had begun then; 0: it may have.
   int64_t blocked_ns;
+  int64_t head_ns;  // the first of its queue began by then, or with its launch; 0: or later
   // Under work->lock:
   Fence *first, *last;
   bool blocked;     // none of its work has begun, for a wait in it: it is no part of the backlog
@@ -202,7 +203,9 @@ struct OpenWork {
   uint64_t launches = 0;  // launched and not fenced
   uint64_t ns = 0;        // their estimate
   uint64_t persistent_ns = 0;
-  uint32_t contexts = 0;  // with work
+  uint32_t contexts = 0;          // with work
+  uint32_t streams = 0;           // that are busy
+  int64_t oldest_ns = INT64_MAX;  // the first that may run was submitted then
 
   void Add(ContextWork& work) {
     const LockGuard holding(work.lock);
@@ -212,7 +215,15 @@ struct OpenWork {
       const uint64_t open = OpenWord(*stream);
       launches += LaunchesIn(open);
       ns += NsIn(open);
-      busy |= stream->busy.load(std::memory_order_relaxed) != 0;
+      const bool is_busy = stream->busy.load(std::memory_order_relaxed) != 0;
+      busy |= is_busy;
+      streams += is_busy;
+      if (stream->first == nullptr) {
+        const bool in_driver = is_busy && open == 0 && stream->launching.load() != 0;
+        if (in_driver) oldest_ns = 0;  // CUDA_LAUNCH_BLOCKING
+      } else if (!stream->blocked && stream->first->recorded_ns < oldest_ns) {
+        oldest_ns = stream->first->recorded_ns;
+      }
     }
     contexts += busy;
     const uint64_t running_ns = work.persistent_ns.load(std::memory_order_relaxed);

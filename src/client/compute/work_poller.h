@@ -277,17 +277,61 @@ class WorkPoller {
     return changed;
   }
 
+  static int64_t LaunchedNs(const Fence& fence) {
+    return fence.recorded_ns - static_cast<int64_t>(fence.batch.launching_ns);
+  }
+
+  // Polling thread: the first batch of the stream is done, and took so long, if it was measured
+  // (else below 0). When was that, if nobody looked since `late_ns`? It began with its launch, or
+  // where the one before it ended; what stands behind a wait, and what follows that, may have begun
+  // later.
+  void Ran(StreamRecord* stream, const Fence& fence, int64_t elapsed_ns, int64_t late_ns,
+           int64_t now_ns) {
+    int64_t ended_ns = now_ns;
+    if (world_.Compute(stream->device).occupancy.away()) {
+      const bool later = fence.waits || (fence.follows && stream->head_ns == 0);
+      int64_t ns = elapsed_ns >= 0 ? elapsed_ns : static_cast<int64_t>(fence.backlog_ns);
+      int64_t since_ns = later           ? now_ns - ns
+                         : fence.follows ? Max(LaunchedNs(fence), stream->head_ns)
+                                         : LaunchedNs(fence);
+      // Without a start event: from the end of the one before it, with the pause between them.
+      const bool between = !later && elapsed_ns < 0 && stream->done != nullptr &&
+                           stream->head_ns != 0 && fence.recorded_ns <= late_ns;
+      if (between && world_.Elapsed(stream->done->end, fence.end, &elapsed_ns) && elapsed_ns >= 0) {
+        since_ns = stream->head_ns;
+        ns = elapsed_ns;
+      }
+      const auto ran = [&](uint32_t device) {
+        return world_.Compute(device).occupancy.Ran(since_ns, ns, now_ns);
+      };
+      ForEachBit(fence.others, ran);
+      ended_ns = ran(stream->device);
+      if (later) ended_ns = 0;
+    }
+    stream->head_ns = ended_ns;
+  }
+
   // Polling thread: the fence at the head of the queue is done.
   void Learn(StreamRecord* stream, const Fence& fence, int64_t now_ns) {
     const shm::DeviceLimits& limits = world_.Limits(stream->device);
     DeviceCompute& compute = world_.Compute(stream->device);
+    shm::DeviceUsage& usage = world_.Usage(stream->device);
     const CUevent from = fence.started                              ? fence.start
                          : fence.follows && stream->done != nullptr ? stream->done->end
                                                                     : nullptr;
     uint64_t busy_ns = fence.batch.estimate_ns;
     int64_t elapsed_ns = -1;
-    // An error of the program's (a faulted kernel, say) ends all measuring in this context.
-    if (from != nullptr && world_.Elapsed(from, fence.end, &elapsed_ns) && elapsed_ns >= 0) {
+    // An end that was recorded when its process was back says nothing of the time before. An error
+    // of the program's (a faulted kernel, say) ends all measuring in this context.
+    const int64_t from_ns = fence.started     ? LaunchedNs(fence)
+                            : from != nullptr ? stream->done->recorded_ns
+                                              : now_ns;
+    const int64_t late_ns = compute.occupancy.LateFrom(usage, now_ns);
+    const bool was_away = from_ns <= late_ns && late_ns < fence.recorded_ns;
+    const bool measured = from != nullptr && !was_away &&
+                          world_.Elapsed(from, fence.end, &elapsed_ns) && elapsed_ns >= 0;
+    Ran(stream, fence, measured ? elapsed_ns : -1, late_ns, now_ns);
+    if (measured) {
       uint32_t together = limits.together.load(std::memory_order_relaxed);
       if (compute.sliced_ns.load(std::memory_order_relaxed) > now_ns - elapsed_ns) {
         together = shm::kInSlices;
@@ -317,7 +361,7 @@ class WorkPoller {
       if (seen.doubtful || (seen.too_long && waited))
         stream->probe.store(1, std::memory_order_relaxed);
     }
-    compute.occupancy.Measure(world_.Usage(stream->device), busy_ns, now_ns);
+    compute.occupancy.Measure(usage, busy_ns, now_ns);
   }
 
   // What the device has of a stream with a launch in the driver. Nothing: that comes later than

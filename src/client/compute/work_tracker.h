@@ -407,7 +407,11 @@ class WorkTracker : public WorkPoller<World> {
     ReleaseFence(stream->work, stream->open);
     stream->open = nullptr;
     compute.launches.fetch_add(LaunchesIn(open), std::memory_order_relaxed);
-    compute.occupancy.Measure(world_.Usage(stream->device), NsIn(open), now_ns);
+    shm::DeviceUsage& usage = world_.Usage(stream->device);
+    const int64_t began_ns = stream->began_ns.load(std::memory_order_relaxed);
+    compute.occupancy.Publish(usage, now_ns);
+    compute.occupancy.Ran(began_ns, static_cast<int64_t>(NsIn(open)), now_ns);
+    compute.occupancy.Measure(usage, NsIn(open), now_ns);
     ReleaseOthers(stream, now_ns);
     stream->closed.store(word);
   }
