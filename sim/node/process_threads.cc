@@ -370,6 +370,7 @@ void Process::Helper::Run() {
   if (!process_.connected_ && !joining) wait_ns = std::min(wait_ns, kReconnectEveryNs);
   process_.world_.Trace("helper polls", process_.id_,
                         static_cast<int64_t>(process_.usage_.backlog_ns.load()));
+  process_.usage_.looks_by_ns.store(now_ns + spent_ns + wait_ns);
   WakeAt(now_ns + spent_ns + wait_ns + delays.TimedOut(process_.random_));
 }
 

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kPeriodNs = 100 * kMs;
 
 struct InQuota {
-  double used = 0, charged = 0;  // parts of the device's time
+  double used = 0, charged = 0, other = 0;  // parts of the device's time; the second program's
 };
 
 // The first program runs for `on_ns` of each period.
@@ -26,11 +26,13 @@ InQuota RunInQuota(const Scenario& scenario, int64_t on_ns, uint64_t seed) {
   const std::string& share = scenario.programs[0].share;
   InQuota seen;
   const int64_t from_ns = 2 * kS, to_ns = scenario.duration_ns;
-  int64_t used_ns = 0, charged_ns = 0;
+  int64_t used_ns = 0, charged_ns = 0, other_ns = 0;
+  const bool two = scenario.programs.size() > 1;
   for (int64_t at_ns = 0; at_ns < to_ns; at_ns += kPeriodNs) {
     if (at_ns == from_ns) {
       used_ns = world.ProgramBusyNs(0);
       charged_ns = world.agent()->ChargedNs(share, 0);
+      if (two) other_ns = world.ProgramBusyNs(1);
     }
     world.RunUntil(at_ns + on_ns);
     for (const auto& process : world.processes()) {
@@ -41,6 +43,7 @@ InQuota RunInQuota(const Scenario& scenario, int64_t on_ns, uint64_t seed) {
   const auto passed_ns = static_cast<double>(to_ns - from_ns);
   seen.used = static_cast<double>(world.ProgramBusyNs(0) - used_ns) / passed_ns;
   seen.charged = static_cast<double>(world.agent()->ChargedNs(share, 0) - charged_ns) / passed_ns;
+  if (two) seen.other = static_cast<double>(world.ProgramBusyNs(1) - other_ns) / passed_ns;
   world.Finish();
   EXPECT_EQ(world.failure(), "");
   return seen;
@@ -93,7 +96,9 @@ TEST(ProcessorQuota, KernelsThatRunMeanwhileAreCharged) {
       scenario.shares[0].compute.limit = {200'000};
       const InQuota seen = RunInQuota(scenario, 25 * kMs, seed);
       std::printf("limit 0.2: used %.3f, charged %.3f\n", seen.used, seen.charged);
-      EXPECT_LE(seen.used, 0.21);
+      const double of_a_kernel = static_cast<double>(kernel_ns) / 7e9;
+      EXPECT_LE(seen.used, 0.205 + of_a_kernel);
+      EXPECT_GE(seen.charged, 0.99 * (seen.used - of_a_kernel));
     }
   }
 }
@@ -129,6 +134,30 @@ TEST(ProcessorQuota, TheLimitIsKeptByProgramsOfAllShapes) {
                   static_cast<int>(on_ns / kMs), seen.used, seen.charged);
       EXPECT_LE(seen.used, 0.21);
       EXPECT_GE(seen.used, 0.18);
+    }
+  }
+}
+
+// It has its part of its own speed, and its neighbour has its part of the device.
+TEST(ProcessorQuota, BesideOthersBothHaveTheirRequests) {
+  for (const int64_t kernel_ns : {200 * kUs, 1 * kMs, 5 * kMs}) {
+    for (const int64_t on_ns : {25 * kMs, 50 * kMs}) {
+      for (const double request : {0.1, 0.5}) {
+        for (uint64_t seed = 1; seed <= SeedsToTry(3); ++seed) {
+          SCOPED_TRACE("kernels of " + std::to_string(kernel_ns / kUs) + " us, on for " +
+                       std::to_string(on_ns / kMs) + " ms, seed " + std::to_string(seed));
+          Scenario scenario = WithLimit(kernel_ns, 1'000'000);
+          scenario.shares[0].compute.request = {static_cast<uint32_t>(request * 1e6)};
+          const InQuota alone = RunInQuota(scenario, on_ns, seed);
+          AddProgram(scenario, 1 - request);
+          const InQuota seen = RunInQuota(scenario, on_ns, seed);
+          std::printf("request %.1f: used %.3f of %.3f; the other %.3f\n", request, seen.used,
+                      alone.used, seen.other);
+          EXPECT_GE(seen.used, 0.97 * request * alone.used);
+          EXPECT_GE(seen.other, 0.97 * (1 - request));
+          EXPECT_GE(seen.used + seen.other, 0.85) << "of which its own gaps are a part";
+        }
+      }
     }
   }
 }

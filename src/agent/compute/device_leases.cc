@@ -147,7 +147,9 @@ bool DeviceLeases::Observe(int64_t now_ns) {
   bool released = false;
   for (auto& [key, on] : shares_) {
     const LeasePolicy::Work work = on.time->Poll(now_ns);
-    released = released || (on.blocked && !work.blocked);
+    const bool held_up = work.blocked || work.away_ns <= now_ns;
+    released = released || (on.held_up && !held_up);
+    on.held_up = held_up;
     on.blocked = work.blocked;
     policy_->Observe(key, work);
   }

@@ -85,8 +85,8 @@ class DeviceLeases {
   void TraceEvent(const Key* key, api::EventKind kind, int64_t now_ns);
 
   // Shows the policy what members publish now: it charges by what it was shown last, so before
-  // anything else at a new time. True: work of a share has come out from behind its waits, and
-  // Reschedule is to be called.
+  // anything else at a new time. True: work of a share has come out from behind its waits, or a
+  // share is back that was away, and Reschedule is to be called.
   bool Observe(int64_t now_ns);
   // For GangLeases. What is changed by `policy` takes effect with the next Reschedule.
   uint64_t MostLaunches(Key key) const { return shares_.at(key).time->MostLaunches(); }
@@ -110,6 +110,7 @@ class DeviceLeases {
     double charged_before_ns = 0;           // until the last ResetAfterOutage
     policy::LeasePolicy::ShareState state;  // after the last decision
     bool blocked = false;                   // as Work::blocked
+    bool held_up = false;  // its work stood behind waits, or it was away, when last observed
     DeviceTrace::Live traced;
   };
   struct Counts {

@@ -199,11 +199,33 @@ void ShareTime::ReadOccupied(int64_t now_ns) {
   occupied_ns_ += std::min(sum_ns, std::max(most_ns, passed_ns));
 }
 
+// From when on none of those that have work, or wait, would have looked in time, nor would any have
+// work that should still run.
+int64_t ShareTime::AwayNs(int64_t now_ns) const {
+  constexpr int64_t kNever = policy::LeasePolicy::kNever;
+  const auto near = [now_ns](int64_t ns) {
+    return ns <= now_ns + kComparableNs && ns >= now_ns - kComparableNs;
+  };
+  int64_t away_ns = 0;
+  for (const Member& member : members_) {
+    if (member.usage == nullptr || !member.connected) continue;
+    const bool works = member.usage->backlog_ns.load() > 0;
+    if (!works && member.usage->waiting.load() == 0) continue;
+    const int64_t looks_by_ns = member.usage->looks_by_ns.load();
+    const int64_t end_ns = member.usage->expected_end_ns.load();
+    if (looks_by_ns == 0 || !near(looks_by_ns)) return kNever;
+    away_ns = std::max(away_ns, looks_by_ns + shm::kLateLookNs);
+    if (works && near(end_ns)) away_ns = std::max(away_ns, end_ns);
+  }
+  return away_ns > 0 ? away_ns : kNever;
+}
+
 policy::LeasePolicy::Work ShareTime::Poll(int64_t now_ns) {
   ReadBusy();
   ReadOccupied(now_ns);
   policy::LeasePolicy::Work work;
   work.stopped = AllStopped(now_ns);
+  work.away_ns = AwayNs(now_ns);
   work.busy_total_ns = busy_ns_;
   work.occupied_total_ns = occupied_ns_;
   work.contexts = 0;

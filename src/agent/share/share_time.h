@@ -93,6 +93,7 @@ class ShareTime {
   void ReadBusy();
   void ReadOccupied(int64_t now_ns);
   bool AllStopped(int64_t now_ns);
+  int64_t AwayNs(int64_t now_ns) const;
   static constexpr uint32_t kActiveCounts = 10;
   struct Member {
     uint32_t slot = 0;

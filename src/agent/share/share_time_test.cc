@@ -272,5 +272,29 @@ TEST(ShareTime, WhatIsOccupiedCountsUntilTheMemberShouldHaveLooked) {
   EXPECT_EQ(occupied_ns(kNow + 110 * kMs), 40u * kMs);
 }
 
+// From when on nobody who has work, or waits, would have looked in time.
+TEST(ShareTime, WhoDoesNotLookIsAway) {
+  constexpr int64_t kNow = 5'000'000'000, kNever = policy::LeasePolicy::kNever;
+  Members members(2);
+  auto& [limits, usage, time] = members;
+  for (const uint32_t slot : {0, 1}) time.SetConnected(slot, true);
+  const auto away_ns = [&] { return time.Poll(kNow).away_ns; };
+  EXPECT_EQ(away_ns(), kNever) << "nobody has work";
+  usage[0].backlog_ns = kMs;
+  EXPECT_EQ(away_ns(), kNever) << "it has not said when it looks";
+  usage[0].looks_by_ns = kNow - 5 * kMs;
+  EXPECT_EQ(away_ns(), kNow - 5 * kMs + shm::kLateLookNs);
+  usage[0].expected_end_ns = kNow + 7 * kMs;
+  EXPECT_EQ(away_ns(), kNow + 7 * kMs) << "its work runs";
+  usage[1].looks_by_ns = kNow + 20 * kMs;
+  EXPECT_EQ(away_ns(), kNow + 7 * kMs) << "the other has nothing";
+  usage[1].waiting = 1;
+  EXPECT_EQ(away_ns(), kNow + 20 * kMs + shm::kLateLookNs);
+  for (const int64_t lie : {INT64_MAX, INT64_MIN, kNow + 3'600'000 * kMs}) {
+    usage[1].looks_by_ns = lie;
+    EXPECT_EQ(away_ns(), kNever) << "or another clock's";
+  }
+}
+
 }  // namespace
 }  // namespace prorata::agent

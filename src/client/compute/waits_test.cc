@@ -418,7 +418,28 @@ TEST_F(AwayTest, WhatRanMeanwhileIsChargedByItsEvents) {
   Poll();
   EXPECT_FALSE(Busy());
   EXPECT_NEAR(Occupied() - before_ns, 40 * kMs, 2 * kMs);
-  EXPECT_EQ(world_.compute.occupancy.ended_ns(), world_.now_ns);
+  EXPECT_EQ(world_.compute.occupancy.ended_ns(), world_.now_ns - 40 * kMs);
+  EXPECT_EQ(world_.usage.expected_end_ns, world_.now_ns - 40 * kMs) << "it had drained by then";
+}
+
+// Who was away says so, for others may have had its turn.
+TEST_F(AwayTest, WhoIsBackSaysSo) {
+  Context context(world_);
+  Teach(1, kMs);
+  LaunchFenced(context, 0, 1, kNever);
+  Poll();
+  world_.now_ns += 2 * kMs;
+  Poll();
+  EXPECT_FALSE(Reported(MessageType::kLeaseIdle));
+  GoAway();
+  Poll();
+  EXPECT_EQ(world_.sent, std::vector{MessageType::kLeaseIdle});
+  GoAway();
+  world_.EndAt(context.streams[0], world_.now_ns);
+  Synchronize(context, 0);
+  Poll();
+  EXPECT_EQ(world_.sent, std::vector{MessageType::kLeaseIdle})
+      << "it has nothing, and wants nothing";
 }
 
 TEST_F(AwayTest, WhatRunsStillRanAllTheTime) {

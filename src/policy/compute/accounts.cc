@@ -46,6 +46,7 @@ void TimeSharing::Observe(Key key, const Work& work) {
   share->pending_occupied_ns += grown(work.occupied_total_ns, share->work.occupied_total_ns);
   share->work.backlog_ns = std::max<int64_t>(0, work.backlog_ns);
   share->work.end_ns = work.end_ns;
+  share->work.away_ns = work.away_ns;
   share->work.contexts = std::max(1u, work.contexts);
   const bool released = share->work.blocked && !work.blocked && work.backlog_ns > 0;
   share->work.blocked = work.blocked;
@@ -259,8 +260,8 @@ void TimeSharing::Account(int64_t now_ns) {
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[i];
     share.charged_ns += charges[i];
-    share.stalled_charge_ns = share.phase == Phase::kStalled ? charges[i] : 0;
     // What was counted is not paid back: it was not proven idle.
+    share.stalled_charge_ns = share.phase == Phase::kStalled && !counted ? charges[i] : 0;
     if (share.phase == Phase::kDraining && !counted) share.drain_charged_ns += charges[i];
   }
   SettleBesideStalled(charges);

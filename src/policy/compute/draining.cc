@@ -85,7 +85,7 @@ void TimeSharing::StallLateDrains() {
   for (Share& share : shares_) {
     // A gang that has drained here waits for the rest of it, on its other devices (gangs.h).
     if (share.phase != Phase::kDraining || share.gang_drained) continue;
-    const bool late = now_ns_ >= share.deadline_ns;
+    const bool late = now_ns_ >= share.deadline_ns || IsAway(share);
     if (late || (share.work.blocked && share.gang == GangSlice::kNone)) Stall(share);
   }
 }

@@ -43,6 +43,7 @@ class LeasePolicy {
     int64_t end_ns = kNever;         // when that should be done; kNever: not known
     uint32_t contexts = 1;           // that have unfinished work, or may have
     bool blocked = false;            // all of it is proven not to have begun
+    int64_t away_ns = kNever;  // none of them runs from then on, unless they say something by then
     bool stopped = false;  // all seem to be stopped: nobody says anything; `blocked` is set, too
   };
 

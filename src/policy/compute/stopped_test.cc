@@ -48,6 +48,9 @@ TEST_F(StoppedShareTest, WhoWaitsIsAskedEachTenSeconds) {
   Decide(now_ns_ = kMs);
   policy_.Wanted(1, now_ns_);
   const double before = ChargedMs(1);
+  Decide(now_ns_ += kMs);
+  Decide(now_ns_ += kMs);
+  EXPECT_GE(next_ns_, now_ns_ + kMs) << "nothing is to be done for it";
   EXPECT_EQ(Asked(9 * kS, true), 0);
   EXPECT_EQ(Asked(24 * kS, true), 3) << "nobody waits for ever, whatever is seen of them";
   EXPECT_LE(ChargedMs(1) - before, 3) << "each time for as long as a thread takes to wake";
@@ -85,6 +88,59 @@ TEST_F(StoppedShareTest, OfTheHighestPriority) {
   policy_.Wanted(1, kMs);
   Decide(now_ns_ = 2 * kMs);
   EXPECT_EQ(In(2), Phase::kRunning);
+}
+
+// A container that has used up its processor quota is away for tens of milliseconds.
+class AwayShareTest : public TimeSharingTest {};
+
+TEST_F(AwayShareTest, WhoRunsYieldsAndPaysUntilThen) {
+  TwoBusy();
+  GoesAway(1, 4 * kMs);
+  Decide(3 * kMs);
+  EXPECT_EQ(In(1), Phase::kRunning);
+  const double before = ChargedMs(1);
+  Decide(5 * kMs);
+  EXPECT_NEAR(ChargedMs(1), before + 2, 0.01) << "nobody else could have the device";
+  Decide(5 * kMs + 1);
+  EXPECT_EQ(In(1), Phase::kStalled) << "what it has out may run";
+  EXPECT_EQ(In(2), Phase::kRunning);
+}
+
+TEST_F(AwayShareTest, WhoDrainsStallsAtOnce) {
+  TwoBusy();
+  Decide(kSliceNs);
+  Backlog(1, kMs, kSliceNs + kMs);
+  Decide(kSliceNs + 1);
+  ASSERT_EQ(In(1), Phase::kDraining);
+  GoesAway(1, kSliceNs + 2 * kMs);
+  Decide(kSliceNs + kMs / 2);
+  EXPECT_EQ(In(1), Phase::kDraining);
+  EXPECT_LE(next_ns_, kSliceNs + 2 * kMs);
+  Decide(kSliceNs + 2 * kMs);
+  EXPECT_EQ(In(1), Phase::kStalled);
+}
+
+TEST_F(AwayShareTest, WhoWaitsHasNoTurnUntilItIsBack) {
+  TwoBusy();
+  GoesAway(2, 5 * kMs, 0);
+  Decide(kSliceNs);
+  EXPECT_EQ(In(1), Phase::kRunning) << "there is nobody else";
+  Decide(5 * kSliceNs);
+  EXPECT_EQ(In(1), Phase::kRunning);
+  EXPECT_GE(next_ns_, 5 * kSliceNs + kMs) << "it says when it is back";
+  EXPECT_TRUE(policy_.State(2).active) << "it is entitled to its part still";
+  GoesAway(2, LeasePolicy::kNever, 0);
+  Decide(5 * kSliceNs + kMs);
+  EXPECT_EQ(In(1), Phase::kDraining);
+}
+
+// Its other ranks may run, and it has its devices together.
+TEST_F(AwayShareTest, AGangKeepsItsTurn) {
+  TwoBusy();
+  policy_.SetGang(1, LeasePolicy::GangSlice::kOn, 0, 0);
+  GoesAway(1, 2 * kMs);
+  Decide(5 * kMs);
+  EXPECT_EQ(In(1), Phase::kRunning);
 }
 
 }  // namespace

@@ -52,6 +52,13 @@ class TimeSharingTest : public ::testing::Test {
     work.stopped = work.blocked = true;
     policy_.Observe(key, work);
   }
+  // None of its members runs from then on, unless they say something.
+  void GoesAway(LeasePolicy::Key key, int64_t when_ns, int64_t backlog_ns = kMs) {
+    LeasePolicy::Work work;
+    work.backlog_ns = backlog_ns;
+    work.away_ns = when_ns;
+    policy_.Observe(key, work);
+  }
   void Drains(LeasePolicy::Key key, int64_t now_ns) {
     Backlog(key, 0, LeasePolicy::kNever);
     policy_.Drained(key, now_ns, now_ns);

@@ -129,6 +129,12 @@ bool TimeSharing::IsAtIt(const Share& share) const {
   return share.phase != Phase::kIdle && !blocked;
 }
 
+// Its processes do not run just now: its container has used up its processor quota, say. A gang's
+// other ranks may.
+bool TimeSharing::IsAway(const Share& share) const {
+  return now_ns_ >= share.work.away_ns && share.gang == GangSlice::kNone;
+}
+
 bool TimeSharing::IsActive(const Share& share) const {
   if (share.work.stopped) return false;
   return IsAtIt(share) || now_ns_ - share.active_ns < kLingerNs;
@@ -199,7 +205,7 @@ bool TimeSharing::Eligible(const Share& share) const {
   if (!Waits(share)) return false;
   // Its gang's kernels on other devices wait for them.
   if (share.gang == GangSlice::kCatchUp) return share.launches > 0;
-  if (share.work.stopped && !Starves(share)) return false;
+  if ((share.work.stopped || IsAway(share)) && !Starves(share)) return false;
   const bool too_long = share.phase == Phase::kStalled && Starves(share);
   if (PauseLeftNs(share) > 0 && !HasTurn(share)) return false;
   return !Limited(share) || too_long || TokensAfterNs(share) == 0;
@@ -270,10 +276,12 @@ bool TimeSharing::HasTurn(const Share& share) {
   return share.gang == GangSlice::kGather || share.gang == GangSlice::kOn || share.launches > 0;
 }
 
-// Its members are idle, or have nothing but work behind waits and have had the time to launch more.
+// Its members are idle, or away, or have nothing but work behind waits and have had the time to
+// launch more.
 bool TimeSharing::DoesNothing(const Share& running) const {
   const bool blocked = running.work.blocked && running.work.backlog_ns > 0;
-  return running.idle_hint || (blocked && now_ns_ - running.granted_ns >= kWakeUpNs);
+  const bool awake = now_ns_ - running.granted_ns >= kWakeUpNs;
+  return running.idle_hint || ((blocked || IsAway(running)) && awake);
 }
 
 bool TimeSharing::MustYield(const Share& running, const Share& next) const {
@@ -442,7 +450,9 @@ int64_t TimeSharing::NextDeadline() {
   const Share* best = Best(/*gangs_too=*/true);
   const Share* plain = Best();
   for (const Share& share : shares_) {
-    if (share.phase == Phase::kDraining && !share.gang_drained) by(share.deadline_ns);
+    if (share.phase == Phase::kDraining && !share.gang_drained) {
+      by(std::min(share.deadline_ns, share.work.away_ns));
+    }
     if (share.phase == Phase::kRunning && !free_) {
       if (best != nullptr && !co_running_) by(NextYield(share, *best));
       if (plain != nullptr && !co_running_) by(NextYield(share, *plain));
@@ -452,10 +462,11 @@ int64_t TimeSharing::NextDeadline() {
       const int64_t left_ns = MayRunNs(share);
       if (!share.idle_hint && left_ns != kNever) by(now_ns_ + std::max(kMinStepNs, left_ns));
     }
-    if (Waits(share) && !Eligible(share)) {
+    if (share.work.stopped || IsAway(share)) {
+      by(now_ns_ + kPollStoppedNs);
+    } else if (Waits(share) && !Eligible(share)) {
       by(now_ns_ + std::max(TokensAfterNs(share), PauseLeftNs(share)));
     }
-    if (share.work.stopped) by(now_ns_ + kPollStoppedNs);
     if (Waits(share) && !Starves(share)) {
       by(StarvesAtNs(share));
       // What those above leave is looked at again.

@@ -156,6 +156,7 @@ class TimeSharing final : public LeasePolicy {
   Share* Find(Key key);
   const Share* Find(Key key) const;
   bool IsAtIt(const Share& share) const;
+  bool IsAway(const Share& share) const;
   bool IsActive(const Share& share) const;
   bool Claims(const Share& share) const;
   bool IsFree() const;
