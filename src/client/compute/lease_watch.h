@@ -82,9 +82,7 @@ class LeaseWatch {
     if ((seen.lease & shm::kLeaseOpen) == 0) {
       act.drained = !drained_reported_ && !seen.busy;
       drained_reported_ |= act.drained;
-      // Who waits for the lease shows that it would use it.
-      const int64_t waits_ns = seen.about_to ? kSometimesNs : kIdlePollNs;
-      act.poll_again_ns = drained_reported_ ? waits_ns : AtPollInterval(seen, 0);
+      act.poll_again_ns = drained_reported_ ? kIdlePollNs : AtPollInterval(seen, 0);
     } else if ((seen.lease & shm::kLeaseContended) != 0) {
       act.idle = !idle_reported_ && !seen.busy && !seen.about_to && seen.now_ns >= due_ns;
       if (act.idle) reported_ns_ = seen.now_ns;

@@ -38,15 +38,6 @@ TEST_F(LeaseWatchTest, AClosedLeaseIsDrainedOnceWhenTheMemberIsIdle) {
   EXPECT_TRUE(At(1 * kS + 4 * kMs).drained);
 }
 
-// It is seen by that whether it would use its turn.
-TEST_F(LeaseWatchTest, WhoWaitsForItsLeaseLooksMoreOften) {
-  At(1 * kS);
-  seen_.lease = Word(2, 0);
-  EXPECT_EQ(At(1 * kS + kMs).poll_again_ns, LeaseWatch::kIdlePollNs);
-  seen_.about_to = true;
-  EXPECT_EQ(At(1 * kS + 2 * kMs).poll_again_ns, LeaseWatch::kSometimesNs);
-}
-
 TEST_F(LeaseWatchTest, IdlenessCountsFromTheLastWorkAndIsReportedOnceUntilWorkComes) {
   seen_.lease = Word(3, kContended);
   At(1 * kS);

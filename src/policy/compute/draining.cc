@@ -81,6 +81,12 @@ void TimeSharing::Stall(Share& share) {
   share.deadline_ns = kNever;
 }
 
+// Its processes do not run just now: its container has used up its processor quota, say. A gang's
+// other ranks may.
+bool TimeSharing::IsAway(const Share& share) const {
+  return now_ns_ >= share.work.away_ns && share.gang == GangSlice::kNone;
+}
+
 void TimeSharing::StallLateDrains() {
   for (Share& share : shares_) {
     // A gang that has drained here waits for the rest of it, on its other devices (gangs.h).

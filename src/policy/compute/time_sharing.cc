@@ -129,12 +129,6 @@ bool TimeSharing::IsAtIt(const Share& share) const {
   return share.phase != Phase::kIdle && !blocked;
 }
 
-// Its processes do not run just now: its container has used up its processor quota, say. A gang's
-// other ranks may.
-bool TimeSharing::IsAway(const Share& share) const {
-  return now_ns_ >= share.work.away_ns && share.gang == GangSlice::kNone;
-}
-
 bool TimeSharing::IsActive(const Share& share) const {
   if (share.work.stopped) return false;
   return IsAtIt(share) || now_ns_ - share.active_ns < kLingerNs;

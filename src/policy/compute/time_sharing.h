@@ -156,7 +156,6 @@ class TimeSharing final : public LeasePolicy {
   Share* Find(Key key);
   const Share* Find(Key key) const;
   bool IsAtIt(const Share& share) const;
-  bool IsAway(const Share& share) const;
   bool IsActive(const Share& share) const;
   bool Claims(const Share& share) const;
   bool IsFree() const;
@@ -192,6 +191,7 @@ class TimeSharing final : public LeasePolicy {
   void EndDrain(Share& share);
   int64_t DrainDeadline(const Share& share) const;
   void Stall(Share& share);
+  bool IsAway(const Share& share) const;
   void StallLateDrains();
 
   // accounts.cc
