@@ -270,17 +270,16 @@ bool TimeSharing::HasTurn(const Share& share) {
   return share.gang == GangSlice::kGather || share.gang == GangSlice::kOn || share.launches > 0;
 }
 
-// Its members are idle, or away, or have nothing but work behind waits and have had the time to
-// launch more.
+// Its members are idle, or have nothing but work behind waits and have had the time to launch more.
 bool TimeSharing::DoesNothing(const Share& running) const {
   const bool blocked = running.work.blocked && running.work.backlog_ns > 0;
-  const bool awake = now_ns_ - running.granted_ns >= kWakeUpNs;
-  return running.idle_hint || ((blocked || IsAway(running)) && awake);
+  return running.idle_hint || (blocked && now_ns_ - running.granted_ns >= kWakeUpNs);
 }
 
 bool TimeSharing::MustYield(const Share& running, const Share& next) const {
   if (running.gang == GangSlice::kCatchUp || running.gang == GangSlice::kGather) return false;
   if (DoesNothing(running) || HasTurn(next)) return true;
+  if (IsAway(running) && now_ns_ - running.granted_ns >= kWakeUpNs) return true;
   const int64_t rank = RankOf(running), next_rank = RankOf(next);
   const bool slice_over = now_ns_ - running.granted_ns >= options_.slice_ns;
   if (running.boosted) return slice_over;
