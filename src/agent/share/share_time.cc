@@ -131,12 +131,17 @@ void ShareTime::SaidDrained(uint32_t slot, uint32_t sequence) {
 
 // Whether it has anything to do: work to look after, a lease to use or to report on. What stands
 // behind a wait may do so for ever.
-bool ShareTime::MustSpeak(const Member& member) const {
+bool ShareTime::MustSpeak(const Member& member, int64_t now_ns) const {
   const shm::DeviceUsage& usage = *member.usage;
   if (!Engaged(usage)) return false;
   const uint32_t sequence = SequenceOf(lease());
   const bool blocked = usage.blocked.load() != 0;
   if (!open()) {
+    const int64_t looks_by_ns = usage.looks_by_ns.load();
+    const bool late = looks_by_ns > 0 && looks_by_ns < now_ns - shm::kLateLookNs &&
+                      looks_by_ns > now_ns - kComparableNs;
+    // It would not be given its lease, and asked by that.
+    if (late && usage.waiting.load() > 0) return true;
     return !blocked && usage.drained_sequence.load() != sequence &&
            member.drained_sequence != sequence;
   }
@@ -157,7 +162,7 @@ bool ShareTime::AllStopped(int64_t now_ns) {
                          .expected_end_ns = usage.expected_end_ns.load(),
                          .waiting = usage.waiting.load(),
                          .drained_sequence = usage.drained_sequence.load()};
-    const bool must = MustSpeak(member);
+    const bool must = MustSpeak(member, now_ns);
     if (std::exchange(member.said, false) || words != member.words) {
       member.words = words;
       member.quiet_since_ns = now_ns;

@@ -114,7 +114,7 @@ class ShareTime {
     int64_t quiet_since_ns = 0;  // it should have said or written something since then
     bool stopped = false;        // for too long, and until it does
   };
-  bool MustSpeak(const Member& member) const;
+  bool MustSpeak(const Member& member, int64_t now_ns) const;
   Member* Find(uint32_t slot);
   const Member* Find(uint32_t slot) const { return const_cast<ShareTime*>(this)->Find(slot); }
 

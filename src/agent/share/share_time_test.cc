@@ -163,6 +163,18 @@ TEST(ShareTime, WhoHasNothingToSayIsNotStopped) {
   EXPECT_FALSE(members.StoppedAfter(kMs)) << "it has sent something";
 }
 
+// Who is away is not given its lease, so it is not asked by that.
+TEST(ShareTime, WhoWaitsForItsLeaseAndDoesNotLookIsStopped) {
+  AtWork members(1);
+  auto& usage = members.usage[0];
+  usage.drained_sequence = members.time.WriteLease(false, false);
+  usage.backlog_ns = 0;
+  usage.waiting = 1;
+  usage.looks_by_ns = members.now_ns + 20 * kMs;
+  EXPECT_FALSE(members.StoppedAfter(70 * kMs));
+  EXPECT_TRUE(members.StoppedAfter(10 * kMs));
+}
+
 TEST(ShareTime, OneThatIsStoppedDoesNotSilenceTheOthers) {
   AtWork members(3);
   members.time.WriteLease(true, true);
