@@ -90,6 +90,11 @@ static_assert(sizeof(DeviceUsage) == 256);
 // which a process is away is taken to be used.
 inline constexpr int64_t kLateLookNs = 2'000'000;
 
+// Whether the member's helper thread should have looked by now, and has not.
+inline bool IsLate(int64_t looks_by_ns, int64_t now_ns) {
+  return looks_by_ns > 0 && looks_by_ns < now_ns - kLateLookNs;
+}
+
 // Time since joining in which the device was not proven idle of the member's work, until `now_ns`,
 // or until its helper thread should have looked. What was not written for longer than `most_ns`, or
 // by another clock, does not count.
@@ -100,8 +105,7 @@ inline uint64_t OccupiedNs(const DeviceUsage& usage, int64_t now_ns, int64_t mos
   // Writers take the first away, write the second, and put the first back, later than it was.
   if (!counts || usage.occupied_since_ns.load() != since_ns) return occupied_ns;
   const int64_t looks_by_ns = usage.looks_by_ns.load();
-  const bool late = looks_by_ns > 0 && looks_by_ns < now_ns - kLateLookNs;
-  const int64_t until_ns = late ? looks_by_ns + kLateLookNs : now_ns;
+  const int64_t until_ns = IsLate(looks_by_ns, now_ns) ? looks_by_ns + kLateLookNs : now_ns;
   return occupied_ns + (until_ns > since_ns ? static_cast<uint64_t>(until_ns - since_ns) : 0);
 }
 

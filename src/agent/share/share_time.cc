@@ -43,6 +43,11 @@ uint64_t GrownBy(uint64_t now_ns, uint64_t& seen_ns) {
   return by_ns;
 }
 
+// By the agent's clock, and not another time namespace's.
+bool IsNear(int64_t ns, int64_t now_ns) {
+  return ns <= now_ns + kComparableNs && ns >= now_ns - kComparableNs;
+}
+
 uint32_t SequenceOf(uint32_t lease) { return lease >> shm::kLeaseSequenceShift; }
 
 void WriteBacklogWords(shm::DeviceLimits& limits, const policy::ComputeTerms& terms,
@@ -138,8 +143,7 @@ bool ShareTime::MustSpeak(const Member& member, int64_t now_ns) const {
   const bool blocked = usage.blocked.load() != 0;
   if (!open()) {
     const int64_t looks_by_ns = usage.looks_by_ns.load();
-    const bool late = looks_by_ns > 0 && looks_by_ns < now_ns - shm::kLateLookNs &&
-                      looks_by_ns > now_ns - kComparableNs;
+    const bool late = shm::IsLate(looks_by_ns, now_ns) && IsNear(looks_by_ns, now_ns);
     // It would not be given its lease, and asked by that.
     if (late && usage.waiting.load() > 0) return true;
     return !blocked && usage.drained_sequence.load() != sequence &&
@@ -208,9 +212,6 @@ void ShareTime::ReadOccupied(int64_t now_ns) {
 // work that should still run.
 int64_t ShareTime::AwayNs(int64_t now_ns) const {
   constexpr int64_t kNever = policy::LeasePolicy::kNever;
-  const auto near = [now_ns](int64_t ns) {
-    return ns <= now_ns + kComparableNs && ns >= now_ns - kComparableNs;
-  };
   int64_t away_ns = 0;
   for (const Member& member : members_) {
     if (member.usage == nullptr || !member.connected) continue;
@@ -218,9 +219,9 @@ int64_t ShareTime::AwayNs(int64_t now_ns) const {
     if (!works && member.usage->waiting.load() == 0) continue;
     const int64_t looks_by_ns = member.usage->looks_by_ns.load();
     const int64_t end_ns = member.usage->expected_end_ns.load();
-    if (looks_by_ns == 0 || !near(looks_by_ns)) return kNever;
+    if (looks_by_ns == 0 || !IsNear(looks_by_ns, now_ns)) return kNever;
     away_ns = std::max(away_ns, looks_by_ns + shm::kLateLookNs);
-    if (works && near(end_ns)) away_ns = std::max(away_ns, end_ns);
+    if (works && IsNear(end_ns, now_ns)) away_ns = std::max(away_ns, end_ns);
   }
   return away_ns > 0 ? away_ns : kNever;
 }
@@ -245,8 +246,7 @@ policy::LeasePolicy::Work ShareTime::Poll(int64_t now_ns) {
     ++work.contexts;
     sum_ns += backlog_ns;
     const int64_t end_ns = member.usage->expected_end_ns.load();
-    const bool near = end_ns <= now_ns + kComparableNs && end_ns >= now_ns - kComparableNs;
-    comparable = comparable && near;
+    comparable = comparable && IsNear(end_ns, now_ns);
     blocked = blocked && member.usage->blocked.load() != 0;
     last_ns = std::max(last_ns, end_ns);
   }

@@ -117,9 +117,8 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
        .idle_report_ns = int64_t{limits.idle_report_us.load(std::memory_order_relaxed)} * 1000});
   // The agent sees in the usage what it is.
   usage.blocked.store(act.blocked ? 1 : 0);
-  const int64_t looks_by_ns = usage.looks_by_ns.load();
-  const bool away = looks_by_ns > 0 && looks_by_ns < now_ns - shm::kLateLookNs;
-  const bool was_away = away && (busy || usage.waiting.load() != 0);
+  const bool was_away =
+      shm::IsLate(usage.looks_by_ns.load(), now_ns) && (busy || usage.waiting.load() != 0);
   if (act.poll || was_away) world.Send(wire::MessageType::kLeaseIdle, {device, 0});
   if (act.drained) {
     usage.drained_sequence.store(act.sequence);

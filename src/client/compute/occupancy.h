@@ -102,8 +102,8 @@ class Occupancy {
  private:
   void Look(const shm::DeviceUsage& usage, int64_t now_ns) {
     const int64_t looks_by_ns = usage.looks_by_ns.load(std::memory_order_relaxed);
-    const bool late = looks_by_ns > 0 && looks_by_ns < now_ns - shm::kLateLookNs;
-    if (late && reasons_.load(std::memory_order_relaxed) != 0 && looked_ns_ < now_ns) {
+    if (shm::IsLate(looks_by_ns, now_ns) && reasons_.load(std::memory_order_relaxed) != 0 &&
+        looked_ns_ < now_ns) {
       if (away_ns_ == 0) {
         just_back_ = true;
         away_from_ns_ = looked_ns_;

@@ -81,11 +81,13 @@ void TimeSharing::Stall(Share& share) {
   share.deadline_ns = kNever;
 }
 
-// Its processes do not run just now: its container has used up its processor quota, say. A gang's
-// other ranks may.
-bool TimeSharing::IsAway(const Share& share) const {
-  return now_ns_ >= share.work.away_ns && share.gang == GangSlice::kNone;
+// From when on its processes do not run: its container has used up its processor quota, say. A
+// gang's other ranks may.
+int64_t TimeSharing::AwayNs(const Share& share) {
+  return share.gang == GangSlice::kNone ? share.work.away_ns : kNever;
 }
+
+bool TimeSharing::IsAway(const Share& share) const { return now_ns_ >= AwayNs(share); }
 
 void TimeSharing::StallLateDrains() {
   for (Share& share : shares_) {

@@ -141,6 +141,10 @@ TEST_F(AwayShareTest, AGangKeepsItsTurn) {
   GoesAway(1, 2 * kMs);
   Decide(5 * kMs);
   EXPECT_EQ(In(1), Phase::kRunning);
+  policy_.SetGang(1, LeasePolicy::GangSlice::kAway, 5 * kMs, 0);
+  Decide(5 * kMs);
+  ASSERT_EQ(In(1), Phase::kDraining);
+  EXPECT_GE(next_ns_, 5 * kMs + kMs / 10) << "it is not decided on without end";
 }
 
 }  // namespace

@@ -444,7 +444,7 @@ int64_t TimeSharing::NextDeadline() {
   const Share* plain = Best();
   for (const Share& share : shares_) {
     if (share.phase == Phase::kDraining && !share.gang_drained) {
-      by(std::min(share.deadline_ns, share.work.away_ns));
+      by(std::min(share.deadline_ns, AwayNs(share)));
     }
     if (share.phase == Phase::kRunning && !free_) {
       if (best != nullptr && !co_running_) by(NextYield(share, *best));

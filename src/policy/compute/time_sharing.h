@@ -191,6 +191,7 @@ class TimeSharing final : public LeasePolicy {
   void EndDrain(Share& share);
   int64_t DrainDeadline(const Share& share) const;
   void Stall(Share& share);
+  static int64_t AwayNs(const Share& share);
   bool IsAway(const Share& share) const;
   void StallLateDrains();
 
