@@ -1,6 +1,6 @@
 // A program whose container has a processor quota: when that is used up none of its threads runs
-// for the rest of the period (100 ms), the client library's among them. Alone on its device, with a
-// limit of device time.
+// for the rest of the period (100 ms), the client library's among them. Alone on its device with a
+// limit of device time, and beside others.
 
 #include <gtest/gtest.h>
 
@@ -60,27 +60,32 @@ Scenario WithLimit(int64_t kernel_ns, uint32_t limit_ppm) {
   return scenario;
 }
 
+void CheckLimitsInQuota(int64_t kernel_ns, int64_t on_ns, uint64_t seed) {
+  const InQuota alone = RunInQuota(WithLimit(kernel_ns, 1'000'000), on_ns, seed);
+  std::printf("without a limit: used %.3f, charged %.3f\n", alone.used, alone.charged);
+  EXPECT_LE(alone.charged, alone.used + 0.015);
+  for (const double limit : {0.1, 0.2, 0.3}) {
+    const auto ppm = static_cast<uint32_t>(limit * 1e6);
+    const InQuota seen = RunInQuota(WithLimit(kernel_ns, ppm), on_ns, seed);
+    std::printf("limit %.1f: used %.3f, charged %.3f\n", limit, seen.used, seen.charged);
+    EXPECT_LE(seen.used, limit + 0.01);
+    EXPECT_GE(seen.used, std::min(limit, alone.used) - 0.01)
+        << kernel_ns / kUs << " us, on for " << on_ns / kMs << " ms, limit " << ppm << " ppm";
+  }
+}
+
 // What it cannot use without a limit it cannot use with one.
 TEST(ProcessorQuota, TheTimeInWhichNothingOfItRunsIsNotCharged) {
-  for (const int64_t kernel_ns : {200 * kUs, 1 * kMs, 5 * kMs}) {
-    for (const int64_t on_ns : {25 * kMs, 50 * kMs}) {
-      for (uint64_t seed = 1; seed <= SeedsToTry(3); ++seed) {
-        SCOPED_TRACE("kernels of " + std::to_string(kernel_ns / kUs) + " us, on for " +
-                     std::to_string(on_ns / kMs) + " ms, seed " + std::to_string(seed));
-        const InQuota alone = RunInQuota(WithLimit(kernel_ns, 1'000'000), on_ns, seed);
-        std::printf("without a limit: used %.3f, charged %.3f\n", alone.used, alone.charged);
-        EXPECT_LE(alone.charged, alone.used + 0.015);
-        for (const double limit : {0.1, 0.2, 0.3}) {
-          const auto ppm = static_cast<uint32_t>(limit * 1e6);
-          const InQuota seen = RunInQuota(WithLimit(kernel_ns, ppm), on_ns, seed);
-          std::printf("limit %.1f: used %.3f, charged %.3f\n", limit, seen.used, seen.charged);
-          EXPECT_LE(seen.used, limit + 0.01);
-          EXPECT_GE(seen.used,
-                    limit < 0.5 * alone.used ? limit - 0.01 : 0.85 * std::min(limit, alone.used));
-        }
-      }
-    }
-  }
+  Unmet("in a quarter of each period, near to what it can use: 0.26 of 0.28, and 0.26 of 0.3",
+        {"1000 us, on for 25 ms, limit 300000 ppm", "5000 us, on for 25 ms, limit 300000 ppm"}, [] {
+          for (const int64_t kernel_ns : {200 * kUs, 1 * kMs, 5 * kMs}) {
+            for (const int64_t on_ns : {25 * kMs, 50 * kMs}) {
+              for (uint64_t seed = 1; seed <= SeedsToTry(3); ++seed) {
+                CheckLimitsInQuota(kernel_ns, on_ns, seed);
+              }
+            }
+          }
+        });
 }
 
 // A kernel that goes on while its program does not is charged for all of it.
@@ -126,17 +131,20 @@ TEST(ProcessorQuota, TheLimitIsKeptByProgramsOfAllShapes) {
         program.stream_per_request = true;
     }
   };
-  for (size_t shape = 0; shape < 4; ++shape) {
-    for (const int64_t on_ns : {25 * kMs, 50 * kMs, 90 * kMs}) {
-      Scenario scenario = WithLimit(200 * kUs, 200'000);
-      change(shape, scenario.programs[0]);
-      const InQuota seen = RunInQuota(scenario, on_ns, 1);
-      std::printf("shape %zu, on for %d ms: used %.3f, charged %.3f\n", shape,
-                  static_cast<int>(on_ns / kMs), seen.used, seen.charged);
-      EXPECT_LE(seen.used, 0.21);
-      EXPECT_GE(seen.used, 0.18);
-    }
-  }
+  Unmet("streams of one kernel in a quarter of each period: 0.184 of 0.2", {"shape 3, on for 25"},
+        [&] {
+          for (size_t shape = 0; shape < 4; ++shape) {
+            for (const int64_t on_ns : {25 * kMs, 50 * kMs, 90 * kMs}) {
+              Scenario scenario = WithLimit(200 * kUs, 200'000);
+              change(shape, scenario.programs[0]);
+              const InQuota seen = RunInQuota(scenario, on_ns, 1);
+              std::printf("shape %zu, on for %d ms: used %.3f, charged %.3f\n", shape,
+                          static_cast<int>(on_ns / kMs), seen.used, seen.charged);
+              EXPECT_LE(seen.used, 0.21);
+              EXPECT_GE(seen.used, 0.19) << "shape " << shape << ", on for " << on_ns / kMs;
+            }
+          }
+        });
 }
 
 void CheckRequestsInQuota(int64_t kernel_ns, int64_t on_ns, double request, uint64_t seed) {
@@ -151,23 +159,26 @@ void CheckRequestsInQuota(int64_t kernel_ns, int64_t on_ns, double request, uint
               seen.other);
   EXPECT_GE(seen.used, 0.97 * request * alone.used);
   EXPECT_GE(seen.other, 0.97 * (1 - request));
-  EXPECT_GE(seen.used + seen.other, 0.85) << "of which its own gaps are a part";
+  // 0.98 of what a busy program alone uses of it.
+  EXPECT_GE(seen.used + seen.other, 0.96) << "idle while the other waits";
 }
 
 // It has its part of its own speed, and its neighbour has its part of the device.
 TEST(ProcessorQuota, BesideOthersBothHaveTheirRequests) {
-  Unmet("kernels of 5 ms in a quarter of each period: 0.9 of its request",
-        {"kernels of 5000 us, on for 25 ms"}, [] {
-          for (const int64_t kernel_ns : {200 * kUs, 1 * kMs, 5 * kMs}) {
-            for (const int64_t on_ns : {25 * kMs, 50 * kMs}) {
-              for (const double request : {0.1, 0.5}) {
-                for (uint64_t seed = 1; seed <= SeedsToTry(3); ++seed) {
-                  CheckRequestsInQuota(kernel_ns, on_ns, request, seed);
-                }
+  Unmet(
+      "kernels of 5 ms in a quarter of each period: 0.9 of its request; up to 14 % of the device "
+      "idle",
+      {"kernels of 5000 us, on for 25 ms", "idle while the other waits"}, [] {
+        for (const int64_t kernel_ns : {200 * kUs, 1 * kMs, 5 * kMs}) {
+          for (const int64_t on_ns : {25 * kMs, 50 * kMs}) {
+            for (const double request : {0.1, 0.5}) {
+              for (uint64_t seed = 1; seed <= SeedsToTry(3); ++seed) {
+                CheckRequestsInQuota(kernel_ns, on_ns, request, seed);
               }
             }
           }
-        });
+        }
+      });
 }
 
 }  // namespace

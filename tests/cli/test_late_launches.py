@@ -14,6 +14,7 @@ pytestmark = pytest.mark.pairs
 
 LATE_S = 5
 LAUNCH = 400  # of the first program
+KERNEL_US = 1000
 
 
 class LateCase(Case):
@@ -40,21 +41,28 @@ for_ms = {LATE_S * 1000}
     def start_waiting(self, *share_options):
         """A program that waits for each of its kernels, so that nothing is under way when it launches."""
         load = self.machine.start_load(share_options, [
-            "--seconds", 60, "--kernel-us", 1000, "--per-sync", 1, "--announce", "--dilation", 4])
+            "--seconds", 60, "--kernel-us", KERNEL_US, "--per-sync", 1, "--announce", "--dilation", 4])
         harness.read_event(load, "kernels")
         return load
 
     def had_ns(self):
         return self.busy_ns(self.usage)[0][str(self.late.pid)]
 
-    def is_still(self):
-        """The device runs nothing of it for a while."""
-        before = self.had_ns()
-        time.sleep(0.3)
-        return self.had_ns() == before
+    def is_late(self):
+        """The device runs nothing of it for as long as 75 of its kernels take, by the device's clock."""
+        processes, begun_ns = self.busy_ns(self.usage)
+        had_ns = processes[str(self.late.pid)]
+        now = harness.wait_until(lambda: self.device_after(begun_ns + 75 * KERNEL_US * 1000),
+                                 what="the device's clock to go on")
+        return now[str(self.late.pid)] == had_ns
+
+    def device_after(self, when_ns):
+        """What each process has had, once the device's clock is past that time."""
+        processes, now_ns = self.busy_ns(self.usage)
+        return processes if now_ns >= when_ns else None
 
     def await_late(self):
-        harness.wait_until(self.is_still, what="a program whose launch does not return")
+        harness.wait_until(self.is_late, what="a program whose launch does not return")
 
     def await_return(self):
         had_ns = self.had_ns()
@@ -80,7 +88,7 @@ class LateLaunch(LateCase):
         self.await_late()
         parts, use = self.parts_over(2, [self.late, peer, other])
         print("while it is late", parts, use)
-        self.assertTrue(self.is_still(), "it was late for too short a time to be looked at")
+        self.assertTrue(self.is_late(), "it was late for too short a time to be looked at")
         self.assertAlmostEqual(parts[1], 0.5, delta=0.03)
         self.assertAlmostEqual(parts[2], 0.5, delta=0.03)
         self.assertGreater(use, 0.9)
@@ -93,7 +101,7 @@ class HangingDriver(LateLaunch):
         self.await_late()
         report = self.machine.run_json(["--name", "late"], ["--kernels", 5, "--allocate", "2GiB"])
         self.assertEqual(report["allocated_bytes"], 2 * 1024 * harness.MIB)
-        self.assertTrue(self.is_still(), "it hung for too short a time to be looked at")
+        self.assertTrue(self.is_late(), "it hung for too short a time to be looked at")
 
     def test_killed_it_leaves_nothing(self):
         self.await_late()
