@@ -102,9 +102,10 @@ inline uint64_t OccupiedNs(const DeviceUsage& usage, int64_t now_ns, int64_t mos
   const int64_t since_ns = usage.occupied_since_ns.load();
   const uint64_t occupied_ns = usage.occupied_ns.load();
   const bool counts = since_ns > 0 && since_ns < now_ns && since_ns >= now_ns - most_ns;
-  // Writers take the first away, write the second, and put the first back, later than it was.
-  if (!counts || usage.occupied_since_ns.load() != since_ns) return occupied_ns;
   const int64_t looks_by_ns = usage.looks_by_ns.load();
+  // Writers take the first away, write the second, and put the first back, later than it was; and
+  // only then write by when they look again.
+  if (!counts || usage.occupied_since_ns.load() != since_ns) return occupied_ns;
   const int64_t until_ns = IsLate(looks_by_ns, now_ns) ? looks_by_ns + kLateLookNs : now_ns;
   return occupied_ns + (until_ns > since_ns ? static_cast<uint64_t>(until_ns - since_ns) : 0);
 }

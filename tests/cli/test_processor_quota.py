@@ -60,8 +60,9 @@ class ProcessorQuota(Case):
         self.assertLess(charged, use + 0.2)
         use, _ = self.use_in_quota("--compute-limit", "0.3")
         self.assertGreater(use, 0.2, "what it can use is within its limit")
-        use, _ = self.use_in_quota("--compute-limit", "0.1")
-        self.assertAlmostEqual(use, 0.1, delta=0.03)
+        for limit, delta in ((0.1, 0.03), (0.05, 0.015)):
+            use, _ = self.use_in_quota("--compute-limit", str(limit))
+            self.assertAlmostEqual(use, limit, delta=delta)
 
 
 if __name__ == "__main__":

@@ -309,10 +309,20 @@ TEST_F(Away, OnlyWhatItsWorkTookCounts) {
 
 TEST_F(Away, WhatIsNotDoneWhenItIsBackRanAllTheTime) {
   occupancy_.Settle(usage_, 2 * kMs, 0, kBackNs);
+  usage_.looks_by_ns = kBackNs + 10 * kMs;
+  constexpr int64_t kSettledNs = kBackNs + Occupancy::kBackNs;
+  occupancy_.Settle(usage_, 2 * kMs, 0, kSettledNs - 1);
   EXPECT_EQ(OccupiedAt(kBackNs), 2u * kMs) << "it may be done, and is not seen to be yet";
+  occupancy_.Settle(usage_, 2 * kMs, 0, kSettledNs);
+  EXPECT_EQ(OccupiedAt(kSettledNs), static_cast<uint64_t>(kSettledNs - 1 * kMs));
+}
+
+TEST_F(Away, WhatIsNotSettledYetIsNotSeenByOthers) {
+  ComeBack();
+  EXPECT_EQ(OccupiedAt(kBackNs), 2u * kMs);
   usage_.looks_by_ns = kBackNs + 5 * kMs;
-  occupancy_.Settle(usage_, 2 * kMs, 0, kBackNs + 1 * kMs);
-  EXPECT_EQ(OccupiedAt(kBackNs + 1 * kMs), 80u * kMs);
+  EXPECT_EQ(SeenAt(kBackNs + 1 * kMs), 3u * kMs);
+  EXPECT_EQ(OccupiedAt(kBackNs + 1 * kMs), 3u * kMs);
 }
 
 TEST_F(Away, WhatWasSubmittedMeanwhileRanSinceThen) {

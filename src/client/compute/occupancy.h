@@ -23,14 +23,16 @@ namespace prorata::client {
 
 class Occupancy {
  public:
+  // So long after a process is back it is decided how long its work ran meanwhile.
+  static constexpr int64_t kBackNs = 5'000'000;
+
   // Something was submitted at `since_ns`, or a little later.
   void Begin(shm::DeviceUsage& usage, int64_t since_ns) {
     const LockGuard holding(lock_);
     const uint32_t before = reasons_.load(std::memory_order_relaxed);
     if (before == 0) {
       since_ns_ = looked_ns_ = Max(since_ns, ended_ns_.load(std::memory_order_relaxed));
-      // What was shown of the time before, that began later by another thread's clock.
-      usage.occupied_since_ns.store(since_ns_ + static_cast<int64_t>(shown_ns_ - total_ns_));
+      ShowSince(usage, since_ns_, total_ns_);
     }
     reasons_.store(before + 1);
   }
@@ -84,8 +86,9 @@ class Occupancy {
     const LockGuard holding(lock_);
     Look(usage, now_ns);
     if (away_ns_ == 0) return;
-    // What it finds in the moment in which it is back may be done, too, and not seen to be yet.
-    if (oldest_ns <= late_from_ns_ && std::exchange(just_back_, false)) return;
+    // What it finds when it is back may be done, too, and not be seen to be yet: a callback of the
+    // program's that comes before it has not run meanwhile, or the driver's own threads have not.
+    if (oldest_ns <= late_from_ns_ && now_ns - back_ns_ < kBackNs) return;
     ran_ns_ += static_cast<int64_t>(open_ns);
     ran_ns_ += Max(int64_t{0}, now_ns - Max(oldest_ns, away_from_ns_));
     since_ns_ += away_ns_ - Min(away_ns_, ran_ns_);
@@ -105,7 +108,7 @@ class Occupancy {
     if (shm::IsLate(looks_by_ns, now_ns) && reasons_.load(std::memory_order_relaxed) != 0 &&
         looked_ns_ < now_ns) {
       if (away_ns_ == 0) {
-        just_back_ = true;
+        back_ns_ = now_ns;
         away_from_ns_ = looked_ns_;
         ran_until_ns_ = 0;
         late_from_ns_ = Max(looked_ns_, looks_by_ns + shm::kLateLookNs);
@@ -119,16 +122,20 @@ class Occupancy {
     const bool busy = reasons_.load(std::memory_order_relaxed) != 0 && now_ns > since_ns;
     return total_ns_ + (busy ? static_cast<uint64_t>(now_ns - since_ns) : 0);
   }
+  // It is occupied since then, and was for so long before. More may have been shown: by another
+  // thread's clock, or of a time in which nobody looked.
+  void ShowSince(shm::DeviceUsage& usage, int64_t since_ns, uint64_t total_ns) const {
+    usage.occupied_since_ns.store(since_ns + static_cast<int64_t>(shown_ns_ - total_ns));
+  }
   // What is published never goes back: threads read the clock before they come here, so a later
   // one may bring an earlier time, and readers take differences.
   uint64_t Show(shm::DeviceUsage& usage, int64_t now_ns) {
     Look(usage, now_ns);
     const uint64_t total_ns = TotalNs(now_ns);
-    if (total_ns <= shown_ns_) return shown_ns_;
-    shown_ns_ = total_ns;
+    shown_ns_ = std::max(shown_ns_, total_ns);
     usage.occupied_since_ns.store(0);
     usage.occupied_ns.store(shown_ns_);
-    if (reasons_.load(std::memory_order_relaxed) != 0) usage.occupied_since_ns.store(now_ns);
+    if (reasons_.load(std::memory_order_relaxed) != 0) ShowSince(usage, now_ns, total_ns);
     return shown_ns_;
   }
 
@@ -139,8 +146,8 @@ class Occupancy {
   int64_t looked_ns_ = 0;     // by any thread, while it is busy
   int64_t away_from_ns_ = 0;  // nobody looked from then on, ...
   int64_t late_from_ns_ = 0;  // ... though from then on somebody should have, ...
+  int64_t back_ns_ = 0;       // ... until then
   int64_t away_ns_ = 0;       // ... for so long in all; 0: it was settled
-  bool just_back_ = false;
   int64_t ran_ns_ = 0;        // of which so much is known to have been used, ...
   int64_t ran_until_ns_ = 0;  // ... until then
   uint64_t total_ns_ = 0;
