@@ -328,10 +328,19 @@ TEST_F(Away, WhatIsNotSettledYetIsNotSeenByOthers) {
 TEST_F(Away, WhatWasSubmittedMeanwhileRanSinceThen) {
   ComeBack();
   occupancy_.Ran(2 * kMs, 12 * kMs, kBackNs);
+  usage_.looks_by_ns = kBackNs + 10 * kMs;
   occupancy_.Settle(usage_, 60 * kMs, 3 * kMs, kBackNs);
-  EXPECT_EQ(OccupiedAt(kBackNs), (13u + 20u + 3u) * kMs);
-  usage_.looks_by_ns = kBackNs + 5 * kMs;
-  EXPECT_EQ(OccupiedAt(kBackNs + 5 * kMs), (36u + 5u) * kMs);
+  EXPECT_EQ(OccupiedAt(kBackNs), 13u * kMs) << "it may be done, too";
+  constexpr int64_t kSettledNs = kBackNs + Occupancy::kBackNs;
+  occupancy_.Settle(usage_, 60 * kMs, 3 * kMs, kSettledNs);
+  EXPECT_EQ(OccupiedAt(kSettledNs), (13u + 20u + 3u) * kMs + Occupancy::kBackNs);
+}
+
+TEST_F(Away, WhatWasSubmittedSinceIsNoReasonToWait) {
+  ComeBack();
+  usage_.looks_by_ns = kBackNs + 10 * kMs;
+  occupancy_.Settle(usage_, kBackNs + 1, 3 * kMs, kBackNs + 2);
+  EXPECT_EQ(OccupiedAt(kBackNs), (2u + 3u) * kMs);
 }
 
 TEST_F(Away, NoMoreThanAllOfIt) {

@@ -88,9 +88,9 @@ class Occupancy {
     if (away_ns_ == 0) return;
     // What it finds when it is back may be done, too, and not be seen to be yet: a callback of the
     // program's that comes before it has not run meanwhile, or the driver's own threads have not.
-    if (oldest_ns <= late_from_ns_ && now_ns - back_ns_ < kBackNs) return;
+    if (oldest_ns <= back_ns_ && now_ns < settles_ns_) return;
     ran_ns_ += static_cast<int64_t>(open_ns);
-    ran_ns_ += Max(int64_t{0}, now_ns - Max(oldest_ns, away_from_ns_));
+    ran_ns_ += Max(int64_t{0}, back_ns_ - Max(oldest_ns, away_from_ns_));
     since_ns_ += away_ns_ - Min(away_ns_, ran_ns_);
     away_ns_ = ran_ns_ = 0;
   }
@@ -108,12 +108,13 @@ class Occupancy {
     if (shm::IsLate(looks_by_ns, now_ns) && reasons_.load(std::memory_order_relaxed) != 0 &&
         looked_ns_ < now_ns) {
       if (away_ns_ == 0) {
-        back_ns_ = now_ns;
+        settles_ns_ = now_ns + kBackNs;
         away_from_ns_ = looked_ns_;
         ran_until_ns_ = 0;
         late_from_ns_ = Max(looked_ns_, looks_by_ns + shm::kLateLookNs);
       }
       away_ns_ += now_ns - looked_ns_;
+      back_ns_ = now_ns;
     }
     looked_ns_ = Max(looked_ns_, now_ns);
   }
@@ -147,6 +148,7 @@ class Occupancy {
   int64_t away_from_ns_ = 0;  // nobody looked from then on, ...
   int64_t late_from_ns_ = 0;  // ... though from then on somebody should have, ...
   int64_t back_ns_ = 0;       // ... until then
+  int64_t settles_ns_ = 0;    // from then on it is decided
   int64_t away_ns_ = 0;       // ... for so long in all; 0: it was settled
   int64_t ran_ns_ = 0;        // of which so much is known to have been used, ...
   int64_t ran_until_ns_ = 0;  // ... until then
