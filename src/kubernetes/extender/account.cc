@@ -61,10 +61,11 @@ Account::Account() : workload_(placement::ExpectedWorkload()) {}
 Account::~Account() = default;
 
 void Account::SetNode(const std::string& name, std::vector<NodeGpu> gpus) {
-  Node& node = nodes_[name];
+  const auto [node, is_new] = nodes_.try_emplace(name);
   if (gpus.size() > placement::kMaxGpusPerNode) gpus.resize(placement::kMaxGpusPerNode);
-  if (node.gpus == gpus) return;
-  node.gpus = std::move(gpus);
+  // A new one has no index in the cluster yet, with GPUs or without.
+  if (!is_new && node->second.gpus == gpus) return;
+  node->second.gpus = std::move(gpus);
   stale_ = true;
 }
 

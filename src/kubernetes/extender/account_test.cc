@@ -140,6 +140,15 @@ TEST_F(AccountTest, NodesThatChange) {
   EXPECT_EQ(Choose("c", {Part("main", 100, 64)}), "") << "a and b are on it";
 }
 
+TEST_F(AccountTest, ANewNodeWithoutGpusHasNoRoom) {
+  AddNode("n", 1);
+  EXPECT_EQ(Choose("a", {Part("main", 10, 8)}), "n");
+  AddNode("empty", 0);
+  const auto found = account_.Filter("b", {{Part("main", 10, 8)}}, names_, now_);
+  EXPECT_EQ(found.fits.size(), 1u);
+  EXPECT_EQ(found.too_big, std::vector<size_t>{1});
+}
+
 TEST_F(AccountTest, TheFullestGpuThatHasRoomIsTaken) {
   AddNode("n", 4);
   for (int i = 0; i < 20; ++i) {
