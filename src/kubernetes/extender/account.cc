@@ -21,27 +21,13 @@ Request RequestFor(const ContainerRequest& request) {
           .gpu_memory_mib = static_cast<int32_t>(request.memory_units * kMemoryUnitMib)};
 }
 
+GpuMask MaskOfFirst(size_t count) { return static_cast<GpuMask>((1u << count) - 1); }
+
 GpuMask MaskOf(const std::vector<NodeGpu>& gpus, const std::vector<std::string>& uuids) {
   GpuMask mask = 0;
   for (size_t i = 0; i < gpus.size() && i < placement::kMaxGpusPerNode; ++i) {
     if (std::ranges::find(uuids, gpus[i].uuid) != uuids.end())
       mask = static_cast<GpuMask>(mask | 1u << i);
-  }
-  return mask;
-}
-
-bool CouldHave(const NodeGpu& gpu, const ContainerRequest& request) {
-  return gpu.memory_units >= request.memory_units &&
-         gpu.compute_percent >= request.compute_percent &&
-         request.choice.Allows(gpu.model, gpu.uuid);
-}
-
-GpuMask AllowedGpus(const std::vector<NodeGpu>& gpus, const GpuChoice& choice) {
-  GpuMask mask = 0;
-  for (size_t i = 0; i < gpus.size() && i < placement::kMaxGpusPerNode; ++i) {
-    if (choice.Empty() || choice.Allows(gpus[i].model, gpus[i].uuid)) {
-      mask = static_cast<GpuMask>(mask | 1u << i);
-    }
   }
   return mask;
 }
@@ -156,6 +142,7 @@ void Account::Expire(Time now) {
 void Account::Build() {
   if (!stale_) return;
   stale_ = squeezed_ = false;
+  models_.clear();
   cluster_ = std::make_unique<placement::Cluster>(workload_);
   for (auto& [name, node] : nodes_) AddNode(&node);
   table_ = std::make_unique<placement::ScoreTable>(*cluster_);
@@ -169,6 +156,13 @@ void Account::Build() {
 }
 
 void Account::AddNode(Node* node) {
+  node->models.clear();
+  for (size_t i = 0; i < node->gpus.size(); ++i) {
+    const size_t model = models_.try_emplace(node->gpus[i].model, models_.size()).first->second;
+    auto of_model = std::ranges::find(node->models, model, &GpusOfModel::model);
+    if (of_model == node->models.end()) of_model = node->models.insert(of_model, {model, 0});
+    of_model->gpus = static_cast<GpuMask>(of_model->gpus | 1u << i);
+  }
   uint32_t units = 0;
   for (const NodeGpu& gpu : node->gpus) units = std::max(units, gpu.memory_units);
   const auto memory_mib = static_cast<int32_t>(units * kMemoryUnitMib);
@@ -226,10 +220,13 @@ void Account::RemovePieces(Pod* pod) {
 }
 
 // The largest first: what is small still finds a place after it.
-std::vector<Account::Wanted> Account::WantedOf(std::span<const ContainerRequest> requests) {
+std::vector<Account::Wanted> Account::WantedOf(std::span<const ContainerRequest> requests) const {
   std::vector<Wanted> wanted;
   for (const ContainerRequest& request : requests) {
-    if (request.kind != ContainerKind::kInit) wanted.push_back({&request, RequestFor(request)});
+    if (request.kind == ContainerKind::kInit) continue;
+    std::vector<bool> models(models_.size());
+    for (const auto& [name, model] : models_) models[model] = request.choice.AllowsModel(name);
+    wanted.push_back({&request, RequestFor(request), request.choice.Empty(), std::move(models)});
   }
   std::ranges::stable_sort(wanted, std::greater(), [](const Wanted& one) {
     return std::tuple(one.container->gpu_count, one.container->compute_percent,
@@ -239,8 +236,31 @@ std::vector<Account::Wanted> Account::WantedOf(std::span<const ContainerRequest>
 }
 
 const placement::Tournament* Account::KeptScores(std::span<const Wanted> wanted) {
-  if (wanted.size() != 1 || !wanted.front().container->choice.Empty()) return nullptr;
-  return &table_->Scores(wanted.front().request, false);
+  return wanted.size() == 1 ? &table_->Scores(wanted.front().request, false) : nullptr;
+}
+
+bool Account::ScoreOn(std::span<const Wanted> wanted, const Node& node,
+                      const placement::Tournament* kept, Plan* plan) const {
+  if (kept == nullptr) return PlanOn(wanted, node, plan);
+  plan->score = kept->score(node.index);
+  if (plan->score == placement::Tournament::kAbsent) return false;
+  if (wanted.front().any_gpu) return true;
+  const bool all = AllowedGpus(wanted.front(), node) == MaskOfFirst(node.gpus.size());
+  return all || PlanOn(wanted, node, plan);
+}
+
+GpuMask Account::AllowedGpus(const Wanted& wanted, const Node& node) {
+  GpuMask mask = 0;
+  for (const GpusOfModel& one : node.models) {
+    if (wanted.models[one.model]) mask = static_cast<GpuMask>(mask | one.gpus);
+  }
+  const GpuChoice& choice = wanted.container->choice;
+  if (choice.uuids == GpuChoice::Names{}) return mask;
+  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int gpu = std::countr_zero(rest);
+    if (!choice.AllowsUuid(node.gpus[gpu].uuid)) mask &= static_cast<GpuMask>(~(1u << gpu));
+  }
+  return mask;
 }
 
 bool Account::PlanOn(std::span<const Wanted> wanted, const Node& node, Plan* plan) const {
@@ -248,8 +268,8 @@ bool Account::PlanOn(std::span<const Wanted> wanted, const Node& node, Plan* pla
   plan->score = 0;
   placement::NodeState state = cluster_->node(node.index);
   for (const Wanted& one : wanted) {
-    const auto allowed = static_cast<GpuMask>(AllowedGpus(node.gpus, one.container->choice) &
-                                              ((1u << state.gpu_count) - 1));
+    const auto allowed =
+        static_cast<GpuMask>(AllowedGpus(one, node) & MaskOfFirst(state.gpu_count));
     if (std::popcount(static_cast<GpuMask>(placement::FittingGpus(one.request, state) & allowed)) <
         one.request.gpu_count) {
       return false;
@@ -264,11 +284,15 @@ bool Account::PlanOn(std::span<const Wanted> wanted, const Node& node, Plan* pla
   return true;
 }
 
-bool Account::CouldEverFit(std::span<const ContainerRequest> requests, const Node& node) const {
-  return std::ranges::all_of(requests, [&](const ContainerRequest& request) {
-    return std::ranges::count_if(node.gpus, [&](const NodeGpu& gpu) {
-             return CouldHave(gpu, request);
-           }) >= request.gpu_count;
+bool Account::CouldEverFit(std::span<const Wanted> wanted, const Node& node) {
+  return std::ranges::all_of(wanted, [&](const Wanted& one) {
+    uint32_t enough = 0;
+    for (uint32_t rest = AllowedGpus(one, node); rest != 0; rest &= rest - 1) {
+      const NodeGpu& gpu = node.gpus[std::countr_zero(rest)];
+      enough += gpu.memory_units >= one.container->memory_units &&
+                gpu.compute_percent >= one.container->compute_percent;
+    }
+    return enough >= one.container->gpu_count;
   });
 }
 
@@ -282,15 +306,9 @@ Account::Filtered Account::Look(std::span<const ContainerRequest> requests,
   Plan plan;
   for (size_t i = 0; i < nodes.size(); ++i) {
     const auto node = nodes_.find(nodes[i]);
-    bool fits = node != nodes_.end();
-    if (fits && kept != nullptr) {
-      plan.score = kept->score(node->second.index);
-      fits = plan.score != placement::Tournament::kAbsent;
-    } else if (fits) {
-      fits = PlanOn(wanted, node->second, &plan);
-    }
-    if (!fits) {
-      const bool later = node != nodes_.end() && CouldEverFit(requests, node->second);
+    const bool known = node != nodes_.end();
+    if (!known || !ScoreOn(wanted, node->second, kept, &plan)) {
+      const bool later = known && CouldEverFit(wanted, node->second);
       (later ? filtered.full : filtered.too_big).push_back(i);
       continue;
     }

@@ -121,14 +121,21 @@ class Account {
     std::vector<Piece> pieces = {};
     std::string group = {};
   };
+  struct GpusOfModel {
+    size_t model;  // its number in models_
+    policy::placement::GpuMask gpus;
+  };
   struct Node {
     std::vector<NodeGpu> gpus;
     policy::placement::NodeIndex index = 0;
+    std::vector<GpusOfModel> models = {};
   };
   // A container that is to be placed.
   struct Wanted {
     const ContainerRequest* container;
     policy::placement::Request request;
+    bool any_gpu;              // it chooses none
+    std::vector<bool> models;  // by number: whether the container may have GPUs of it
   };
   struct Plan {
     std::vector<policy::placement::GpuMask> gpus;  // of each that was wanted
@@ -147,13 +154,20 @@ class Account {
   void RemovePlace(const std::string& uid);
   void Assume(const std::string& uid, std::span<const ContainerRequest> requests,
               const std::string& node, const Plan& plan, Time until);
-  static std::vector<Wanted> WantedOf(std::span<const ContainerRequest> requests);
-  // Of so many nodes only the best is planned in full: scores of pods with one container that may
-  // have any GPU, as most are, are kept from one pod to the next (score_table.h).
+  // Valid until nodes change.
+  std::vector<Wanted> WantedOf(std::span<const ContainerRequest> requests) const;
+  // Of so many nodes only the best is planned in full: scores of pods with one container, as most
+  // are, are kept from one pod to the next (score_table.h). They are those of a container that may
+  // have any GPU, which holds on each node whose GPUs are all as chosen.
   const policy::placement::Tournament* KeptScores(std::span<const Wanted> wanted);
+  // The score on one node, in `plan`; false: no room. `kept`: of KeptScores.
+  bool ScoreOn(std::span<const Wanted> wanted, const Node& node,
+               const policy::placement::Tournament* kept, Plan* plan) const;
   // Overwrites `plan`; false: no room.
   bool PlanOn(std::span<const Wanted> wanted, const Node& node, Plan* plan) const;
-  bool CouldEverFit(std::span<const ContainerRequest> requests, const Node& node) const;
+  static policy::placement::GpuMask AllowedGpus(const Wanted& wanted, const Node& node);
+  // Init containers, which need no more than another container, aside.
+  static bool CouldEverFit(std::span<const Wanted> wanted, const Node& node);
   AssignedGpus AssignmentOf(std::span<const ContainerRequest> requests, const Plan& plan,
                             const Node& node) const;
 
@@ -161,6 +175,9 @@ class Account {
   std::unique_ptr<policy::placement::Cluster> cluster_;
   std::unique_ptr<policy::placement::ScoreTable> table_;
   std::unordered_map<std::string, Node> nodes_;
+  // The number of each model of GPUs, by its name. Names are compared with what a pod chooses once
+  // each, and not on each of thousands of nodes.
+  std::unordered_map<std::string, size_t> models_;
   std::unordered_map<std::string, Pod> pods_;  // by UID
   // Pods of groups that are not bound, with a place or without: by group and UID.
   std::map<std::string, std::map<std::string, std::vector<ContainerRequest>>> waiting_;

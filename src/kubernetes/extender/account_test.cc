@@ -196,6 +196,37 @@ TEST_F(AccountModelTest, ANodeWithoutTheModelWillNeverDo) {
   const auto full = account_.Filter("a", {{Of("V100", 60)}}, names_, now_);
   EXPECT_EQ(full.fits.size(), 1u);
   EXPECT_EQ(full.too_big, std::vector<size_t>{1});
+  const auto later = account_.Filter("b", {{Of("V100", 60)}}, names_, now_);
+  EXPECT_EQ(later.full, std::vector<size_t>{0});
+  EXPECT_EQ(later.too_big, std::vector<size_t>{1});
+}
+
+TEST_F(AccountModelTest, AChoiceOfAllGpusScoresAsNone) {
+  account_.SetNode("more", {{"u3", "NVIDIA V100", 32, 50}, {"u4", "NVIDIA V100", 64, 100}});
+  names_.push_back("more");
+  GpuOf("a", Of("A100", 60));
+  ContainerRequest all = Of("nvidia", 30);
+  all.choice.uuids.not_of = {"u9"};
+  const auto any = account_.Look({{Part("main", 30, 8)}}, names_);
+  const auto chosen = account_.Look({{all}}, names_);
+  ASSERT_EQ(chosen.fits.size(), 3u);
+  EXPECT_EQ(chosen.best, any.best);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(chosen.fits[i].score, any.fits[i].score) << names_[i];
+}
+
+TEST_F(AccountModelTest, OfANodesGpusOnlyTheChosenCount) {
+  ContainerRequest request = Part("main", 60, 8);
+  request.choice.uuids.any = {"u1"};
+  EXPECT_EQ(GpuOf("a", request), "u1");
+  EXPECT_EQ(GpuOf("b", request), "") << "u0 has room, and was not chosen";
+  request.choice.uuids.any = {};
+  request.choice.uuids.not_of = {"u2"};
+  EXPECT_EQ(GpuOf("c", request), "u0");
+  EXPECT_EQ(GpuOf("d", request), "");
+  // Names of models go by number, which changes when nodes do.
+  account_.RemoveNode("both");
+  EXPECT_EQ(GpuOf("e", Of("V100", 60)), "");
+  EXPECT_EQ(GpuOf("f", Of("A100", 60)), "u2");
 }
 
 class AccountGroupTest : public AccountTest {

@@ -80,13 +80,15 @@ std::string ComparableModel(std::string_view name) {
   return comparable;
 }
 
-bool GpuChoice::Allows(std::string_view model, std::string_view uuid) const {
+bool GpuChoice::AllowsModel(std::string_view model) const {
   const std::string comparable = ComparableModel(model);
-  return AllowedBy(models,
-                   [&](const std::string& part) {
-                     return comparable.find(ComparableModel(part)) != std::string::npos;
-                   }) &&
-         AllowedBy(uuids, [&](const std::string& one) { return one == uuid; });
+  return AllowedBy(models, [&](const std::string& part) {
+    return comparable.find(ComparableModel(part)) != std::string::npos;
+  });
+}
+
+bool GpuChoice::AllowsUuid(std::string_view uuid) const {
+  return AllowedBy(uuids, [&](const std::string& one) { return one == uuid; });
 }
 
 Result<GpuChoice> GpuChoiceOf(const json& pod) {

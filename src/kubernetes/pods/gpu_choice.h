@@ -32,7 +32,10 @@ struct GpuChoice {
   Names uuids = {};
 
   bool Empty() const { return *this == GpuChoice{}; }
-  bool Allows(std::string_view model, std::string_view uuid) const;
+  // A GPU is allowed if its model and its UUID are. Apart, because a cluster has few models and
+  // many GPUs.
+  bool AllowsModel(std::string_view model) const;
+  bool AllowsUuid(std::string_view uuid) const;
   bool operator==(const GpuChoice&) const = default;
 };
 

@@ -23,12 +23,13 @@ GpuChoice ChoiceBy(const json& annotations) {
 }
 
 bool Allowed(const char* model, const char* by) {
-  return ChoiceBy({{kGpuModelAnnotation, by}}).Allows(model, kUuid);
+  return ChoiceBy({{kGpuModelAnnotation, by}}).AllowsModel(model);
 }
 
 TEST(GpuChoice, WithoutAnnotationsIsAnyGpu) {
   EXPECT_TRUE(ChoiceBy(json::object()).Empty());
-  EXPECT_TRUE(GpuChoice{}.Allows(kA100, kUuid));
+  EXPECT_TRUE(GpuChoice{}.AllowsModel(kA100));
+  EXPECT_TRUE(GpuChoice{}.AllowsUuid(kUuid));
   EXPECT_TRUE(GpuChoiceOf(json::object())->Empty());
 }
 
@@ -48,9 +49,9 @@ TEST(GpuChoice, WhatStandsBehindAMarkIsNeverTaken) {
 }
 
 TEST(GpuChoice, AUuidIsWhole) {
-  EXPECT_TRUE(ChoiceBy({{kGpuUuidAnnotation, "GPU-2,GPU-1"}}).Allows(kA100, kUuid));
-  EXPECT_FALSE(ChoiceBy({{kGpuUuidAnnotation, "GPU-"}}).Allows(kA100, kUuid));
-  EXPECT_FALSE(ChoiceBy({{kGpuUuidAnnotation, "!GPU-1"}}).Allows(kA100, kUuid));
+  EXPECT_TRUE(ChoiceBy({{kGpuUuidAnnotation, "GPU-2,GPU-1"}}).AllowsUuid(kUuid));
+  EXPECT_FALSE(ChoiceBy({{kGpuUuidAnnotation, "GPU-"}}).AllowsUuid(kUuid));
+  EXPECT_FALSE(ChoiceBy({{kGpuUuidAnnotation, "!GPU-1"}}).AllowsUuid(kUuid));
 }
 
 TEST(GpuChoice, EmptyNamesAreRefused) {
