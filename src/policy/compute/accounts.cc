@@ -57,7 +57,7 @@ void TimeSharing::Observe(Key key, const Work& work) {
   }
   share->work.stopped = work.stopped;
   if (released && share->phase == Phase::kStalled) {
-    share->runnable_ns = now_ns_;
+    share->runnable_ns = share->waits_from_ns = now_ns_;
     share->claims = Claims(*share);
   }
   if (share->phase == Phase::kRunning && share->work.backlog_ns > 0) share->idle_hint = false;
@@ -167,11 +167,19 @@ double TimeSharing::Entitled(const Share& share) const {
   return EntitledAmong(among).front();
 }
 
+// In the time since the last look, which may be 100 ms: what has come out from behind a wait just
+// now is owed nothing of that.
+bool TimeSharing::WasActive(const Share& share) const {
+  const bool blocked = share.phase == Phase::kStalled && share.was_blocked && !share.wants_again &&
+                       share.gang == GangSlice::kNone;
+  return IsActive(share) && !blocked;
+}
+
 std::vector<TimeSharing::Class> TimeSharing::Classes() {
   std::vector<Class> classes;
   std::vector<int32_t> priorities;
   for (Share& share : shares_) {
-    if (!IsActive(share)) continue;
+    if (!WasActive(share)) continue;
     const auto at = std::find(priorities.begin(), priorities.end(), share.terms.priority);
     const auto index = static_cast<size_t>(at - priorities.begin());
     if (at == priorities.end()) {
@@ -209,7 +217,7 @@ void TimeSharing::MoveLags(const std::vector<double>& charges, double passed_ns)
   }
   for (Share& share : shares_) {
     // Who is idle forgets both, as fast as it would have used the device.
-    const bool forgets = free_ || !IsActive(share);
+    const bool forgets = free_ || !WasActive(share);
     if (!forgets || share.lag_ns == 0) continue;
     const double forgotten = Entitled(share) * passed_ns;
     share.lag_ns = share.lag_ns < 0 ? std::min(0.0, share.lag_ns + forgotten)
@@ -268,6 +276,8 @@ void TimeSharing::Account(int64_t now_ns) {
   for (Share& share : shares_) {
     share.pending_busy_ns = share.pending_occupied_ns = 0;
     share.was_at_work = share.work.backlog_ns > 0 && !share.work.blocked;
+    // One that is taken for stopped may have run before it is seen to.
+    share.was_blocked = share.work.blocked && !share.work.stopped;
     if (IsAtIt(share)) share.active_ns = now_ns_;
   }
   passed_ns_ = now_ns_ - from_ns;

@@ -136,6 +136,7 @@ TEST_F(AccountsTest, WhatStallsPaysFromWhenItIsNoLongerBehindAWait) {
   Backlog(1, kMs, LeasePolicy::kNever, /*blocked=*/true);
   Decide(now_ns += kMs);
   const double stalled = ChargedMs(1), other = ChargedMs(2);
+  Occupied(2, 5 * kMs);
   Backlog(1, 2 * kMs, now_ns + 7 * kMs);
   Decide(now_ns += 5 * kMs);
   EXPECT_NEAR(ChargedMs(1) - stalled, 0, 0.001);
@@ -143,6 +144,23 @@ TEST_F(AccountsTest, WhatStallsPaysFromWhenItIsNoLongerBehindAWait) {
   ASSERT_EQ(In(1), Phase::kStalled);
   Decide(now_ns += 2 * kMs);
   EXPECT_NEAR(ChargedMs(1) - stalled, 1, 0.001);
+}
+
+// Nor does it get anything for that time: it was not active. The agent looks ten times a second at
+// a share that is alone.
+TEST_F(AccountsTest, WhatComesOutFromBehindAWaitIsOwedNothingOfTheTimeBefore) {
+  int64_t now_ns = FirstStalls();
+  Backlog(1, kMs, LeasePolicy::kNever, /*blocked=*/true);
+  Decide(now_ns += kMs);
+  Occupied(2, 50 * kMs);
+  Decide(now_ns += 50 * kMs);
+  const double owed = policy_.State(1).lag_ns;
+  Occupied(2, 150 * kMs);
+  Backlog(1, kMs, now_ns + 101 * kMs);
+  policy_.Wanted(1, now_ns += 100 * kMs);
+  Decide(now_ns);
+  EXPECT_NEAR(policy_.State(1).lag_ns, owed, kMs);
+  EXPECT_TRUE(policy_.State(1).active);
 }
 
 // Gangs are decided on by the same figure, and a device that is decided on later would idle.

@@ -60,6 +60,14 @@ int64_t TimeSharing::DrainDeadline(const Share& share) const {
                             bound_ns + share.longest_drain_ns + kDrainGraceNs);
 }
 
+// A turn that was taken from it at once is none: it goes on waiting for one.
+void TimeSharing::BecomesRunnable(Share& share, bool wakes) {
+  share.runnable_ns = share.active_ns = now_ns_;
+  const bool in_vain =
+      share.taken && share.revoked_ns - share.granted_ns < options_.slice_ns / 2 && !wakes;
+  if (!in_vain) share.waits_from_ns = now_ns_;
+}
+
 void TimeSharing::EndDrain(Share& share) {
   const bool again = share.wants_again;
   share.phase = again ? Phase::kRunnable : Phase::kIdle;
@@ -78,6 +86,7 @@ void TimeSharing::Stall(Share& share) {
   share.had_slice = false;
   share.occupied_part = 1;
   if (!share.wants_again) share.runnable_ns = now_ns_;
+  share.waits_from_ns = share.runnable_ns;
   share.deadline_ns = kNever;
 }
 

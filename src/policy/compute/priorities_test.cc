@@ -28,6 +28,30 @@ TEST_F(TimeSharingTest, TheHighestPriorityIsFirstAndNobodyWaitsForEver) {
   EXPECT_LE(now_ns, 2 * kS + kSliceNs + 2 * kMs) << "one slice";
 }
 
+// The highest idles for a moment now and then. What that leaves is no slice to wait for anew.
+TEST_F(TimeSharingTest, TurnsThatAreTakenAtOnceAreWaitedInVain) {
+  Add(1, Terms(0, 1, 10));
+  Add(2, Terms(0));
+  Wants(1, 0);
+  Wants(2, 0);
+  int64_t slice_ns = 0;
+  for (int64_t now_ns = kMs; now_ns < 4 * kS; now_ns += kMs) {
+    if (In(1) == Phase::kRunning) Backlog(1, kMs, now_ns + kMs);
+    if (In(2) == Phase::kRunning) Backlog(2, kMs, now_ns + kMs);
+    if (now_ns % (500 * kMs) == 0 && In(1) == Phase::kRunning) {
+      Backlog(1, 0, LeasePolicy::kNever);
+      policy_.Idle(1, now_ns);
+    }
+    Decide(now_ns);
+    for (const LeasePolicy::Key key : {1, 2}) {
+      if (In(key) == Phase::kDraining) Drains(key, now_ns);
+      Wants(key, now_ns);
+    }
+    if (In(2) == Phase::kRunning) slice_ns += kMs;
+  }
+  EXPECT_GE(slice_ns, kSliceNs) << "since 2 s";
+}
+
 struct Below {
   int others;
   bool ladder;  // each has a priority of its own

@@ -105,10 +105,11 @@ void TimeSharing::Wanted(Key key, int64_t now_ns) {
     // One whose slice was over in a gap between two launches does not wake: it goes on.
     const bool wakes = !(share->taken && IsActive(*share));
     share->phase = Phase::kRunnable;
-    share->runnable_ns = share->active_ns = now_ns_;
+    BecomesRunnable(*share, wakes);
     share->claims = wakes && Claims(*share);
   } else if (share->phase == Phase::kDraining || share->phase == Phase::kStalled) {
-    if (!share->wants_again && share->phase == Phase::kDraining) share->runnable_ns = now_ns_;
+    const bool waits = share->wants_again || share->phase == Phase::kStalled;
+    if (!waits) BecomesRunnable(*share, /*wakes=*/false);
     share->wants_again = true;
   }
 }
@@ -185,7 +186,7 @@ int64_t TimeSharing::StarvesAtNs(const Share& share) const {
   const bool below = IsBelowAnother(share);
   if (!below && share.phase != Phase::kStalled && !share.work.stopped) return kNever;
   const bool nothing_left = below && LeftToTurns(share) < kNothingLeft;
-  const int64_t at_ns = share.runnable_ns + (nothing_left ? kStarvedNs : kStarvedInAnyCaseNs);
+  const int64_t at_ns = share.waits_from_ns + (nothing_left ? kStarvedNs : kStarvedInAnyCaseNs);
   // A gang needs all its devices at a time, and the one slice in so many is seldom there on all.
   if (share.gang != GangSlice::kNone) return at_ns;
   return std::max(at_ns, boosted_ns_ + kSlicesForOneStarved * options_.slice_ns);
@@ -463,7 +464,7 @@ int64_t TimeSharing::NextDeadline() {
     if (Waits(share) && !Starves(share)) {
       by(StarvesAtNs(share));
       // What those above leave is looked at again.
-      const int64_t again_ns = std::max(share.runnable_ns, now_ns_ - kStarvedNs / 2) + kStarvedNs;
+      const int64_t again_ns = std::max(share.waits_from_ns, now_ns_ - kStarvedNs / 2) + kStarvedNs;
       if (IsBelowAnother(share)) by(again_ns);
     }
     const bool idle =

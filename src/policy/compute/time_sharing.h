@@ -108,9 +108,11 @@ class TimeSharing final : public LeasePolicy {
     bool gang_drained = false;   // DRAINING, of a gang: nothing of it is left on this device
     bool drain_settled = false;  // DRAINING: it was seen to have drained, and paid for that
     bool was_at_work = false;    // when the last Account ended, by its members' word
+    bool was_blocked = false;    // then
     bool issued_open = false;
     bool issued_contended = false;
-    Work work;
+    Work work;                   // as its members say, since the last Account
+    Work seen;                   // since then, for the next
     double pending_busy_ns = 0;  // published since the last Account
     double pending_occupied_ns = 0;
     double stalled_charge_ns = 0;  // STALLED: of the last Account
@@ -135,6 +137,7 @@ class TimeSharing final : public LeasePolicy {
     int64_t longest_drain_ns = 0;  // as measured here, of late
     int64_t overdue_ns = 0;        // that: by so much later than expected
     int64_t runnable_ns = 0;       // RUNNABLE or runnable again since then
+    int64_t waits_from_ns = 0;     // the same, or before turns that were taken from it at once
     int64_t active_ns = kLongAgoNs;
     // Co-running (co_running.cc).
     bool had_slice = false;  // DRAINING: after a slice of its own
@@ -157,6 +160,7 @@ class TimeSharing final : public LeasePolicy {
   const Share* Find(Key key) const;
   bool IsAtIt(const Share& share) const;
   bool IsActive(const Share& share) const;
+  bool WasActive(const Share& share) const;
   bool Claims(const Share& share) const;
   bool IsFree() const;
   bool IsBelowAnother(const Share& share) const;
@@ -197,6 +201,7 @@ class TimeSharing final : public LeasePolicy {
 
   // accounts.cc
   void Account(int64_t now_ns);
+  void BecomesRunnable(Share& share, bool wakes);
   bool AnyoneWaits() const;
   bool IsCounted(bool waited) const;
   std::vector<double> Charges(double passed_ns, bool waited) const;
