@@ -124,7 +124,7 @@ void Agent::Run() {
   }
   if (stopped_until_ns_ > now_ns) {
     troubled_until_ns_ = stopped_until_ns_;
-    return WakeAt(stopped_until_ns_ + world_.delays().Wake(random_));
+    return WakeAt(stopped_until_ns_ + world_.agent_delays().Wake(random_));
   }
   if (now_ns >= next_beat_ns_) {
     const bool was_lost =
@@ -168,10 +168,10 @@ void Agent::Arm() {
   for (const int64_t deadline_ns : deadline_ns_) next_ns = std::min(next_ns, deadline_ns);
   for (const auto& [gone_ns, member] : dying_) next_ns = std::min(next_ns, gone_ns);
   // A timer of the loop is exact (timerfd), but its thread must wake.
-  next_ns = std::max(next_ns, world_.now_ns() + 1) + world_.delays().Wake(random_);
+  next_ns = std::max(next_ns, world_.now_ns() + 1) + world_.agent_delays().Wake(random_);
   if (!inbox_.empty()) {
-    next_ns = std::min(
-        next_ns, std::max(inbox_.front().arrives_ns, world_.now_ns() + world_.delays().handle_ns));
+    next_ns = std::min(next_ns, std::max(inbox_.front().arrives_ns,
+                                         world_.now_ns() + world_.agent_delays().handle_ns));
   }
   WakeAt(next_ns);
 }
@@ -180,7 +180,7 @@ void Agent::Arm() {
 
 void Agent::Post(Process& from, MessageType type, uint32_t sequence) {
   if (!alive_) return;
-  const Delays& delays = world_.delays();
+  const Delays& delays = world_.agent_delays();
   int64_t arrives_ns = world_.now_ns() + delays.message_ns + delays.Wake(random_);
   if (!inbox_.empty()) arrives_ns = std::max(arrives_ns, inbox_.back().arrives_ns);
   inbox_.push_back({arrives_ns, &from, type, sequence, false});
@@ -189,7 +189,7 @@ void Agent::Post(Process& from, MessageType type, uint32_t sequence) {
 
 void Agent::PostDeath(Process& member) {
   if (!alive_) return;
-  const int64_t arrives_ns = world_.now_ns() + world_.delays().Wake(random_);
+  const int64_t arrives_ns = world_.now_ns() + world_.agent_delays().Wake(random_);
   const int64_t behind_ns = inbox_.empty() ? 0 : inbox_.back().arrives_ns;
   inbox_.push_back({std::max(arrives_ns, behind_ns), &member, MessageType::kRefused, 0, true});
   WakeBy(inbox_.back().arrives_ns);

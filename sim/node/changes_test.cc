@@ -115,6 +115,7 @@ TEST(Changes, AfterAHolderGoesIdleTheNextRunsWithinAMillisecond) {
                 WorldOptions options = WithSeed(seed);
                 options.watch_gaps = true;
                 if (calm) options.delays.wake_late = options.delays.preempted = 0;
+                options.agent_delays = options.delays;
                 const Series seen = RunSeries(scenario, options, kS);
                 EXPECT_EQ(seen.failure, "");
                 const std::vector<int64_t> more = IdleAfterRequests(seen);

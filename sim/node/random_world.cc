@@ -276,6 +276,7 @@ WorldOptions RandomOptions(uint64_t seed) {
   if (random.Chance(0.4)) return options;
   if (random.Chance(0.5)) options.delays.preempted = 0.02;
   if (random.Chance(0.3)) options.delays.wake_late = 0.1;
+  options.agent_delays = options.delays;
   if (random.Chance(0.4)) options.mishaps.kills_per_s = 5;
   if (random.Chance(0.4)) options.mishaps.program_stops_per_s = 3;
   if (random.Chance(0.2)) options.mishaps.agent_stops_per_s = 2;

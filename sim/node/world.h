@@ -28,6 +28,7 @@ class World;
 struct WorldOptions {
   uint64_t seed = 1;
   Delays delays;
+  Delays agent_delays;  // the agent's own: it may have a processor where programs wait for one
   Mishaps mishaps;
   std::ostream* trace = nullptr;
   std::function<void(World&)> at_end =
@@ -59,6 +60,7 @@ class World {
   simgpu::Machine& machine() { return *machine_; }
   Agent* agent() { return agent_.get(); }  // null: without prorata
   const Delays& delays() const { return options_.delays; }
+  const Delays& agent_delays() const { return options_.agent_delays; }
   const std::string& policy() const { return options_.policy; }
   Random& random() { return random_; }
   uint64_t seed() const { return options_.seed; }

@@ -63,6 +63,7 @@ struct alignas(64) DeviceCompute {
   std::atomic<uint32_t> bound_given_up;
   std::atomic<uint32_t> give_ups;
   std::atomic<uint64_t> raised_bound_ns;
+  std::atomic<int64_t> woken_late_ns;  // by how much the bound is larger (gate.h)
   // Until then what is outstanding may be done long before it is expected to be: a batch was.
   std::atomic<int64_t> erratic_until_ns;
   // When other shares were last seen to have the device's time slices in turn with this one.
@@ -115,11 +116,15 @@ inline bool TakeExtraLaunch(const shm::DeviceLimits& limits, DeviceCompute& comp
   }
 }
 
-// The bound of fenced work under this lease word.
-inline uint64_t BoundNs(const shm::DeviceLimits& limits, uint32_t lease) {
+// The bound of fenced work under this lease word. One below 1 ms is another share's wish
+// (yield_within_ns): it is not made larger.
+inline uint64_t BoundNs(const shm::DeviceLimits& limits, const DeviceCompute& compute,
+                        uint32_t lease) {
   const auto& bound =
       (lease & shm::kLeaseContended) != 0 ? limits.backlog_contended_us : limits.backlog_alone_us;
-  return uint64_t{bound.load(std::memory_order_relaxed)} * 1000;
+  const uint64_t ns = uint64_t{bound.load(std::memory_order_relaxed)} * 1000;
+  if (ns < 1'000'000) return ns;
+  return ns + static_cast<uint64_t>(compute.woken_late_ns.load(std::memory_order_relaxed));
 }
 
 // The agent's heartbeat has stopped: leases say nothing any more.

@@ -17,7 +17,7 @@ namespace prorata::client {
 inline bool MayLaunch(const shm::DeviceLimits& limits, const DeviceCompute& compute) {
   const uint32_t lease = limits.lease.load(std::memory_order_acquire);
   return (lease & shm::kLeaseOpen) != 0 && compute.failsafe.load(std::memory_order_relaxed) == 0 &&
-         !compute.backlog.Full(BoundNs(limits, lease));
+         !compute.backlog.Full(BoundNs(limits, compute, lease));
 }
 
 // What a thread at the gate of a device is counted as.
@@ -49,6 +49,16 @@ class LaunchWait {
   static constexpr int64_t kGiveUpNs = 13'000'000;  // a slice
   static constexpr int64_t kMinPollNs = 50'000, kMaxPollNs = 1'000'000;
   static constexpr int64_t kErraticPollNs = 100'000;
+  // Where more threads want to run than there are processors, one that is woken is late. Were it
+  // woken when there is a bound's worth left to run, the device would idle until it has launched
+  // more. So the bound is larger by how late they are, up to this: about what a thread has of a
+  // processor at a time (3 ms, Linux 6.18), and one more that is before it.
+  static constexpr int64_t kMaxLateNs = 4'000'000;
+  // Less is no sign of that: half of what a thread has of a processor at a time. Up to 1 ms the
+  // bound covers anyway.
+  static constexpr int64_t kLateNs = 1'500'000;
+  // More is none either: it was stopped, or its container's processor quota was used up.
+  static constexpr int64_t kStoppedNs = 20'000'000;
 
   // `left`: of this thread's last wait here, which a signal's handler may have left by siglongjmp.
   explicit LaunchWait(uint32_t device, AtGate left = {}) : device_(device), at_(left) {}
@@ -58,7 +68,10 @@ class LaunchWait {
   template <typename World>
   Next Step(World& world) {
     DeviceCompute& compute = world.Compute(device_);
-    if (at_.at_bound) compute.at_bound.fetch_sub(1, std::memory_order_relaxed);
+    if (at_.at_bound) {
+      compute.at_bound.fetch_sub(1, std::memory_order_relaxed);
+      if (wakes_ns_ != 0) SeeLate(compute, world.NowNs() - wakes_ns_);
+    }
     const Next next = Decide(world);
     at_.at_bound = next.what == Do::kAwaitBacklog;
     if (at_.at_bound) compute.at_bound.fetch_add(1, std::memory_order_relaxed);
@@ -97,7 +110,7 @@ class LaunchWait {
   template <typename World>
   Next AtBound(World& world, uint32_t lease) {
     DeviceCompute& compute = world.Compute(device_);
-    const uint64_t bound_ns = BoundNs(world.Limits(device_), lease);
+    const uint64_t bound_ns = BoundNs(world.Limits(device_), compute, lease);
     if (!compute.backlog.Full(bound_ns)) return {};
     const bool raised = compute.bound_given_up.load() != 0;
     if (raised && compute.backlog.ns() < compute.raised_bound_ns.load()) return {};
@@ -120,7 +133,17 @@ class LaunchWait {
     const bool erratic = now_ns < compute.erratic_until_ns.load(std::memory_order_relaxed);
     const int64_t most_ns = erratic ? kErraticPollNs : kMaxPollNs;
     if (wait_ns > most_ns) wait_ns = most_ns;
-    return {Do::kAwaitBacklog, lease, wait_ns < left_ns ? wait_ns : left_ns};
+    if (wait_ns > left_ns) wait_ns = left_ns;
+    wakes_ns_ = now_ns + wait_ns;
+    return {Do::kAwaitBacklog, lease, wait_ns};
+  }
+
+  // It was to be awake so long ago. The latest counts, and less with each wait after it.
+  static void SeeLate(DeviceCompute& compute, int64_t late_ns) {
+    if (late_ns < kLateNs || late_ns > kStoppedNs) late_ns = 0;
+    const int64_t before_ns = compute.woken_late_ns.load(std::memory_order_relaxed);
+    const int64_t latest_ns = Max(Min(late_ns, kMaxLateNs), before_ns - before_ns / 16);
+    compute.woken_late_ns.store(latest_ns, std::memory_order_relaxed);
   }
 
   // Until the lease is open or lets this one pass, or the heartbeat is lost and the bucket does.
@@ -192,6 +215,7 @@ class LaunchWait {
   // Since when it has found the backlog full; 0: it has not. Also while the lease is closed: that
   // may open for less than kGiveUpNs each time.
   int64_t full_since_ns_ = 0;
+  int64_t wakes_ns_ = 0;  // by when it is to be awake, at the bound
 };
 
 }  // namespace prorata::client

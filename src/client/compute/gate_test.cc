@@ -192,6 +192,39 @@ TEST_F(GateTest, ALaunchOverTheBoundWaitsUntilTheBacklogIsBelowIt) {
       << "what is still to run is below the bound, and the device need not idle";
 }
 
+// Else the device idles until the thread runs.
+TEST_F(GateTest, WhoIsWokenLateIsWokenTheEarlierNextTime) {
+  Context context(world_);
+  world_.limits.lease.store(Word(2, kContended));
+  Teach(1, 10 * kMs);
+  // Each time it is woken so late.
+  const auto left_ms = [&](int64_t late_ns) {
+    const int64_t end_ns = world_.now_ns + 10 * kMs;
+    LaunchFenced(context, 0, 1, end_ns);
+    LaunchWait wait(0);
+    for (LaunchWait::Next next = wait.Step(world_); next.what != LaunchWait::Do::kPass;
+         next = wait.Step(world_)) {
+      world_.now_ns += next.timeout_ns + late_ns;
+    }
+    const auto left_ns = static_cast<double>(end_ns - world_.now_ns);
+    world_.now_ns = std::max(world_.now_ns, end_ns);
+    Poll();
+    return left_ns / kMs;
+  };
+  EXPECT_NEAR(left_ms(0), 1, 0.1);
+  left_ms(2 * kMs);
+  EXPECT_NEAR(left_ms(2 * kMs), 1, 0.1) << "the device need not idle";
+  world_.limits.backlog_contended_us.store(500);
+  EXPECT_LT(left_ms(2 * kMs), 0) << "a shorter one is another share's wish, and stays";
+  world_.limits.backlog_contended_us.store(1'000);
+  left_ms(15 * kMs);
+  EXPECT_LT(left_ms(0), 5) << "there is a most";
+  for (int i = 0; i < 10; ++i) left_ms(0);
+  EXPECT_NEAR(left_ms(0), 1, 0.1) << "it is forgotten";
+  EXPECT_LT(left_ms(60 * kMs), -50);
+  EXPECT_NEAR(left_ms(0), 1, 0.1) << "it was stopped";
+}
+
 TEST_F(GateTest, ALongerKernelThanExpectedIsWaitedFor) {
   Context context(world_);
   world_.limits.lease.store(Word(2, kContended));
