@@ -43,8 +43,8 @@ type = "pcie-switch"
 class ManySharesOfManyGpus(harness.MachineTestCase):
     MACHINE_TOML = 8 * """[[devices]]\nmemory = "16GiB"\n"""
 
-    # The agent's work for each decision grows with the square of the shares on a device: under AddressSanitizer
-    # five minutes for this, and its heart stands still for a second, of which `top` tells.
+    # The agent's work for each decision grows with the square of the shares on a device (docs/reports/promises.md).
+    # Under AddressSanitizer this took five minutes, and its heartbeat stopped for a second, as `top` then says.
     @pytest.mark.unsanitized
     def test_they_are_all_listed(self):
         """What the agent says of 200 shares of 8 GPUs is longer than 1 MiB."""

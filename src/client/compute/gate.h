@@ -49,15 +49,13 @@ class LaunchWait {
   static constexpr int64_t kGiveUpNs = 13'000'000;  // a slice
   static constexpr int64_t kMinPollNs = 50'000, kMaxPollNs = 1'000'000;
   static constexpr int64_t kErraticPollNs = 100'000;
-  // Where more threads want to run than there are processors, one that is woken is late. Were it
-  // woken when there is a bound's worth left to run, the device would idle until it has launched
-  // more. So the bound is larger by how late they are, up to this: about what a thread has of a
-  // processor at a time (3 ms, Linux 6.18), and one more that is before it.
+  // Where more threads want to run than there are processors, a thread wakes late, and the device
+  // has run dry by then. So the bound grows by how late threads wake, up to this: a little more
+  // than what another thread has of the processor at a time (3 ms, measured on Linux 6.18).
   static constexpr int64_t kMaxLateNs = 4'000'000;
-  // Less is no sign of that: half of what a thread has of a processor at a time. Up to 1 ms the
-  // bound covers anyway.
+  // A shorter delay does not count: up to 1 ms the bound itself covers it.
   static constexpr int64_t kLateNs = 1'500'000;
-  // More is none either: it was stopped, or its container's processor quota was used up.
+  // Nor does a longer one: the thread was stopped, or its container's processor quota was used up.
   static constexpr int64_t kStoppedNs = 20'000'000;
 
   // `left`: of this thread's last wait here, which a signal's handler may have left by siglongjmp.

@@ -14,7 +14,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <utility>
 
 #include "client/platform/os.h"
 #include "shm/usage_file.h"
@@ -133,7 +132,7 @@ class Occupancy {
   uint64_t Show(shm::DeviceUsage& usage, int64_t now_ns) {
     Look(usage, now_ns);
     const uint64_t total_ns = TotalNs(now_ns);
-    shown_ns_ = std::max(shown_ns_, total_ns);
+    shown_ns_ = Max(shown_ns_, total_ns);
     usage.occupied_since_ns.store(0);
     usage.occupied_ns.store(shown_ns_);
     if (reasons_.load(std::memory_order_relaxed) != 0) ShowSince(usage, now_ns, total_ns);

@@ -136,7 +136,6 @@ TEST_F(AccountsTest, WhatStallsPaysFromWhenItIsNoLongerBehindAWait) {
   Backlog(1, kMs, LeasePolicy::kNever, /*blocked=*/true);
   Decide(now_ns += kMs);
   const double stalled = ChargedMs(1), other = ChargedMs(2);
-  Occupied(2, 5 * kMs);
   Backlog(1, 2 * kMs, now_ns + 7 * kMs);
   Decide(now_ns += 5 * kMs);
   EXPECT_NEAR(ChargedMs(1) - stalled, 0, 0.001);

@@ -108,11 +108,10 @@ class TimeSharing final : public LeasePolicy {
     bool gang_drained = false;   // DRAINING, of a gang: nothing of it is left on this device
     bool drain_settled = false;  // DRAINING: it was seen to have drained, and paid for that
     bool was_at_work = false;    // when the last Account ended, by its members' word
-    bool was_blocked = false;    // then
+    bool was_blocked = false;    // then: behind a wait
     bool issued_open = false;
     bool issued_contended = false;
-    Work work;                   // as its members say, since the last Account
-    Work seen;                   // since then, for the next
+    Work work;
     double pending_busy_ns = 0;  // published since the last Account
     double pending_occupied_ns = 0;
     double stalled_charge_ns = 0;  // STALLED: of the last Account
@@ -160,7 +159,6 @@ class TimeSharing final : public LeasePolicy {
   const Share* Find(Key key) const;
   bool IsAtIt(const Share& share) const;
   bool IsActive(const Share& share) const;
-  bool WasActive(const Share& share) const;
   bool Claims(const Share& share) const;
   bool IsFree() const;
   bool IsBelowAnother(const Share& share) const;
@@ -192,6 +190,7 @@ class TimeSharing final : public LeasePolicy {
   int64_t RemainingNs() const;
   int64_t FreeInNs() const;  // gang_hooks.cc
   void Revoke(Share& share);
+  void BecomesRunnable(Share& share, bool wakes);
   void EndDrain(Share& share);
   int64_t DrainDeadline(const Share& share) const;
   void Stall(Share& share);
@@ -201,7 +200,7 @@ class TimeSharing final : public LeasePolicy {
 
   // accounts.cc
   void Account(int64_t now_ns);
-  void BecomesRunnable(Share& share, bool wakes);
+  bool WasActive(const Share& share) const;
   bool AnyoneWaits() const;
   bool IsCounted(bool waited) const;
   std::vector<double> Charges(double passed_ns, bool waited) const;
