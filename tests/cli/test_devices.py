@@ -43,9 +43,6 @@ type = "pcie-switch"
 class ManySharesOfManyGpus(harness.MachineTestCase):
     MACHINE_TOML = 8 * """[[devices]]\nmemory = "16GiB"\n"""
 
-    # The agent's work for each decision grows with the square of the shares on a device (docs/reports/promises.md).
-    # Under AddressSanitizer this took five minutes, and its heartbeat stopped for a second, as `top` then says.
-    @pytest.mark.unsanitized
     def test_they_are_all_listed(self):
         """What the agent says of 200 shares of 8 GPUs is longer than 1 MiB."""
         self.machine.start_agent("--cdi-dir", self.machine.folder / "cdi")

@@ -180,9 +180,7 @@ uint64_t DeviceLeases::ChargedNs(const OnDevice& on) const {
 
 uint64_t DeviceLeases::ChargedNs(Key key) const {
   const auto found = shares_.find(key);
-  if (found == shares_.end()) return 0;
-  const double charged_ns = found->second.charged_before_ns + policy_->State(key).charged_ns;
-  return static_cast<uint64_t>(std::max(0.0, charged_ns));
+  return found == shares_.end() ? 0 : ChargedNs(found->second);
 }
 
 DeviceLeases::Held DeviceLeases::WhatHolds(const OnDevice& on) const {
@@ -245,7 +243,6 @@ void DeviceLeases::TraceEvent(const Key* key, api::EventKind kind, int64_t now_n
 
 void DeviceLeases::Sample(int64_t now_ns) {
   if (shares_.empty()) return moments_.clear();
-  for (auto& [key, on] : shares_) on.state = policy_->State(key);
   NoteWhatIsHeld(now_ns);
   WriteKeyframes(now_ns);
   Moment& moment = moments_.emplace_back();
@@ -256,7 +253,7 @@ void DeviceLeases::Sample(int64_t now_ns) {
       shares_, [](const auto& one) { return one.second.may_wake != one.second.time->AnyMember(); });
   if (changed) BoundBacklogs();
   for (auto& [key, on] : shares_) {
-    moment.shares[key] = {ChargedNs(key), on.time->BusyNs(), on.held};
+    moment.shares[key] = {ChargedNs(on), on.time->BusyNs(), on.held};
     on.time->CountActive();
     at_work += on.time->MembersAtWork();
   }
@@ -280,7 +277,7 @@ std::optional<DeviceLeases::Recent> DeviceLeases::Lately(Key key, int64_t now_ns
   const auto part = [&](auto now, auto then) { return part_of(window_ns, now, then); };
   const Counts& then = since->shares.at(key);
   const HeldTimes& held = share->second.held;
-  return Recent{.gpu_time = part_of(ChargedFor(*since), ChargedNs(key), then.charged_ns),
+  return Recent{.gpu_time = part_of(ChargedFor(*since), ChargedNs(share->second), then.charged_ns),
                 .busy = part(share->second.time->BusyNs(), then.busy_ns),
                 .waiting = part(held.for_others_ns, then.held.for_others_ns),
                 .at_limit = part(held.by_limit_ns, then.held.by_limit_ns),
@@ -292,7 +289,7 @@ uint64_t DeviceLeases::ChargedSince(const Moment& moment) const {
   for (const auto& [key, on] : shares_) {
     const auto then = moment.shares.find(key);
     const uint64_t before_ns = then == moment.shares.end() ? 0 : then->second.charged_ns;
-    all_ns += ChargedNs(key) > before_ns ? ChargedNs(key) - before_ns : 0;
+    all_ns += ChargedNs(on) > before_ns ? ChargedNs(on) - before_ns : 0;
   }
   return all_ns;
 }

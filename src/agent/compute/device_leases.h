@@ -75,7 +75,7 @@ class DeviceLeases {
   policy::LeasePolicy::ShareState State(Key key) const { return policy_->State(key); }
   // Empty (null), or which invariant of the policy does not hold. For tests.
   const char* CheckInvariants() const { return policy_->CheckInvariants(); }
-  uint64_t ChargedNs(Key key) const;  // since Add
+  uint64_t ChargedNs(Key key) const;  // since Add, as of the last Reschedule
   bool empty() const { return shares_.empty(); }
 
   // What happened here (device_trace.h). The name of a share, for people; and an event of it, or of

@@ -182,6 +182,7 @@ TEST_F(LatelyTest, AShareWithoutAProgramBoundsNobodysBacklog) {
   other.time.Admit(0);
   other.time.SetUsage(0, &other.usage);
   policy_->states[1].backlog_ns = 3 * kMs;
+  leases_.Reschedule(50 * kMs);
   leases_.Sample(100 * kMs);
   EXPECT_LT(neighbour.limits.backlog_alone_us, alone_us);
   EXPECT_EQ(neighbour.limits.backlog_contended_us, 3'000u) << "what the policy says stays";
@@ -241,6 +242,7 @@ TEST_F(LatelyTest, ChargesGoOnOverAnOutage) {
   policy_->states[1].charged_ns = 60e6;
   leases_.ResetAfterOutage(50 * kMs);
   policy_->states[1].charged_ns = 10e6;
+  leases_.Reschedule(100 * kMs);
   EXPECT_EQ(leases_.ChargedNs(1), 70'000'000u);
 }
 

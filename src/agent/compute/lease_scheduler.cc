@@ -29,30 +29,31 @@ void LeaseScheduler::Add(Key key, const std::string& name, const std::vector<OnD
   for (const OnDevice& on : devices) {
     share.devices.push_back(on.device);
     DeviceLeases& leases = *devices_[on.device];
-    CarryOut(on.device, leases.Add(key, *on.time, on.terms, host_.NowNs()));
+    WriteOut(on.device, leases.Add(key, *on.time, on.terms, host_.NowNs()));
     leases.NameInTrace(key, name);
   }
-  AddToGangs(key, share);
+  MayGang(key, share);
+  StepGangs();
 }
 
-void LeaseScheduler::AddToGangs(Key key, Share& share) {
+void LeaseScheduler::MayGang(Key key, Share& share) {
   if (share.devices.size() < 2 || share.gang == api::Gang::kNever) return;
   share.candidate = true;
   gangs_.Add(key, share.devices, share.gang == api::Gang::kAlways);
-  StepGangs();
 }
 
 void LeaseScheduler::SetGang(Key key, api::Gang gang) {
   Share& share = shares_.at(key);
   share.gang = gang;
-  if (!share.candidate) return AddToGangs(key, share);
-  if (gang == api::Gang::kNever) {
+  if (!share.candidate) {
+    MayGang(key, share);
+  } else if (gang == api::Gang::kNever) {
     share.candidate = share.is_gang = false;
     gangs_.Leave(key, host_.NowNs());
     for (const size_t device : share.devices) Reschedule(device);
-    return;
+  } else {
+    gangs_.SetRequested(key, gang == api::Gang::kAlways);
   }
-  gangs_.SetRequested(key, gang == api::Gang::kAlways);
   StepGangs();
 }
 
@@ -61,8 +62,9 @@ void LeaseScheduler::Remove(Key key) {
   shares_.erase(key);
   gangs_.Remove(key);
   for (const size_t device : devices) {
-    CarryOut(device, devices_[device]->Remove(key, host_.NowNs()));
+    WriteOut(device, devices_[device]->Remove(key, host_.NowNs()));
   }
+  StepGangs();
 }
 
 void LeaseScheduler::SetTerms(Key key, size_t device, const policy::ComputeTerms& terms) {
@@ -85,10 +87,13 @@ void LeaseScheduler::ResetAfterOutage() {
 }
 
 void LeaseScheduler::Tick() {
+  if (outages_ != host_.Outages()) ResetAfterOutage();
   for (size_t number = 0; number < devices_.size(); ++number) {
-    devices_[number]->Sample(host_.NowNs());
-    if (!devices_[number]->empty()) Reschedule(number);
+    DeviceLeases& device = *devices_[number];
+    device.Sample(host_.NowNs());
+    if (!device.empty()) WriteOut(number, device.Reschedule(host_.NowNs()));
   }
+  StepGangs();
 }
 
 void LeaseScheduler::Audit(size_t number, const std::vector<policy::LeasePolicy::Look>& looks) {

@@ -154,6 +154,7 @@ Member* Share::FindLiving(const ProcessId& process) const {
 
 std::vector<Member*> Share::Members() const {
   std::vector<Member*> members;
+  if (member_count_ == 0) return members;
   members.reserve(member_count_);
   for (const auto& member : members_) {
     if (member != nullptr) members.push_back(member.get());

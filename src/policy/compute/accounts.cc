@@ -63,6 +63,13 @@ void TimeSharing::Observe(Key key, const Work& work) {
   if (share->phase == Phase::kRunning && share->work.backlog_ns > 0) share->idle_hint = false;
 }
 
+// No more than a new share has.
+void TimeSharing::ResumeLimit(Key key, double tokens_ns) {
+  Share* share = Find(key);
+  if (share != nullptr)
+    share->limit_tokens_ns = std::clamp(tokens_ns, -kMaxDebtNs, share->limit_tokens_ns);
+}
+
 bool TimeSharing::AnyoneWaits() const {
   return std::any_of(shares_.begin(), shares_.end(),
                      [this](const Share& share) { return Waits(share) && Eligible(share); });

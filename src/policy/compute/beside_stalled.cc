@@ -23,10 +23,12 @@ bool TimeSharing::IsBesideStalled(const Share& share) const {
 
 void TimeSharing::SettleBesideStalled(const std::vector<double>& charges) {
   double contexts = 0, rest_ns = 0;
+  for (const Share& share : shares_) {
+    if (PaysTheRest(share)) contexts += static_cast<double>(share.work.contexts);
+  }
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[i];
-    if (PaysTheRest(share)) contexts += static_cast<double>(share.work.contexts);
-    if (!IsBesideStalled(share)) {
+    if (contexts == 0 || PaysTheRest(share)) {
       share.beside_ns = 0;
       continue;
     }

@@ -78,6 +78,7 @@ TimeSharing::GangSeen TimeSharing::SeeGang(Key key, int64_t now_ns) {
   seen.limited_ns = LimitedNs(*share);
   seen.backlog_ns = share->work.backlog_ns;
   seen.lag_ns = share->lag_ns;
+  if (!seen.runnable || share->gang == GangSlice::kNone) return seen;
   seen.free_in_ns = std::max({FreeInNs(), TokensAfterNs(*share), PauseLeftNs(*share)});
   if (!Eligible(*share)) return seen;
   const Share* best = Best(/*gangs_too=*/true);

@@ -56,9 +56,8 @@ TimeSharing::Share* TimeSharing::Find(Key key) {
 }
 
 const TimeSharing::Share* TimeSharing::Find(Key key) const {
-  const auto found = std::find_if(shares_.begin(), shares_.end(),
-                                  [key](const Share& share) { return share.key == key; });
-  return found == shares_.end() ? nullptr : &*found;
+  const auto found = index_.find(key);
+  return found == index_.end() ? nullptr : &shares_[found->second];
 }
 
 // --- Events -------------------------------------------------------------------------------------
@@ -73,19 +72,15 @@ void TimeSharing::Add(Key key, const ComputeTerms& terms, const Work& work, int6
   share.limit_tokens_ns = ReopenTokens();
   share.request_tokens_ns = ReopenTokens();
   if (shares_.empty()) ceiling_tokens_ns_ = ReopenTokens();
+  index_[key] = shares_.size();
   shares_.push_back(share);
 }
 
 void TimeSharing::Remove(Key key, int64_t now_ns) {
   Account(now_ns);
   std::erase_if(shares_, [key](const Share& share) { return share.key == key; });
-}
-
-// No more than a new share has.
-void TimeSharing::ResumeLimit(Key key, double tokens_ns) {
-  Share* share = Find(key);
-  if (share != nullptr)
-    share->limit_tokens_ns = std::clamp(tokens_ns, -kMaxDebtNs, share->limit_tokens_ns);
+  index_.clear();
+  for (size_t i = 0; i < shares_.size(); ++i) index_[shares_[i].key] = i;
 }
 
 void TimeSharing::SetTerms(Key key, const ComputeTerms& terms, int64_t now_ns) {

@@ -39,6 +39,7 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <unordered_map>
 #include <vector>
 
 #include "policy/compute/lease_policy.h"
@@ -246,6 +247,7 @@ class TimeSharing final : public LeasePolicy {
 
   TimeSharingOptions options_;
   std::vector<Share> shares_;
+  std::unordered_map<Key, size_t> index_;  // in shares_
   bool started_ = false;
   bool free_ = true;
   int64_t now_ns_ = 0;

@@ -12,7 +12,10 @@ uint64_t Plus(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX :
 }  // namespace
 
 void StartLine::Sums::Add(uint64_t amount) {
-  if (amount == 0) return;
+  if (amount > 0) added_.push_back(amount);
+}
+
+void StartLine::Sums::TakeIn(uint64_t amount) {
   std::vector<Range> all = ranges_;
   for (const auto& [low, high] : ranges_) all.push_back({Plus(low, amount), Plus(high, amount)});
   std::sort(all.begin(), all.end());
@@ -48,7 +51,9 @@ void StartLine::Sums::Add(uint64_t amount) {
   ranges_ = std::move(merged);
 }
 
-uint64_t StartLine::Sums::LargestUpTo(uint64_t bound) const {
+uint64_t StartLine::Sums::LargestUpTo(uint64_t bound) {
+  for (const uint64_t amount : added_) TakeIn(amount);
+  added_.clear();
   uint64_t largest = 0;
   for (const auto& [low, high] : ranges_) {
     if (low > bound) break;

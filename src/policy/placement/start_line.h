@@ -68,11 +68,16 @@ class StartLine {
    public:
     void Add(uint64_t amount);
     // The largest that is not above `bound`.
-    uint64_t LargestUpTo(uint64_t bound) const;
+    uint64_t LargestUpTo(uint64_t bound);
 
    private:
     using Range = std::pair<uint64_t, uint64_t>;  // both ends belong to it
+
+    void TakeIn(uint64_t amount);
+
     std::vector<Range> ranges_ = {{0, 0}};
+    // Not in the ranges yet: where nobody is passed by, nobody asks for a sum.
+    std::vector<uint64_t> added_;
   };
   struct Resource {
     uint64_t capacity = 0;
