@@ -238,21 +238,21 @@ policy::LeasePolicy::Work ShareTime::Poll(int64_t now_ns) {
   uint64_t sum_ns = 0;
   int64_t last_ns = std::numeric_limits<int64_t>::min();
   bool comparable = true;
-  bool blocked = true;
+  bool any = false;
   for (const Member& member : members_) {
     if (member.usage == nullptr || member.stopped) continue;
     const uint64_t backlog_ns = std::min(member.usage->backlog_ns.load(), kMaxBacklogNs);
     if (backlog_ns == 0) continue;
-    ++work.contexts;
+    any = true;
+    work.contexts += member.usage->blocked.load() == 0;
     sum_ns += backlog_ns;
     const int64_t end_ns = member.usage->expected_end_ns.load();
     comparable = comparable && IsNear(end_ns, now_ns);
-    blocked = blocked && member.usage->blocked.load() != 0;
     last_ns = std::max(last_ns, end_ns);
   }
   work.backlog_ns = static_cast<int64_t>(std::min(sum_ns, kMaxBacklogNs));
-  if (work.contexts > 0 && comparable) work.end_ns = last_ns;
-  work.blocked = work.stopped || (work.contexts > 0 && blocked);
+  if (any && comparable) work.end_ns = last_ns;
+  work.blocked = work.stopped || (any && work.contexts == 0);
   if (work.stopped) work.backlog_ns = std::max<int64_t>(1, work.backlog_ns);
   work.contexts = std::max(1u, work.contexts);
   return work;

@@ -212,6 +212,11 @@ TEST(ShareTime, WhatIsUnfinishedIsTheSumOfItsMembers) {
   EXPECT_EQ(time.Poll(kNow).backlog_ns, 5 * kMs);
   EXPECT_EQ(time.Poll(kNow).end_ns, kNow + 2 * kMs);
   EXPECT_EQ(time.Poll(kNow).contexts, 2u);
+  usage[0].blocked = 1;
+  EXPECT_EQ(time.Poll(kNow).contexts, 1u) << "nothing of that one runs";
+  EXPECT_FALSE(time.Poll(kNow).blocked);
+  usage[1].blocked = 1;
+  EXPECT_TRUE(time.Poll(kNow).blocked);
   usage[1].expected_end_ns = kNow + 3'600'000'000'000;
   EXPECT_EQ(time.Poll(kNow).end_ns, kNever) << "the clock of another time namespace";
   usage[1].backlog_ns = ~uint64_t{0};

@@ -27,6 +27,10 @@ inline constexpr uint64_t kFirstNs = 500'000;
 // Beside a share that stalls: no more than two time slices of the hardware (2 ms on the simulated
 // GPU) of others may lie between the ends of a batch that began and ended in slices of its own.
 inline constexpr uint64_t kSlicesOfOthersNs = 4'000'000;
+// Among such slices a batch that took no more than this above what was expected had the device all
+// along: whoever had to wait for a slice of another's took longer. Larger, such a slice counts as
+// its own; smaller, of kernels that take now this and now that only the short ones are measured.
+inline constexpr uint64_t kUnslicedNs = 500'000;
 // A launch that is fenced within this was fenced at once.
 inline constexpr uint64_t kPromptNs = 100'000;
 
@@ -73,20 +77,21 @@ struct Measured {
 inline Measured MeasureBatch(const Batch& batch, uint64_t elapsed_ns, const Beside& beside = {}) {
   const bool exact = batch.pressed || (batch.launches <= 1 && batch.prompt);
   const uint64_t streams = std::max<uint64_t>(1, batch.streams);
-  const uint64_t contexts = std::max(1u, beside.in_slices);
-  const bool slices = contexts > 1;
-  const bool bounded = exact || slices;
+  const uint64_t unsliced_ns = batch.estimate_ns + std::min(batch.estimate_ns, kUnslicedNs);
+  const bool sliced = beside.in_slices > 1 && (batch.unknown || elapsed_ns > unsliced_ns);
+  const uint64_t contexts = sliced ? beside.in_slices : 1;
+  const bool bounded = exact || sliced;
   const uint64_t gap_ns = !bounded || batch.pressed
                               ? 0
                               : std::min(exact ? batch.gap_ns : batch.launching_ns, elapsed_ns);
   const uint64_t without_gap_ns = elapsed_ns - gap_ns;
   const bool before = exact && (batch.unknown || gap_ns <= without_gap_ns);
   const uint64_t most_ns = before ? without_gap_ns : elapsed_ns;
-  const uint64_t others_ns = slices ? std::min(kSlicesOfOthersNs, without_gap_ns) : 0;
+  const uint64_t others_ns = sliced ? std::min(kSlicesOfOthersNs, without_gap_ns) : 0;
   const uint64_t least_ns = (without_gap_ns - others_ns) / contexts;
   Measured seen;
   seen.busy_ns = batch.unknown ? most_ns / streams : batch.estimate_ns;
-  if (bounded && (streams == 1 || slices) && !beside.in_gaps) {
+  if (bounded && (streams == 1 || sliced) && !beside.in_gaps) {
     seen.busy_ns = std::clamp(seen.busy_ns, least_ns / streams, most_ns);
   }
   if (beside.in_gaps && !batch.unknown) return seen;

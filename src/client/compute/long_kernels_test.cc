@@ -5,8 +5,30 @@
 
 #include "client/compute/testing_world.h"
 
+#include "base/units.h"
+#include "client/compute/backlog.h"
+
 namespace prorata::client {
 namespace {
+
+// Kernels of 40 to 450 us, beside a share that stalls, whose slices are of 2 ms: what they measured
+// was the less of what they took and of what was expected, 0.86 of what they took.
+TEST(Measure, AmongSlicesWhatTookALittleLongerHadTheDeviceAllAlong) {
+  Batch batch;
+  batch.key = batch.launches = 1;
+  batch.estimate_ns = 245'000;
+  batch.prompt = true;
+  const Beside beside{.in_slices = 2};
+  for (const uint64_t took_ns : {40'000u, 245'000u, 450'000u}) {
+    const Measured seen = MeasureBatch(batch, took_ns, beside);
+    EXPECT_EQ(seen.busy_ns, took_ns);
+    EXPECT_EQ(seen.least_ns, took_ns) << "and it is learned";
+  }
+  EXPECT_EQ(MeasureBatch(batch, 2'245'000, beside).busy_ns, 245'000u) << "with one of another's";
+  batch.estimate_ns = 5'000'000;
+  EXPECT_EQ(MeasureBatch(batch, 5'400'000, beside).busy_ns, 5'400'000u);
+  EXPECT_EQ(MeasureBatch(batch, 7'000'000, beside).busy_ns, 5'000'000u);
+}
 
 class PersistentKernelTest : public WorkTrackerTest {};
 

@@ -99,8 +99,10 @@ double TimeSharing::Held(const Share& share, bool waited) const {
 // In the time since the last look: what stalls may have ended, or have come out from behind a wait,
 // just now. Not a gang's: its members wait for each other between looks.
 double TimeSharing::HeldSince(const Share& share, bool waited) const {
-  const bool stalls = share.phase == Phase::kStalled && share.gang == GangSlice::kNone;
-  if (stalls) return share.was_at_work ? static_cast<double>(share.work.contexts) : 0;
+  const bool stalls = share.phase == Phase::kStalled ||
+                      (share.phase == Phase::kDraining && share.work.blocked && !share.idle_hint);
+  if (stalls && share.gang == GangSlice::kNone)
+    return share.was_at_work ? static_cast<double>(share.work.contexts) : 0;
   return Held(share, waited);
 }
 
@@ -315,7 +317,8 @@ void TimeSharing::Refund(Share& share, int64_t since_ns) {
   const double part = late / drained;
   const double charge = part * share.drain_charged_ns;
   share.charged_ns -= charge;
-  share.beside_ns = std::min(share.beside_ns, std::max(0.0, share.beside_ns - charge));
+  share.unmeasured_ns -= charge;
+  share.beside_ns = std::max(share.given_ns, share.beside_ns - charge);
   share.lag_ns += charge;
   share.request_tokens_ns += charge;
   ceiling_tokens_ns_ += charge;

@@ -129,6 +129,23 @@ TEST_F(AccountsTest, WhatWasGivenBackBesideOneThatStallsIsNotGivenBackByTheDrain
   EXPECT_NEAR(ChargedMs(2) - at_first, 0.001, 0.001) << "what it measured in all that time";
 }
 
+// What it has after a host function is found to stand behind that when the rest has run: until then
+// that had the device.
+TEST_F(AccountsTest, WhatDrainsPaysUntilItIsSeenToBeBehindAWait) {
+  TwoBusy();
+  Backlog(1, 10 * kMs, kSliceNs + 10 * kMs);
+  Decide(kSliceNs);
+  ASSERT_EQ(In(1), Phase::kDraining);
+  Decide(kSliceNs + kMs);
+  const double before = ChargedMs(1);
+  Backlog(1, kMs, kSliceNs + 11 * kMs, /*blocked=*/true);
+  Decide(kSliceNs + 9 * kMs);
+  EXPECT_NEAR(ChargedMs(1) - before, 8, 0.01);
+  ASSERT_EQ(In(1), Phase::kStalled);
+  Decide(kSliceNs + 20 * kMs);
+  EXPECT_NEAR(ChargedMs(1) - before, 8, 0.01) << "from then on not";
+}
+
 // What stands behind a wait or a host function takes no time of the device, and that it has come
 // out is often the first that is heard of it for long.
 TEST_F(AccountsTest, WhatStallsPaysFromWhenItIsNoLongerBehindAWait) {

@@ -6,6 +6,7 @@
 // way round: what a member measures beside others has some of their time in it.
 
 #include <algorithm>
+#include <utility>
 
 #include "policy/compute/time_sharing.h"
 
@@ -21,6 +22,9 @@ bool TimeSharing::IsBesideStalled(const Share& share) const {
                      [this](const Share& other) { return PaysTheRest(other); });
 }
 
+// Members publish what they measured when a batch is done, of which some may have run before the
+// other stalled, or may be published late: what was charged since they last did so before it
+// counts, too, and what was given back too early is taken again.
 void TimeSharing::SettleBesideStalled(const std::vector<double>& charges) {
   double contexts = 0, rest_ns = 0;
   for (const Share& share : shares_) {
@@ -28,18 +32,21 @@ void TimeSharing::SettleBesideStalled(const std::vector<double>& charges) {
   }
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[i];
-    if (contexts == 0 || PaysTheRest(share)) {
-      share.beside_ns = 0;
-      continue;
-    }
-    share.beside_ns += charges[i] - share.pending_busy_ns;
+    share.unmeasured_ns += charges[i] - share.pending_busy_ns;
+    if (contexts > 0) share.beside_ns += charges[i];
     // Until its members publish, it is not known what they measured.
-    if (share.pending_busy_ns <= 0 || share.beside_ns <= 0) continue;
-    rest_ns += share.beside_ns;
-    MoveCharge(share, -share.beside_ns);
-    // It is not given back once more when it is seen to have drained (Refund).
-    share.drain_charged_ns = std::max(0.0, share.drain_charged_ns - share.beside_ns);
-    share.beside_ns = 0;
+    const bool published = share.pending_busy_ns > 0;
+    if (published && contexts > 0 && !PaysTheRest(share)) {
+      const double given_ns = std::clamp(share.unmeasured_ns, 0.0, share.beside_ns);
+      const double by_ns = given_ns - std::exchange(share.given_ns, given_ns);
+      rest_ns += by_ns;
+      MoveCharge(share, -by_ns);
+      // It is not given back once more when it is seen to have drained (Refund).
+      share.drain_charged_ns = std::max(0.0, share.drain_charged_ns - by_ns);
+    }
+    const bool idles = share.phase == Phase::kRunning && share.idle_hint;
+    if (PaysTheRest(share) || idles || (published && contexts == 0))
+      share.unmeasured_ns = share.beside_ns = share.given_ns = 0;
   }
   for (Share& share : shares_) {
     if (rest_ns == 0 || !PaysTheRest(share)) continue;

@@ -302,6 +302,8 @@ void TimeSharing::Grant(Share& share) {
   share.claimed = share.claims;
   share.claims = share.wants_again = share.idle_hint = share.gang_drained = false;
   share.deadline_ns = kNever;
+  share.unmeasured_ns = std::min(0.0, share.unmeasured_ns);  // what it owes stays
+  share.beside_ns = share.given_ns = 0;
 }
 
 // Nothing is promised to anybody: all hold their leases.

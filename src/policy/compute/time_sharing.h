@@ -116,7 +116,11 @@ class TimeSharing final : public LeasePolicy {
     double pending_busy_ns = 0;  // published since the last Account
     double pending_occupied_ns = 0;
     double stalled_charge_ns = 0;  // STALLED: of the last Account
-    double beside_ns = 0;  // beside one that stalls: charged, and not measured by its members yet
+    // Beside one that stalls (beside_stalled.cc): what it was charged, and its members have not
+    // measured; what of that it was charged beside such a one; and what of that it was given back.
+    double unmeasured_ns = 0;
+    double beside_ns = 0;
+    double given_ns = 0;
     double lag_ns = 0;
     double limit_tokens_ns = 0;
     double request_tokens_ns = 0;  // where there is an elastic ceiling

@@ -214,13 +214,15 @@ TEST_F(TimeSharingTest, BesideOneThatStallsAShareWithShortKernelsPaysWhatItMeasu
   Decide(now_ns + 50 * kMs);
   Measures(2, 10 * kMs);
   Decide(now_ns + 100 * kMs);
-  EXPECT_NEAR(ChargedMs(2) - second, 10, 0.1);
-  EXPECT_NEAR(ChargedMs(1) - first, 90, 0.1);
-  EXPECT_NEAR(LagMs(2) - lag, 50 - 10, 0.1);
-  // More than its part it never pays: there is time of the other's in what it measured.
+  EXPECT_NEAR(ChargedMs(2), 10, 0.1) << "with what it paid before the other stalled";
+  EXPECT_NEAR(ChargedMs(1) - first, 90 + second, 0.1);
+  EXPECT_NEAR(LagMs(2) - lag, 50 - 10 + second, 0.1);
+  // What it measured late it pays late, but never more than its part: there is time of the other's
+  // in what it measured.
   Measures(2, 200 * kMs);
   Decide(now_ns + 200 * kMs);
-  EXPECT_NEAR(ChargedMs(2) - second, 10 + 50, 0.1);
+  EXPECT_NEAR(ChargedMs(2) - second, 100, 0.1);
+  EXPECT_NEAR(ChargedMs(1) - first, 100, 0.1);
 }
 
 // It is looked at again when it is done: until then it had the device.
