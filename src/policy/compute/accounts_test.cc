@@ -129,6 +129,26 @@ TEST_F(AccountsTest, WhatWasGivenBackBesideOneThatStallsIsNotGivenBackByTheDrain
   EXPECT_NEAR(ChargedMs(2) - at_first, 0.001, 0.001) << "what it measured in all that time";
 }
 
+// What it measured late it pays again in its drain: that was not charged for the drain.
+TEST_F(AccountsTest, WhatIsTakenAgainBesideOneThatStallsIsNotGivenBackByTheDrain) {
+  int64_t now_ns = FirstStalls();
+  const double before = ChargedMs(2);
+  Measures(2, kUs);
+  Decide(now_ns += 10 * kMs);
+  EXPECT_NEAR(ChargedMs(2), before, 0.001) << "of 5 ms it has measured nothing";
+  Add(3, Terms(0.3), now_ns);
+  Wants(3, now_ns);
+  while (In(2) == Phase::kRunning) Decide(now_ns += kMs);
+  ASSERT_EQ(In(2), Phase::kDraining);
+  const int64_t revoked_ns = now_ns;
+  Measures(2, 100 * kMs);
+  Decide(now_ns += kMs / 2);
+  const double all = ChargedMs(2);
+  EXPECT_GT(all - before, 5);
+  policy_.Drained(2, revoked_ns, now_ns);
+  EXPECT_GT(ChargedMs(2), all - 0.5);
+}
+
 // What it has after a host function is found to stand behind that when the rest has run: until then
 // that had the device.
 TEST_F(AccountsTest, WhatDrainsPaysUntilItIsSeenToBeBehindAWait) {

@@ -42,7 +42,7 @@ void TimeSharing::SettleBesideStalled(const std::vector<double>& charges) {
       rest_ns += by_ns;
       MoveCharge(share, -by_ns);
       // It is not given back once more when it is seen to have drained (Refund).
-      share.drain_charged_ns = std::max(0.0, share.drain_charged_ns - by_ns);
+      share.drain_charged_ns = std::max(0.0, share.drain_charged_ns - std::max(0.0, by_ns));
     }
     const bool idles = share.phase == Phase::kRunning && share.idle_hint;
     if (PaysTheRest(share) || idles || (published && contexts == 0))
