@@ -48,6 +48,9 @@ class Case(harness.MachineTestCase):
         os.close(end_write)
         for member in members:
             self.assertEqual(member.wait(harness.DEADLINE_S), 0)
+            # Pipes are closed when the test is over, else: those of 78 rounds are all that a process may have.
+            member.stdout.close()
+            member.stderr.close()
         return took
 
     def rounds(self, most, command, environment, *arguments):
