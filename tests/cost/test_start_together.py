@@ -48,7 +48,7 @@ class Case(harness.MachineTestCase):
         os.close(end_write)
         for member in members:
             self.assertEqual(member.wait(harness.DEADLINE_S), 0)
-            # Pipes are closed when the test is over, else: those of 78 rounds are all that a process may have.
+            # Not only when the test is over: the pipes of 78 rounds are more than a process may have open.
             member.stdout.close()
             member.stderr.close()
         return took

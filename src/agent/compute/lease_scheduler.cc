@@ -32,11 +32,11 @@ void LeaseScheduler::Add(Key key, const std::string& name, const std::vector<OnD
     WriteOut(on.device, leases.Add(key, *on.time, on.terms, host_.NowNs()));
     leases.NameInTrace(key, name);
   }
-  MayGang(key, share);
+  AddToGangs(key, share);
   StepGangs();
 }
 
-void LeaseScheduler::MayGang(Key key, Share& share) {
+void LeaseScheduler::AddToGangs(Key key, Share& share) {
   if (share.devices.size() < 2 || share.gang == api::Gang::kNever) return;
   share.candidate = true;
   gangs_.Add(key, share.devices, share.gang == api::Gang::kAlways);
@@ -46,7 +46,7 @@ void LeaseScheduler::SetGang(Key key, api::Gang gang) {
   Share& share = shares_.at(key);
   share.gang = gang;
   if (!share.candidate) {
-    MayGang(key, share);
+    AddToGangs(key, share);
   } else if (gang == api::Gang::kNever) {
     share.candidate = share.is_gang = false;
     gangs_.Leave(key, host_.NowNs());

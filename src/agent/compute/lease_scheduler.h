@@ -84,7 +84,7 @@ class LeaseScheduler {
     bool is_gang = false;
   };
 
-  void MayGang(Key key, Share& share);
+  void AddToGangs(Key key, Share& share);
   void ResetAfterOutage();
   void CarryOut(size_t number, const DeviceLeases::Outcome& outcome);
   void WriteOut(size_t number, const DeviceLeases::Outcome& outcome);

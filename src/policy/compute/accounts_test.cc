@@ -149,6 +149,55 @@ TEST_F(AccountsTest, WhatIsTakenAgainBesideOneThatStallsIsNotGivenBackByTheDrain
   EXPECT_GT(ChargedMs(2), all - 0.5);
 }
 
+// The one that had paid the rest has drained when the third publishes what it measured: another
+// that stalls is not paid for that.
+TEST_F(AccountsTest, WhatIsTakenAgainIsNeverMoreThanTheOneThatStallsHasPaid) {
+  TwoBusy();
+  Decide(kSliceNs);
+  Backlog(1, kMs, LeasePolicy::kNever, /*blocked=*/true);
+  int64_t now_ns = kSliceNs;
+  Decide(now_ns += kMs);
+  ASSERT_EQ(In(1), Phase::kStalled);
+  ASSERT_EQ(In(2), Phase::kRunning);
+  Add(3, Terms(0.3), now_ns);
+  Wants(3, now_ns);
+  Backlog(2, kS, 2 * kS);
+  while (In(2) != Phase::kStalled && now_ns < kS) Decide(now_ns += kMs);
+  ASSERT_EQ(In(3), Phase::kRunning);
+  Measures(3, kUs);
+  Decide(now_ns += 200 * kMs);
+  Drains(2, now_ns);
+  Backlog(3, 20 * kMs, now_ns + 20 * kMs);
+  Backlog(1, 20 * kMs, now_ns + 20 * kMs);
+  Decide(now_ns += kMs / 10);
+  ASSERT_EQ(In(1), Phase::kStalled);
+  Measures(3, 300 * kMs);
+  Decide(now_ns += kMs);
+  EXPECT_GE(ChargedMs(1), 0);
+  EXPECT_STREQ(policy_.CheckInvariants(), nullptr);
+}
+
+// What it measured beyond its part in one lease it still owes in the next.
+TEST_F(AccountsTest, WhatWasMeasuredTooMuchBesideOneThatStallsIsOwedInTheNextLease) {
+  int64_t now_ns = FirstStalls();
+  Measures(2, 100 * kMs);
+  Decide(now_ns += 10 * kMs);
+  Add(3, Terms(0.3), now_ns);
+  Wants(3, now_ns);
+  while (In(2) == Phase::kRunning) Decide(now_ns += kMs);
+  Drains(2, now_ns);
+  policy_.Wanted(2, now_ns);
+  while (In(3) == Phase::kRunning && now_ns < kS) Decide(now_ns += kMs);
+  Drains(3, now_ns);
+  ASSERT_EQ(In(2), Phase::kRunning);
+  const double before = ChargedMs(2);
+  Decide(now_ns += 4 * kMs);
+  Measures(2, 100 * kMs + kUs);
+  Decide(now_ns += 4 * kMs);
+  EXPECT_EQ(In(1), Phase::kStalled);
+  EXPECT_NEAR(ChargedMs(2) - before, 4, 0.01) << "an equal part of 8 ms";
+}
+
 // What it has after a host function is found to stand behind that when the rest has run: until then
 // that had the device.
 TEST_F(AccountsTest, WhatDrainsPaysUntilItIsSeenToBeBehindAWait) {

@@ -24,11 +24,13 @@ bool TimeSharing::IsBesideStalled(const Share& share) const {
 
 // Members publish what they measured when a batch is done, of which some may have run before the
 // other stalled, or may be published late: what was charged since they last did so before it
-// counts, too, and what was given back too early is taken again.
+// counts, too, and what was given back too early is taken again from those that paid it.
 void TimeSharing::SettleBesideStalled(const std::vector<double>& charges) {
-  double contexts = 0, rest_ns = 0;
+  double contexts = 0, paid_ns = 0, rest_ns = 0;
   for (const Share& share : shares_) {
-    if (PaysTheRest(share)) contexts += static_cast<double>(share.work.contexts);
+    if (!PaysTheRest(share)) continue;
+    contexts += static_cast<double>(share.work.contexts);
+    paid_ns += share.paid_rest_ns;
   }
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[i];
@@ -38,7 +40,8 @@ void TimeSharing::SettleBesideStalled(const std::vector<double>& charges) {
     const bool published = share.pending_busy_ns > 0;
     if (published && contexts > 0 && !PaysTheRest(share)) {
       const double given_ns = std::clamp(share.unmeasured_ns, 0.0, share.beside_ns);
-      const double by_ns = given_ns - std::exchange(share.given_ns, given_ns);
+      const double wanted_ns = given_ns - std::exchange(share.given_ns, given_ns);
+      const double by_ns = std::max(wanted_ns, -paid_ns - rest_ns);
       rest_ns += by_ns;
       MoveCharge(share, -by_ns);
       // It is not given back once more when it is seen to have drained (Refund).
@@ -50,7 +53,10 @@ void TimeSharing::SettleBesideStalled(const std::vector<double>& charges) {
   }
   for (Share& share : shares_) {
     if (rest_ns == 0 || !PaysTheRest(share)) continue;
-    MoveCharge(share, rest_ns * static_cast<double>(share.work.contexts) / contexts);
+    const double part = rest_ns > 0 ? static_cast<double>(share.work.contexts) / contexts
+                                    : share.paid_rest_ns / paid_ns;
+    share.paid_rest_ns += part * rest_ns;
+    MoveCharge(share, part * rest_ns);
   }
 }
 

@@ -84,6 +84,7 @@ void TimeSharing::Stall(Share& share) {
   }
   share.phase = Phase::kStalled;
   share.had_slice = false;
+  share.paid_rest_ns = 0;
   share.occupied_part = 1;
   if (!share.wants_again) share.runnable_ns = now_ns_;
   share.waits_from_ns = share.runnable_ns;

@@ -121,6 +121,7 @@ class TimeSharing final : public LeasePolicy {
     double unmeasured_ns = 0;
     double beside_ns = 0;
     double given_ns = 0;
+    double paid_rest_ns = 0;  // STALLED: what it paid of that, of all that ran beside it
     double lag_ns = 0;
     double limit_tokens_ns = 0;
     double request_tokens_ns = 0;  // where there is an elastic ceiling
