@@ -149,5 +149,38 @@ TEST(Gangs, OneWithAStoppedRankIdlesNoDevice) {
   }
 }
 
+// A job whose first rank evaluates, or saves, for so long after each synchronisation, while the
+// other's kernel waits for it on its device. What a busy share on each of the two devices has
+// beside it in ten seconds.
+std::array<double, 2> BesideABusyRank(int64_t gap_ns, uint64_t seed) {
+  constexpr int64_t kFromNs = 1 * kS, kToNs = 11 * kS;
+  Scenario scenario = TwoJobs(kJobs[0], 1, ShareSpec::Gang::kAlways);
+  scenario.programs[0].first_gap_ns = gap_ns;
+  scenario.shares[0].compute.request = {400'000};
+  for (const int device : {0, 1}) AddProgram(scenario, 0.5).devices = {device};
+  FindDevices(&scenario);
+  World world(scenario, WithSeed(seed));
+  std::array<double, 2> had{};
+  for (const int64_t at_ns : {kFromNs, kToNs}) {
+    world.RunUntil(at_ns);
+    for (size_t i = 0; i < 2; ++i) {
+      const auto ns = static_cast<double>(world.ProgramBusyNs(i + 1));
+      had[i] = ns / (kToNs - kFromNs) - had[i];
+    }
+  }
+  EXPECT_EQ(world.failure(), "");
+  return had;
+}
+
+TEST(Gangs, OneWhoseFirstRankIsBusyElsewhereLeavesOthersTheirs) {
+  for (const int64_t gap_ns : {5 * kMs, 30 * kMs, 300 * kMs, 2 * kS}) {
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      const std::array<double, 2> had = BesideABusyRank(gap_ns, seed);
+      EXPECT_GE(had[0], 0.97 * 0.5) << gap_ns / kMs << " ms, seed " << seed;
+      EXPECT_GE(had[1], 0.97 * 0.5) << gap_ns / kMs << " ms, seed " << seed;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace prorata::simulation

@@ -205,8 +205,10 @@ void Process::Host::EndPart() {
   if (std::exchange(in_request_, false)) {
     process_.requests_.push_back({process_.NowNs(), process_.NowNs() - request_came_ns_});
   }
-  if (spec.gap_ns == 0) return PayAndGoOn(At::kLaunch);
-  WakeAt(process_.NowNs() + process_.TakeSpent() + spec.gap_ns +
+  const bool first = process_.device() == spec.devices.front();
+  const int64_t gap_ns = spec.gap_ns + (first ? spec.first_gap_ns : 0);
+  if (gap_ns == 0) return PayAndGoOn(At::kLaunch);
+  WakeAt(process_.NowNs() + process_.TakeSpent() + gap_ns +
          process_.world_.delays().TimedOut(process_.random_));
 }
 

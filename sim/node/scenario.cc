@@ -199,7 +199,11 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
   reader.Integer("per_sync", &program.per_sync, 0, 1'000'000);
   double gap_us = 0;
   if (reader.Number("gap_us", &gap_us, 0, kMaxUs)) program.gap_ns = Scaled(gap_us, kNsPerUs);
-  if (program.gap_ns > 0 && program.per_sync == 0) {
+  double first_gap_us = 0;
+  if (reader.Number("first_gap_us", &first_gap_us, 0, kMaxUs)) {
+    program.first_gap_ns = Scaled(first_gap_us, kNsPerUs);
+  }
+  if (program.gap_ns + program.first_gap_ns > 0 && program.per_sync == 0) {
     reader.RecordError("gap_us", "per_sync above 0: the gap comes after a synchronisation");
   }
   double every_us = 0;
@@ -207,7 +211,8 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
     program.every_ns = Scaled(every_us, kNsPerUs);
   }
   reader.Bool("poisson", &program.poisson);
-  if (program.every_ns > 0 && (program.per_sync == 0 || program.gap_ns > 0)) {
+  if (program.every_ns > 0 &&
+      (program.per_sync == 0 || program.gap_ns + program.first_gap_ns > 0)) {
     reader.RecordError("every_us", "per_sync above 0 and no gap_us: requests come by themselves");
   }
   reader.Integer("graph", &program.graph, 0, 256);

@@ -44,6 +44,8 @@
 //     per_sync = 16                       # launches between two synchronisations; 0: never
 //                                         # synchronises, and queues what it may
 //     gap_us = 0                          # asleep on the host after each synchronisation
+//     first_gap_us = 0                    # and the first of its processes for so much longer: it
+//                                         # evaluates, or saves what was learned
 //     every_us = 0                        # not 0: open loop; a request of per_sync launches and a
 //                                         # synchronisation comes every so often, whether the last
 //                                         # is done or not; its latency is counted from then
@@ -114,7 +116,8 @@ struct ProgramSpec {
   int64_t rest_ns = 0;
   int per_sync = 16;
   int64_t gap_ns = 0;
-  int64_t every_ns = 0;  // 0: no open loop
+  int64_t first_gap_ns = 0;  // more, of the process on the first of its devices
+  int64_t every_ns = 0;      // 0: no open loop
   bool poisson = false;
   int graph = 0;
   std::vector<int> devices = {0};

@@ -93,6 +93,8 @@ TimeSharing::GangSeen TimeSharing::SeeGang(Key key, int64_t now_ns) {
   const Share* plain = Best();
   seen.ready = best == share && due;
   seen.ahead = due && (plain == nullptr || (!HasTurn(*plain) && IsBefore(*share, *plain)));
+  seen.owes = (running != nullptr && IsShort(*running, *share)) ||
+              (plain != nullptr && IsShort(*plain, *share));
   seen.may = RankOf(*best) <= RankOf(*share) && !above;
   return seen;
 }

@@ -120,6 +120,23 @@ TEST_F(GangHooksTest, WhatItPaidForItsDrainIsGivenBackOnce) {
   EXPECT_NEAR(ChargedMs(2) - revoked_ms, 9, 0.1) << "of ten, one was its drain";
 }
 
+// It would have it back as soon as the gang is let in.
+TEST_F(GangHooksTest, WhoHadTheDeviceForLongOwesUntilTheOtherHasHadAsMuch) {
+  EXPECT_FALSE(policy_.SeeGang(2, kMs).owes);
+  Revoke();
+  Wants(1, 21 * kMs);
+  policy_.Wanted(2, 21 * kMs);
+  Drains(2, 80 * kMs);
+  policy_.EndGangDrain(2, 80 * kMs);
+  Decide(80 * kMs);
+  ASSERT_EQ(In(1), Phase::kRunning);
+  Backlog(1, kMs, 81 * kMs);
+  EXPECT_TRUE(policy_.SeeGang(2, 90 * kMs).owes);
+  EXPECT_TRUE(policy_.SeeGang(2, 90 * kMs).may);
+  Decide(150 * kMs);
+  EXPECT_FALSE(policy_.SeeGang(2, 150 * kMs).owes);
+}
+
 TEST_F(GangHooksTest, WhoIsBehindHasALeaseForAFewLaunches) {
   Revoke();
   policy_.Drained(2, 21 * kMs, 21 * kMs);

@@ -9,6 +9,9 @@ namespace {
 
 // Four slices: a gang that its devices do not agree on for so long is put first.
 constexpr int64_t kPatienceNs = 52'000'000;
+// If it owes time there: its turn would be taken from it at once. Shorter, neighbours pay for the
+// drains of more such turns; longer, devices that nobody else wants idle for it.
+constexpr int64_t kPatienceOfDebtorNs = 3 * kPatienceNs;
 // A gang that has been drained on one device, and on the others has had nothing that became less,
 // for so long: a peer is missing. Members say how far they are each tenth of a millisecond, and
 // that they have drained within a quarter.
@@ -236,6 +239,7 @@ Gangs::Standing Gangs::StandingOf(Share& share) {
     all.ready = all.ready && on.seen.ready;
     all.ahead = all.ahead && on.seen.ahead;
     all.may = all.may && on.seen.may;
+    all.owes = all.owes || on.seen.owes;
     all.lag_ns += on.seen.lag_ns;
   }
   return all;
@@ -258,7 +262,8 @@ void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
   if (standing.limited_ns > 0) out.next_ns = std::min(out.next_ns, now_ns + standing.limited_ns);
   if (!standing.wants) return;
   if (share.waits_since_ns == kNever) share.waits_since_ns = now_ns;
-  const int64_t patient_until_ns = share.waits_since_ns + kPatienceNs;
+  const int64_t patient_until_ns =
+      share.waits_since_ns + (standing.owes ? kPatienceOfDebtorNs : kPatienceNs);
   if (now_ns < patient_until_ns) out.next_ns = std::min(out.next_ns, patient_until_ns);
   const bool ready = standing.ready || IsDueMost(share, standing);
   const bool let_in = standing.may && now_ns >= patient_until_ns;
@@ -429,11 +434,15 @@ void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
       out.orders.push_back({Order::What::kEndDrain, share.key, on.device, Slice::kAway});
     }
     share.phase = Phase::kAway;
-    const bool stalled = std::ranges::any_of(
-        share.devices, [](const OnDevice& on) { return on.seen.stalled && !on.seen.blocked; });
-    if (stalled && LaunchesOf(share) == share.launches_at_turn) ++share.stuck_turns;
+    bool ahead = false, stuck = false;
+    for (const OnDevice& on : share.devices) {
+      ahead = ahead || on.seen.stalled;  // it waits for what others lack
+      stuck = stuck || (on.seen.stalled && !on.seen.blocked);
+    }
+    if (stuck && LaunchesOf(share) == share.launches_at_turn) ++share.stuck_turns;
     share.missed_slices = share.missed ? share.missed_slices + 1 : 0;
-    if (!share.missed || share.missed_slices % kRecountAfter != 0) return;
+    if (share.missed_slices < kRecountAfter || ahead) return;
+    share.missed_slices = 0;
     for (OnDevice& on : share.devices) on.counted_from = on.seen.launches;
     return;
   }

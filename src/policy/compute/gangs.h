@@ -8,9 +8,10 @@
 // but says when it would. A gang's slice begins when each device on which it wants to run would
 // open it. It gathers them first: each revokes its running share in time for all to become free
 // together (kGather), and only when all of them are the gang's is it let in (kOn). Where they do
-// not agree for long it is let in wherever it can be. At its limit on one device it does not begin.
-// What one device decides ends it on all: its slice is over, or its limit is reached. A
-// gang that is idle on one device leaves that one to others for so long.
+// not agree for long it is let in wherever it can be, and later if it owes time to others there. At
+// its limit on one device it does not begin. What one device decides ends it on all: its slice is
+// over, or its limit is reached. A gang that is idle on one device leaves that one to others for so
+// long.
 //
 //   - A revoked gang holds its devices until it has drained on all of them, those too where it
 //     is idle. If it has drained on some, or all that it has there stands behind a wait that its
@@ -117,7 +118,7 @@ class Gangs {
   };
 
   struct Standing {  // over all devices that it wants
-    bool wants = false, ready = true, ahead = true, may = true;
+    bool wants = false, ready = true, ahead = true, may = true, owes = false;
     int64_t limited_ns = 0;
     double lag_ns = 0;
   };

@@ -185,6 +185,24 @@ TEST_F(RequestedGangTest, OthersGoOnUntilTheLastOfItsDevicesIsNearlyFree) {
   EXPECT_EQ(told_, (std::map<size_t, Gangs::Slice>{{0, Gangs::Slice::kGather}}));
 }
 
+// What it owes there would be taken from its turn at once, and its drain is at the other's cost.
+TEST_F(RequestedGangTest, WhereItOwesTimeItIsPutFirstLater) {
+  for (const bool owes : {false, true}) {
+    for (const size_t device : {0, 1}) seen_[device] = {.draining = true, .drained = true};
+    Decide(0);
+    for (const size_t device : {0, 1}) Wants(device);
+    seen_[1].ready = false;
+    seen_[1].owes = owes;
+    int64_t now_ns = 0;
+    while (Decide(now_ns) < LeasePolicy::kNever && told_.empty()) now_ns += kMs;
+    EXPECT_EQ(told_[1], Gangs::Slice::kOn);
+    EXPECT_EQ(now_ns, (owes ? 156 : 52) * kMs);
+    Decide(now_ns += kMs);
+    for (const size_t device : {0, 1}) seen_[device] = {};
+    Decide(now_ns);
+  }
+}
+
 TEST_F(RequestedGangTest, AtItsLimitOnOneDeviceItBeginsOnNone) {
   for (const size_t device : {0, 1}) seen_[device] = {.draining = true, .drained = true};
   Decide(kMs);
@@ -313,11 +331,11 @@ class CountedGangTest : public RequestedGangTest {
     }
     EXPECT_EQ(seen_[1].launches, second);
   }
-  // It has drained, and is to have another slice.
-  void Turn(uint64_t first, uint64_t second) {
+  // It has drained, or stalls on device 1, and is to have another slice.
+  void Turn(uint64_t first, uint64_t second, bool stalled = false) {
     for (int i = 0; i < 10; ++i) {
       Say({.draining = true, .drained = true, .launches = first},
-          {.draining = true, .drained = true, .launches = second});
+          {.draining = !stalled, .drained = !stalled, .stalled = stalled, .launches = second});
     }
     Say({.runnable = true, .ready = true, .may = true, .launches = first},
         {.runnable = true, .ready = true, .may = true, .launches = second});
@@ -342,6 +360,17 @@ TEST_F(CountedGangTest, CountsThatWereNotEnoughAreTakenAnew) {
   }
   EndSlice(7, 20);
   EXPECT_EQ(launches_[0], 3U);
+}
+
+// Whatever is stalled is ahead, and will be for as long as the other lacks what it waits for: its
+// rank saves what was learned, say, and launches nothing meanwhile.
+TEST_F(CountedGangTest, CountsAreNotTakenAnewWhileOneIsAhead) {
+  for (int slice = 0; slice < 4; ++slice) {
+    EndSlice(5, 15);
+    EXPECT_EQ(launches_[0], 10U) << "in slice " << slice;
+    LaunchNothing(5, 15);
+    Turn(5, 15, /*stalled=*/true);
+  }
 }
 
 TEST_F(CountedGangTest, RanksThatWereStartedAnewAreCountedAnew) {

@@ -123,6 +123,7 @@ class LeasePolicy {
     bool blocked = false;  // all that it has out stands behind waits, and has not begun
     bool ready = false;    // it is next here; who runs would yield, or has had more than it is due
     bool ahead = false;    // that, or only gangs are before it
+    bool owes = false;     // another there so much that this one would have it back at once
     bool may = false;      // no limit and no priority is against dispatching it now
     int64_t limited_ns = 0;  // its limit, or the ceiling, keeps it from running for so long still
     int64_t backlog_ns = 0;

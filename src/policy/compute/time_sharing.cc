@@ -272,6 +272,11 @@ bool TimeSharing::DoesNothing(const Share& running) const {
   return running.idle_hint || (blocked && now_ns_ - running.granted_ns >= kWakeUpNs);
 }
 
+// It is owed so much that it does not wait for the end of the other's slice.
+bool TimeSharing::IsShort(const Share& share, const Share& other) const {
+  return share.lag_ns > std::max(SliceNs(), other.lag_ns + kShortSlices * SliceNs());
+}
+
 bool TimeSharing::MustYield(const Share& running, const Share& next) const {
   if (running.gang == GangSlice::kCatchUp || running.gang == GangSlice::kGather) return false;
   if (DoesNothing(running) || HasTurn(next)) return true;
@@ -283,8 +288,7 @@ bool TimeSharing::MustYield(const Share& running, const Share& next) const {
   if (next.claims && !running.claimed) return true;
   // It has paid for the time in which it gathered.
   const bool has_turn = running.gathered && !slice_over;
-  if (!has_turn && next.lag_ns > std::max(SliceNs(), running.lag_ns + kShortSlices * SliceNs()))
-    return true;
+  if (!has_turn && IsShort(next, running)) return true;
   return slice_over && next.lag_ns > running.lag_ns;
 }
 

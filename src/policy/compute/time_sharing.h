@@ -181,6 +181,7 @@ class TimeSharing final : public LeasePolicy {
   static bool HasTurn(const Share& share);
   static bool IsOpen(const Share& share);
   bool DoesNothing(const Share& running) const;
+  bool IsShort(const Share& share, const Share& other) const;
   bool MustYield(const Share& running, const Share& next) const;
   void Grant(Share& share);
   void CoRun();
