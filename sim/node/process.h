@@ -37,6 +37,12 @@ class Process {
   int pid() const { return static_cast<int>(1000 + id_); }
   int device() const { return rank_.device; }
   uint32_t group() const { return rank_.group; }
+  bool IsFirst() const { return rank_.device == spec_.devices.front(); }
+  // Every so manieth launch ends together with those of its peers; 0: none.
+  uint64_t CollectiveEvery() const {
+    const int every = spec_.collective_every;
+    return static_cast<uint64_t>(every > 0 && IsFirst() ? every + spec_.first_more : every);
+  }
   const ProgramSpec& spec() const { return spec_; }
   SimulatedShare* share() const { return share_; }
   simgpu::Handle context() const { return context_; }

@@ -189,7 +189,7 @@ void Process::Host::ChooseLaunch() {
 }
 
 bool Process::Host::NextIsCollective() const {
-  const auto every = static_cast<uint64_t>(process_.spec_.collective_every);
+  const uint64_t every = process_.CollectiveEvery();
   return every > 0 && (process_.launches_ + 1) % every == 0;
 }
 
@@ -205,8 +205,7 @@ void Process::Host::EndPart() {
   if (std::exchange(in_request_, false)) {
     process_.requests_.push_back({process_.NowNs(), process_.NowNs() - request_came_ns_});
   }
-  const bool first = process_.device() == spec.devices.front();
-  const int64_t gap_ns = spec.gap_ns + (first ? spec.first_gap_ns : 0);
+  const int64_t gap_ns = spec.gap_ns + (process_.IsFirst() ? spec.first_gap_ns : 0);
   if (gap_ns == 0) return PayAndGoOn(At::kLaunch);
   WakeAt(process_.NowNs() + process_.TakeSpent() + gap_ns +
          process_.world_.delays().TimedOut(process_.random_));
@@ -303,7 +302,8 @@ bool Process::Host::StepSubmit() {
   const auto count = static_cast<size_t>(std::max(1, spec.graph));
   std::fill_n(nodes.begin(), count, kernel);
   if (NextIsCollective()) {
-    const uint64_t rendezvous = (uint64_t{process_.group()} + 1) << 40 | (process_.launches_ + 1);
+    const uint64_t collectives = (process_.launches_ + 1) / process_.CollectiveEvery();
+    const uint64_t rendezvous = (uint64_t{process_.group()} + 1) << 40 | collectives;
     nodes[count - 1] = simgpu::Work::Collective(kernel_ns_, spec.sm_ppm, rendezvous,
                                                 static_cast<uint32_t>(spec.devices.size()));
   }

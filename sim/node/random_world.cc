@@ -160,8 +160,9 @@ void JoinLastShare(const Scenario& scenario, ProgramSpec& program, Terms& terms)
   }
 }
 
-// A process for each device, with collectives perhaps: it runs on all of them at once.
-void MakeGang(Random& random, ProgramSpec& program, int devices, int64_t duration_ns) {
+// A process for each device, with collectives perhaps: it runs on all of them at once. `own`: draws
+// that no others come after.
+void MakeGang(Random& random, Random own, ProgramSpec& program, int devices, int64_t duration_ns) {
   program.devices.clear();
   for (int device = 0; device < devices; ++device) program.devices.push_back(device);
   program.stop_ns = duration_ns;
@@ -172,6 +173,11 @@ void MakeGang(Random& random, ProgramSpec& program, int devices, int64_t duratio
   program.kernel.parts.clear();
   program.kernel.high_ns = program.kernel.low_ns;
   if (random.Chance(0.7)) program.collective_every = static_cast<int>(random.Between(1, 4));
+  if (program.collective_every == 0) return;
+  // Its first rank writes down what was learned, or waits for more to learn from.
+  if (own.Chance(0.3)) program.first_more = static_cast<int>(own.Between(1, 4));
+  const bool waits = program.per_sync > 0 && program.every_ns == 0;
+  if (own.Chance(0.3) && waits) program.first_gap_ns = own.Between(1, 30) * kMs;
 }
 
 }  // namespace
@@ -220,7 +226,9 @@ Scenario RandomScenario(uint64_t seed, WorldKind kind) {
     program.devices = {static_cast<int>(random.Between(0, devices - 1))};
     const bool gang = !crowd && devices > 1 && random.Chance(0.25);
     if (crowd) KeepShort(program);
-    if (gang) MakeGang(random, program, devices, scenario.duration_ns);
+    if (gang) {
+      MakeGang(random, Random(seed ^ (0x9a960 + i)), program, devices, scenario.duration_ns);
+    }
     if (i > 0 && !gang && random.Chance(0.15)) {
       JoinLastShare(scenario, program, terms);
       scenario.programs.push_back(program);
@@ -263,6 +271,8 @@ std::string Describe(const Scenario& scenario) {
     if (p.host_function_ns > 0) text << ", host function " << p.host_function_ns / kUs << " us";
     if (p.life_ns > 0) text << ", life " << p.life_ns / kMs << " ms, rest " << p.rest_ns / kMs;
     if (p.collective_every > 0) text << ", collective every " << p.collective_every;
+    if (p.first_more > 0) text << ", the first " << p.first_more << " more";
+    if (p.first_gap_ns > 0) text << ", its gap " << p.first_gap_ns / kUs << " us more";
     text << "\n";
   }
   return text.str();

@@ -219,6 +219,7 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
   ReadDevices(reader, &program.devices);
   ReadShape(reader, &program);
   reader.Integer("collective_every", &program.collective_every, 0, 1'000'000);
+  reader.Integer("first_more", &program.first_more, 0, 1'000'000);
   if (program.collective_every > 0 &&
       (program.devices.size() < 2 || program.stop_ns < duration_ns)) {
     reader.RecordError("collective_every",

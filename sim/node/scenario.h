@@ -55,6 +55,8 @@
 //     collective_every = 0                # not 0: every so manieth launch of such a process ends
 //                                         # together with that of the others, and holds its device
 //                                         # until then
+//     first_more = 0                      # with that: the first of its processes makes so many
+//                                         # launches more between two of them
 //
 //     [[updates]]                         # optional: `prorata update` while programs run; changes
 //     at_ms = 2500                        # the terms that it names, of
@@ -122,6 +124,7 @@ struct ProgramSpec {
   int graph = 0;
   std::vector<int> devices = {0};
   int collective_every = 0;
+  int first_more = 0;  // launches between two of those, of the process on the first device
 };
 
 struct ShareSpec {

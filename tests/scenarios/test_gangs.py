@@ -17,13 +17,12 @@ MACHINE = f"""
 dilation = {DILATION}
 devices = [{{ context_memory = "64MiB" }}, {{ context_memory = "64MiB" }}]
 """
-# A rank for each GPU, as torchrun starts them. The first may do something else after each
-# synchronisation: evaluate, or save what was learned.
+# A rank for each GPU, as torchrun starts them, each with options of its own.
 JOB = """
-import subprocess, sys
-gap_us, *load = sys.argv[1:]
-ranks = [subprocess.Popen([*load, "--device", str(rank), "--gap-us", (gap_us, "0")[rank]],
-                          stdout=subprocess.PIPE, text=True) for rank in (0, 1)]
+import json, subprocess, sys
+own, *load = sys.argv[1:]
+ranks = [subprocess.Popen([*load, "--device", str(rank), *map(str, options)], stdout=subprocess.PIPE, text=True)
+         for rank, options in enumerate(json.loads(own))]
 for rank in ranks:
     print(rank.communicate()[0].splitlines()[-1])
 sys.exit(any(rank.returncode for rank in ranks))
@@ -37,13 +36,28 @@ class Gangs(harness.MachineTestCase):
         super().setUp()
         self.machine.start_agent("--dilation", str(DILATION))
 
-    def begin(self, name, number, *options, gap_us=0):
-        load = [harness.GPULOAD, "--kernels", KERNELS, "--kernel-us", 1000, "--per-sync", 16,
-                "--dilation", DILATION, "--collective-every", 1, "--collective-job", number,
-                "--wait-for", self.machine.folder / "begin"]
+    def begin(self, name, number, *options, first=(), kernel_us=1000, kernels=(KERNELS, KERNELS), every=(1, 1)):
+        """A job; `first`: more options of its first rank."""
+        load = [harness.GPULOAD, "--kernel-us", kernel_us, "--per-sync", 16, "--dilation", DILATION,
+                "--collective-job", number, "--wait-for", self.machine.folder / "begin"]
+        own = [["--kernels", kernels[rank], "--collective-every", every[rank], *(() if rank else first)]
+               for rank in (0, 1)]
         return self.machine.start(self.machine.command(
             ["--name", name, "--gpu", "0,1", "--memory", "1GiB", *options],
-            [sys.executable, "-c", JOB, gap_us, *load]))
+            [sys.executable, "-c", JOB, json.dumps(own), *load]))
+
+    def begin_beside(self):
+        """A busy program on each GPU, beside a job that has begun; both go on at once."""
+        load = ["--seconds", 1.5, "--kernel-us", 1000, "--per-sync", 16, "--dilation", DILATION,
+                "--wait-for", self.machine.folder / "begin"]
+        beside = [self.machine.start_load(["--name", f"beside-{gpu}", "--gpu", gpu, "--memory", "1GiB",
+                                           "--compute", "0.5"], load) for gpu in "01"]
+        harness.wait_until(
+            lambda: all((share := self.machine.share(name)) and len(share["members"]) == members
+                        for name, members in (("job", 2), ("beside-0", 1), ("beside-1", 1))),
+            what="all programs in their shares")
+        (self.machine.folder / "begin").touch()
+        return beside
 
     def begin_third(self):
         """A program on GPU 1 alone, so that the two GPUs cannot agree by chance on whose turn it
@@ -81,23 +95,23 @@ class Gangs(harness.MachineTestCase):
         return max(walls), seen
 
     def test_one_whose_first_rank_is_busy_elsewhere_leaves_others_theirs(self):
-        # The kernel of its other rank waits on GPU 1 meanwhile, and half of that is another's. Before it was put first
-        # every 52 ms, whatever it owed, and that one had 0.26.
-        self.begin("job", 1, "--gang", "always", "--compute", "0.4", gap_us=60_000)
-        load = ["--seconds", 1.5, "--kernel-us", 1000, "--per-sync", 16, "--dilation", DILATION,
-                "--wait-for", self.machine.folder / "begin"]
-        beside = [self.machine.start_load(["--name", f"beside-{gpu}", "--gpu", gpu, "--memory", "1GiB",
-                                           "--compute", "0.5"], load) for gpu in "01"]
-        harness.wait_until(
-            lambda: all((share := self.machine.share(name)) and len(share["members"]) == members
-                        for name, members in (("job", 2), ("beside-0", 1), ("beside-1", 1))),
-            what="all programs in their shares")
-        (self.machine.folder / "begin").touch()
-        for program in beside:
+        # It evaluates, or saves, after each synchronisation. The kernel of its other rank waits on GPU 1 meanwhile,
+        # and half of that is another's: that one had 0.39.
+        self.begin("job", 1, "--gang", "always", "--compute", "0.4", first=("--gap-us", 60_000))
+        for program in self.begin_beside():
             out, err = program.communicate()
             self.assertEqual(program.returncode, 0, err)
             had = json.loads(out.splitlines()[-1])["kernels"] * 0.001 / 1.5
             self.assertGreaterEqual(had, (1 - 3 * 0.03) * 0.5)  # three times the simulation's tolerance
+
+    def test_one_whose_ranks_do_not_launch_alike_keeps_its_request(self):
+        job = self.begin("job", 1, "--gang", "always", "--compute", "0.4", kernel_us=2000, kernels=(150, 120),
+                         every=(5, 4))
+        self.begin_beside()
+        out, err = job.communicate()
+        self.assertEqual(job.returncode, 0, err)
+        wall_s = max(json.loads(line)["wall_s"] for line in out.splitlines())
+        self.assertLessEqual(wall_s, 150 * 0.002 * DILATION / ((1 - 3 * 0.03) * 0.4))
 
     def events(self):
         status, out, err = self.machine.call([harness.PRORATA, "events", "--all", "--no-follow",

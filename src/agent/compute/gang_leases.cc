@@ -35,7 +35,6 @@ GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
   for (int round = 0; round < kGangRounds; ++round) {
     const policy::Gangs::Decisions decisions = gangs_.Decide(now_ns, see);
     outcome.next_ns = decisions.next_ns;
-    if (decisions.orders.empty()) return outcome;
     std::vector<size_t> reported;
     for (const policy::Gangs::Order& order : decisions.orders) {
       policy::LeasePolicy& leases = devices_[order.device]->policy();
@@ -48,6 +47,10 @@ GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
         reported.push_back(order.device);
       }
     }
+    for (size_t device = 0; decisions.orders.empty() && device < devices_.size(); ++device) {
+      if (devices_[device]->policy().Idles()) reported.push_back(device);
+    }
+    if (reported.empty()) return outcome;
     for (const size_t device : reported) {
       outcome.devices.emplace_back(device, devices_[device]->Reschedule(now_ns));
     }

@@ -63,6 +63,15 @@ int64_t TimeSharing::FreeInNs() const {
   return std::max(draining_ns, longest_ns);
 }
 
+bool TimeSharing::Idles() const {
+  bool could = false;
+  for (const Share& share : shares_) {
+    if (share.phase == Phase::kRunning || share.phase == Phase::kDraining) return false;
+    could = could || (share.gang == GangSlice::kNone && Eligible(share));
+  }
+  return could;
+}
+
 TimeSharing::GangSeen TimeSharing::SeeGang(Key key, int64_t now_ns) {
   Account(now_ns);
   Share* share = Find(key);

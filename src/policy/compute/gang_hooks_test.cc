@@ -120,6 +120,21 @@ TEST_F(GangHooksTest, WhatItPaidForItsDrainIsGivenBackOnce) {
   EXPECT_NEAR(ChargedMs(2) - revoked_ms, 9, 0.1) << "of ten, one was its drain";
 }
 
+// Another device of the gang is decided on, and this one is only looked at.
+TEST_F(GangHooksTest, ADeviceIdlesWhereWhatIsSeenLetsOneRun) {
+  policy_.Remove(1, kMs);
+  Add(3, Terms(0), kMs);
+  GoesAway(3, kMs);
+  Wants(3, 2 * kMs);
+  EXPECT_NE(In(3), Phase::kRunning);
+  EXPECT_FALSE(policy_.Idles());
+  Backlog(3, 0, LeasePolicy::kNever);
+  EXPECT_TRUE(policy_.Idles());
+  Decide(3 * kMs);
+  EXPECT_EQ(In(3), Phase::kRunning);
+  EXPECT_FALSE(policy_.Idles());
+}
+
 // It would have it back as soon as the gang is let in.
 TEST_F(GangHooksTest, WhoHadTheDeviceForLongOwesUntilTheOtherHasHadAsMuch) {
   EXPECT_FALSE(policy_.SeeGang(2, kMs).owes);

@@ -19,16 +19,12 @@ constexpr int64_t kUnevenNs = 400'000;
 // To catch up takes a wake-up and a launch.
 constexpr int64_t kCatchUpNs = 200'000;
 constexpr int kCatchUps = 16;
-// Who lacks more has not launched alike. Larger, programs that are no gang and are taken for one
-// wait for each other; smaller, ranks with tiny kernels are evened by steps.
+// Ranks launch alike: none of them so many more than another, unless it is twice as many. Larger,
+// programs that are no gang and are taken for one wait for each other.
 constexpr uint64_t kAheadMax = 16;
-constexpr int kRecountAfter = 3;  // slices in which counts were not enough
-// Members that learn that their lease is revoked publish what they have launched.
-constexpr int64_t kCountedNs = 200'000;
-// A gang that is even by its counts, or launches what it lacks, and in which nothing goes on for so
-// long, waits for something else: longer than most kernels.
-constexpr int64_t kEvenNs = 5'000'000;
-constexpr uint32_t kLaunchesMax = 16;     // if that is not enough nobody waits for them
+// What a rank may be ahead by: of the tiniest kernels some fifty are within the bound of a backlog.
+// If so many at once are not enough nobody waits for them.
+constexpr uint32_t kLaunchesMax = 64;
 constexpr int64_t kLetInNs = 26'000'000;  // the longest drain of another that is in its way
 // The devices of a gang should be free within so long of each other. Longer, those that are free
 // first idle; shorter, one is waited for that was free a moment ago.
@@ -41,9 +37,6 @@ constexpr size_t kStalls = 3;
 constexpr int64_t kStallsWithinNs = 1'000'000'000;
 constexpr int64_t kStallAgainNs = 100'000'000;  // one that lasts counts again
 constexpr int64_t kGangForNs = 60'000'000'000;
-// Turns since its last launch that ended in a stall: a rank is dead or stopped, and it is no gang
-// until it launches again. So is one with kernels of 0.7 s, for the rest of each.
-constexpr int kStuckTurns = 8;
 
 }  // namespace
 
@@ -98,24 +91,14 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
       on.seen = see(share.key, on.device);
       wants = wants || on.seen.runnable;
     }
-    // Ranks that were started anew count anew, all of them.
-    const bool anew = std::any_of(share.devices.begin(), share.devices.end(), [](const auto& on) {
-      return on.seen.launches < on.counted_from;
-    });
-    if (anew) {
-      for (OnDevice& on : share.devices) on.counted_from = 0;
-    }
     if (share.phase != Phase::kAway || !wants) share.waits_since_ns = kNever;
-    if (LaunchesOf(share) != share.launches_at_turn) share.stuck_turns = 0;
     if (share.phase == Phase::kPlain) PollForStalls(share, now_ns, out);
   }
   for (Share& share : shares_) {
-    const bool between = share.phase == Phase::kPlain || share.phase == Phase::kAway;
-    const bool stuck = between && share.stuck_turns >= kStuckTurns;
-    const bool gang = !stuck && (share.requested || now_ns < share.gang_until_ns);
+    const bool gang = share.requested || now_ns < share.gang_until_ns;
     if (gang && share.phase == Phase::kPlain) {
       // Open or not, its next slice is the first one as a gang.
-      CallBack(share, now_ns, out);
+      CallBack(share, out);
       share.catches_up = kCatchUps;  // what it has out was not launched as a gang's
       continue;
     }
@@ -138,9 +121,6 @@ Gangs::Decisions Gangs::Decide(int64_t now_ns, const See& see) {
         break;
       case Phase::kRevoked:
         WhileRevoked(share, now_ns, out);
-        break;
-      case Phase::kAligning:
-        Align(share, now_ns, out);
         break;
       case Phase::kCatchingUp:
         CatchUp(share, now_ns, out);
@@ -272,11 +252,8 @@ void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
   share.phase = ready ? Phase::kGathering : Phase::kOn;
   share.began_ns = now_ns;
   share.catches_up = 0;
-  share.counts = true;
-  share.missed = false;
   share.behind.clear();
   share.waits_since_ns = kNever;
-  share.launches_at_turn = LaunchesOf(share);
   for (OnDevice& on : share.devices) on.opened = on.had_slice = on.gathers = false;
   if (ready) return Gather(share, now_ns, out);
   Notify(share, Slice::kOn, out);  // they do not agree
@@ -292,7 +269,7 @@ void Gangs::Gather(Share& share, int64_t now_ns, Decisions& out) {
                                  : on.wanted && (on.seen.open || on.seen.draining);
     // Its limit was reached while it gathered.
     const bool lost = on.wanted && on.seen.draining;
-    if (lost || now_ns - share.began_ns >= kPatienceNs) return CallBack(share, now_ns, out);
+    if (lost || now_ns - share.began_ns >= kPatienceNs) return CallBack(share, out);
     if (!on.wanted || (on.gathers && on.seen.open)) continue;
     all = false;
     free_in_ns = std::max(free_in_ns, on.seen.free_in_ns);
@@ -336,7 +313,7 @@ void Gangs::WhileOn(Share& share, int64_t now_ns, Decisions& out) {
       over = over || (comes_back && now_ns - share.began_ns >= kComeBackNs);
     }
   }
-  if (over || !any) CallBack(share, now_ns, out);
+  if (over || !any) CallBack(share, out);
 }
 
 // Until those that are behind have been let in, and have had the time to launch.
@@ -348,40 +325,12 @@ void Gangs::CatchUp(Share& share, int64_t now_ns, Decisions& out) {
   }
   if (all && share.closes_ns == kNever) share.closes_ns = now_ns + kCatchUpNs;
   const int64_t until_ns = std::min(share.closes_ns, share.began_ns + kLetInNs);
-  if (now_ns >= until_ns) return CallBack(share, now_ns, out);
+  if (now_ns >= until_ns) return CallBack(share, out);
   out.next_ns = std::min(out.next_ns, until_ns);
 }
 
-// All launch what they lack, drained or not. They cannot launch more than that, and may first have
-// to wait for what they have out.
-void Gangs::Align(Share& share, int64_t now_ns, Decisions& out) {
-  bool lacking = false;
-  for (OnDevice& on : share.devices) {
-    if (on.seen.launches != on.launched) share.counts = true;
-    if (on.seen.launches != on.launched || on.seen.backlog_ns < on.backlog_ns) {
-      share.moved_ns = now_ns;
-    }
-    on.launched = on.seen.launches;
-    on.backlog_ns = on.seen.backlog_ns;
-    lacking = lacking || Lacks(share, on) > 0;
-  }
-  const int64_t until_ns = std::min(share.moved_ns + kEvenNs, share.began_ns + kLetInNs);
-  if (!lacking || now_ns >= until_ns) {
-    share.missed = share.missed || lacking;
-    return CallBack(share, now_ns, out);
-  }
-  out.next_ns = std::min(out.next_ns, until_ns);
-  for (OnDevice& on : share.devices) {
-    const uint32_t lacks = Lacks(share, on);
-    if (lacks == 0 || on.launched + lacks <= on.upto) continue;
-    on.upto = on.launched + lacks;
-    out.orders.push_back({Order::What::kSlice, share.key, on.device, Slice::kCatchUp, lacks});
-  }
-}
-
-void Gangs::CallBack(Share& share, int64_t now_ns, Decisions& out) const {
+void Gangs::CallBack(Share& share, Decisions& out) const {
   share.phase = Phase::kRevoked;
-  share.revoked_ns = now_ns;
   share.uneven_since_ns = kNever;
   for (OnDevice& on : share.devices) on.backlog_ns = kNever;
   Notify(share, Slice::kAway, out);
@@ -393,37 +342,14 @@ bool Gangs::IsBehind(const OnDevice& on) {
   return on.seen.draining ? on.seen.drained || blocked : on.seen.runnable && !on.seen.stalled;
 }
 
-uint64_t Gangs::LaunchesOf(const Share& share) {
-  uint64_t sum = 0;
-  for (const OnDevice& on : share.devices) sum += on.seen.launches;
-  return sum;
-}
-
-uint64_t Gangs::MostLaunched(const Share& share) {
-  uint64_t most = 0;
-  for (const OnDevice& on : share.devices) {
-    most = std::max(most, on.seen.launches - on.counted_from);
-  }
-  return most;
-}
-
-// By how many launches it is behind the device that is ahead; 0 where counts say nothing.
-uint32_t Gangs::Lacks(const Share& share, const OnDevice& on) {
-  const uint64_t lacks = MostLaunched(share) - (on.seen.launches - on.counted_from);
-  return lacks <= kAheadMax ? static_cast<uint32_t>(lacks) : 0;
-}
-
 void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
-  const bool lacking = std::any_of(share.devices.begin(), share.devices.end(),
-                                   [&](const OnDevice& on) { return Lacks(share, on) > 0; });
-  const bool may_align = lacking && share.counts && share.catches_up < kCatchUps;
   bool some_drained = false, all = true;
   int64_t moved_ns = std::numeric_limits<int64_t>::min();
   for (OnDevice& on : share.devices) {
     some_drained = some_drained || IsBehind(on);
     if (!on.seen.draining || on.seen.drained) continue;
     // Behind waits on all its devices, it is in nobody's way.
-    if (on.seen.blocked && !may_align) continue;
+    if (on.seen.blocked) continue;
     all = false;
     if (on.seen.backlog_ns < on.backlog_ns) on.moved_ns = now_ns;
     on.backlog_ns = on.seen.backlog_ns;
@@ -434,42 +360,19 @@ void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
       out.orders.push_back({Order::What::kEndDrain, share.key, on.device, Slice::kAway});
     }
     share.phase = Phase::kAway;
-    bool ahead = false, stuck = false;
-    for (const OnDevice& on : share.devices) {
-      ahead = ahead || on.seen.stalled;  // it waits for what others lack
-      stuck = stuck || (on.seen.stalled && !on.seen.blocked);
-    }
-    if (stuck && LaunchesOf(share) == share.launches_at_turn) ++share.stuck_turns;
-    share.missed_slices = share.missed ? share.missed_slices + 1 : 0;
-    if (share.missed_slices < kRecountAfter || ahead) return;
-    share.missed_slices = 0;
-    for (OnDevice& on : share.devices) on.counted_from = on.seen.launches;
     return;
   }
-  if (share.catches_up >= kCatchUps) return;
-  if (lacking && share.counts && share.requested && share.waited) {
-    const int64_t counted_ns = share.revoked_ns + kCountedNs;
-    if (now_ns >= counted_ns) return StartAligning(share, now_ns, out);
-    out.next_ns = std::min(out.next_ns, counted_ns);
-    return;
-  }
-  if (!some_drained) return;
+  if (share.catches_up >= kCatchUps || !some_drained) return;
   if (share.uneven_since_ns == kNever) share.uneven_since_ns = now_ns;
   moved_ns = std::max(moved_ns, share.uneven_since_ns);
-  // Even by its counts, if these can be relied on, it just takes long.
-  const bool even = !lacking && share.requested && share.missed_slices == 0 && !share.missed;
-  const int64_t patience_ns = even ? kEvenNs : kUnevenNs;
-  if (now_ns - moved_ns < patience_ns) {
-    out.next_ns = std::min(out.next_ns, moved_ns + patience_ns);
+  if (now_ns - moved_ns < kUnevenNs) {
+    out.next_ns = std::min(out.next_ns, moved_ns + kUnevenNs);
     return;
   }
-  share.waited = true;
-  if (lacking && share.counts) return StartAligning(share, now_ns, out);
   std::vector<size_t> behind;
   for (const OnDevice& on : share.devices) {
     if (IsBehind(on)) behind.push_back(on.device);
   }
-  share.missed = true;
   share.launches = behind == share.behind ? 2 * share.launches : 1;
   share.catches_up = share.launches > kLaunchesMax ? kCatchUps : share.catches_up + 1;
   if (share.catches_up == kCatchUps) return;
@@ -481,20 +384,6 @@ void Gangs::WhileRevoked(Share& share, int64_t now_ns, Decisions& out) {
                           IsBehind(on) ? share.launches : 0});
   }
   share.behind = std::move(behind);
-}
-
-void Gangs::StartAligning(Share& share, int64_t now_ns, Decisions& out) {
-  share.phase = Phase::kAligning;
-  share.began_ns = share.moved_ns = now_ns;
-  share.counts = false;
-  ++share.catches_up;
-  for (OnDevice& on : share.devices) {
-    on.launched = on.seen.launches;
-    const uint32_t lacks = Lacks(share, on);
-    on.upto = on.launched + lacks;
-    if (lacks == 0 && (!on.seen.draining || on.seen.drained)) continue;
-    out.orders.push_back({Order::What::kSlice, share.key, on.device, Slice::kCatchUp, lacks});
-  }
 }
 
 }  // namespace prorata::policy

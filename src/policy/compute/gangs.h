@@ -17,18 +17,14 @@
 //     is idle. If it has drained on some, or all that it has there stands behind a wait that its
 //     own next launch may end, and on the others nothing goes on, kernels there wait for
 //     peers that were not launched any more: those that have drained are behind, and may make a
-//     launch what they lack of what was launched on the device that is ahead, and nobody is let in
-//     before that (kCatchUp). Where that is not enough, for what is launched on its devices is not
-//     alike, they may make a launch each, then two, then four. Whoever is ahead by then waits for
-//     the others in turn, which begin with one launch again. That is done so often only; then the
-//     device passes it over, as it does with everybody.
+//     launch each, then two, then four, and nobody is let in before that (kCatchUp). Whoever is
+//     ahead by then waits for the others in turn, which begin with one launch again. That is done
+//     so often only; then the device passes it over, as it does with everybody.
 //   - Gangs that share some devices may each be first on one and wait for the other. Where nobody
 //     else is in their way the largest lag, over all devices, goes first. Else who has waited for
 //     long is put first, the longest wait before all: no two of them wait for each other.
 //   - A share that did not ask for it is a gang for a while once it was seen to stall: stalled
 //     on one device while it waited for its lease on another, several times in a second.
-//   - A gang that launches nothing in several turns, and stalls, is none until it launches again,
-//     whoever asked for it: one of its ranks is dead or stopped, and the others wait for that.
 //
 // Pure, as the policies: what is seen comes in, what the devices' policies are to do goes
 // out.
@@ -75,7 +71,7 @@ class Gangs {
   Decisions Decide(int64_t now_ns, const See& see);
 
  private:
-  enum class Phase : uint8_t { kPlain, kAway, kGathering, kOn, kRevoked, kAligning, kCatchingUp };
+  enum class Phase : uint8_t { kPlain, kAway, kGathering, kOn, kRevoked, kCatchingUp };
   struct OnDevice {
     size_t device = 0;
     Seen seen;
@@ -86,9 +82,6 @@ class Gangs {
     bool stalled = false;
     // `seen.launches` when its share was last seen without a stall of late.
     uint64_t unstalled_launches = 0;
-    uint64_t counted_from = 0;  // `seen.launches` that all its devices were even with
-    uint64_t launched = 0;      // kAligning: as last seen, ...
-    uint64_t upto = 0;          // ... and as far as it may go
     // Stalled or revoked: what was last seen, and when it was last seen to become less.
     int64_t backlog_ns = kNever;
     int64_t moved_ns = 0;
@@ -103,18 +96,10 @@ class Gangs {
     int64_t closes_ns = 0;             // kCatchingUp
     int64_t uneven_since_ns = kNever;  // revoked, and drained on some device only
     int catches_up = 0;
-    int64_t revoked_ns = 0;
-    bool waited = false;         // its kernels for each other, as far as can be seen; ever
-    bool counts = true;          // in this slice: who lacks launches by its count may make them
-    bool missed = false;         // in this slice that was not enough, ...
-    int missed_slices = 0;       // ... in so many in a row
-    int64_t moved_ns = 0;        // kAligning: it launched, or had less left
     uint32_t launches = 0;       // that were given at the last of these, to whoever is
     std::vector<size_t> behind;  // the devices that had drained then
     std::vector<int64_t> stalls;
-    int64_t gang_until_ns = 0;      // seen to stall
-    uint64_t launches_at_turn = 0;  // of all, as its last turn began
-    int stuck_turns = 0;            // since it launched
+    int64_t gang_until_ns = 0;  // seen to stall
   };
 
   struct Standing {  // over all devices that it wants
@@ -125,17 +110,12 @@ class Gangs {
 
   static void PollForStalls(Share& share, int64_t now_ns, Decisions& out);
   void Notify(const Share& share, Slice slice, Decisions& out) const;
-  void CallBack(Share& share, int64_t now_ns, Decisions& out) const;
+  void CallBack(Share& share, Decisions& out) const;
   void Gather(Share& share, int64_t now_ns, Decisions& out);
   void WhileOn(Share& share, int64_t now_ns, Decisions& out);
   void CatchUp(Share& share, int64_t now_ns, Decisions& out);
-  static void StartAligning(Share& share, int64_t now_ns, Decisions& out);
-  void Align(Share& share, int64_t now_ns, Decisions& out);
   static bool IsBehind(const OnDevice& on);
   static bool LaunchesAlike(const Share& share);
-  static uint64_t LaunchesOf(const Share& share);
-  static uint64_t MostLaunched(const Share& share);
-  static uint32_t Lacks(const Share& share, const OnDevice& on);
   void WhileRevoked(Share& share, int64_t now_ns, Decisions& out);
   static Standing StandingOf(Share& share);
   static bool Overlap(const Share& a, const Share& b);

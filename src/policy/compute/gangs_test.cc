@@ -235,34 +235,11 @@ TEST_F(RequestedGangTest, WhoIsBehindMayLaunchAFewAndMoreEachTime) {
   EXPECT_EQ(told_[0], Gangs::Slice::kGather) << "it has drained, and has another turn";
 }
 
-// Three launches on device 0, and eight on device 1, whose last wait for their peers.
-TEST_F(RequestedGangTest, WhoIsBehindByItsCountMayLaunchWhatItLacks) {
-  StopUnevenly(kMs);
-  seen_[0].launches = 3;
-  seen_[1].launches = 8;
-  int64_t now_ns = Await(kMs);
-  EXPECT_EQ(told_[0], Gangs::Slice::kCatchUp);
-  EXPECT_EQ(launches_[0], 5U);
-  EXPECT_EQ(launches_[1], 0U);
-  seen_[0] = {.open = true, .launches = 7};
-  Decide(now_ns += kMs);
-  EXPECT_TRUE(told_.empty()) << "it still lacks one";
-  seen_[1].launches = 9;  // that was under way when its lease was revoked
-  Decide(now_ns += kMs);
-  EXPECT_EQ(told_[0], Gangs::Slice::kCatchUp);
-  EXPECT_EQ(launches_[0], 2U);
-  seen_[0].launches = 9;
-  Decide(now_ns += kMs);
-  EXPECT_EQ(told_[0], Gangs::Slice::kAway);
-  EXPECT_EQ(told_[1], Gangs::Slice::kAway);
-}
-
 // All that it has on device 0 stands behind a wait, which its own thread ends after its next
 // launch.
 TEST_F(RequestedGangTest, WhoseWorkIsBlockedUntilItsNextLaunchIsBehind) {
   StopUnevenly(kMs);
-  seen_[0] = {.draining = true, .blocked = true, .backlog_ns = 1, .launches = 3};
-  seen_[1].launches = 8;
+  seen_[0] = {.draining = true, .blocked = true, .backlog_ns = 1};
   for (int64_t now_ns = kMs; now_ns < 20 * kMs; now_ns += kMs) {
     Decide(now_ns);
     EXPECT_TRUE(told_.empty()) << "no launch waits there";
@@ -270,117 +247,7 @@ TEST_F(RequestedGangTest, WhoseWorkIsBlockedUntilItsNextLaunchIsBehind) {
   seen_[0].runnable = true;
   EXPECT_LT(Await(20 * kMs), 21 * kMs);
   EXPECT_EQ(told_[0], Gangs::Slice::kCatchUp);
-  EXPECT_EQ(launches_[0], 5U);
-}
-
-// Once it was seen that its kernels wait for each other.
-TEST_F(RequestedGangTest, ADeviceThatHasNotDrainedMayThenLaunchWhatItLacksToo) {
-  StopUnevenly(kMs);
-  seen_[1].launches = 1;
-  int64_t now_ns = Await(kMs);
-  EXPECT_GE(now_ns, kMs + kMs / 3);
-  for (const size_t device : {0, 1}) {
-    seen_[device] = {.draining = true, .drained = true, .launches = 1};
-  }
-  Decide(now_ns += kMs);
-  for (const size_t device : {0, 1}) Wants(device);
-  for (const size_t device : {0, 1}) seen_[device].launches = 1;
-  Decide(now_ns += kMs);
-  for (const size_t device : {0, 1}) seen_[device] = {.open = true, .launches = 1};
-  Decide(now_ns += kMs);
-  for (const size_t device : {0, 1}) {
-    seen_[device] = {.draining = true, .backlog_ns = kMs, .launches = 1 + device};
-  }
-  Decide(now_ns += kMs);
-  EXPECT_LT(Await(now_ns), now_ns + kMs / 3);
-  EXPECT_EQ(told_[0], Gangs::Slice::kCatchUp);
   EXPECT_EQ(launches_[0], 1U);
-}
-
-TEST_F(RequestedGangTest, OneThatLaunchesNothingOfWhatItLacksIsLeftToSteps) {
-  StopUnevenly(kMs);
-  seen_[1].launches = 2;
-  int64_t now_ns = Await(kMs);
-  seen_[0] = {.open = true};
-  now_ns = Await(now_ns);
-  EXPECT_EQ(told_[0], Gangs::Slice::kAway);
-  Stop(0, 1);
-  seen_[1].launches = 2;
-  Await(now_ns);
-  EXPECT_EQ(told_[0], Gangs::Slice::kCatchUp);
-  EXPECT_EQ(launches_[0], 1U) << "who lacks nothing may be missing";
-}
-
-// A slice at whose end device 0 has drained, after so many launches, and 1 has not.
-class CountedGangTest : public RequestedGangTest {
- protected:
-  void EndSlice(uint64_t first, uint64_t second) {
-    Say({.open = true, .launches = first}, {.open = true, .launches = second});
-    Say({.runnable = true, .draining = true, .drained = true, .launches = first},
-        {.draining = true, .backlog_ns = kMs, .launches = second});
-    now_ns_ = Await(now_ns_);
-  }
-  // It launches nothing of what it may, until it is told to take a step.
-  void LaunchNothing(uint64_t first, uint64_t second) {
-    while (launches_[0] != 1) {
-      seen_[0] = {.open = true, .launches = first};
-      now_ns_ = Await(now_ns_);
-      ASSERT_EQ(told_[0], Gangs::Slice::kAway);
-      seen_[0] = {.runnable = true, .draining = true, .drained = true, .launches = first};
-      now_ns_ = Await(now_ns_);
-    }
-    EXPECT_EQ(seen_[1].launches, second);
-  }
-  // It has drained, or stalls on device 1, and is to have another slice.
-  void Turn(uint64_t first, uint64_t second, bool stalled = false) {
-    for (int i = 0; i < 10; ++i) {
-      Say({.draining = true, .drained = true, .launches = first},
-          {.draining = !stalled, .drained = !stalled, .stalled = stalled, .launches = second});
-    }
-    Say({.runnable = true, .ready = true, .may = true, .launches = first},
-        {.runnable = true, .ready = true, .may = true, .launches = second});
-  }
-
- private:
-  void Say(const LeasePolicy::GangSeen& first, const LeasePolicy::GangSeen& second) {
-    seen_[0] = first;
-    seen_[1] = second;
-    Decide(now_ns_ += kMs);
-  }
-  int64_t now_ns_ = 0;
-};
-
-// What is launched on its devices is not alike: even, they are at 5 and 15.
-TEST_F(CountedGangTest, CountsThatWereNotEnoughAreTakenAnew) {
-  for (int slice = 0; slice < 3; ++slice) {
-    EndSlice(5, 15);
-    EXPECT_EQ(launches_[0], 10U) << "in slice " << slice;
-    LaunchNothing(5, 15);
-    Turn(5, 15);
-  }
-  EndSlice(7, 20);
-  EXPECT_EQ(launches_[0], 3U);
-}
-
-// Whatever is stalled is ahead, and will be for as long as the other lacks what it waits for: its
-// rank saves what was learned, say, and launches nothing meanwhile.
-TEST_F(CountedGangTest, CountsAreNotTakenAnewWhileOneIsAhead) {
-  for (int slice = 0; slice < 4; ++slice) {
-    EndSlice(5, 15);
-    EXPECT_EQ(launches_[0], 10U) << "in slice " << slice;
-    LaunchNothing(5, 15);
-    Turn(5, 15, /*stalled=*/true);
-  }
-}
-
-TEST_F(CountedGangTest, RanksThatWereStartedAnewAreCountedAnew) {
-  for (int slice = 0; slice < 3; ++slice) {
-    EndSlice(50, 60);
-    LaunchNothing(50, 60);
-    Turn(50, 60);
-  }
-  EndSlice(3, 8);
-  EXPECT_EQ(launches_[0], 5U);
 }
 
 // Its own threads end those waits, and launch nothing before.
@@ -422,30 +289,6 @@ TEST_F(RequestedGangTest, OfTwoThatDisagreeTheLargerLagGoesFirst) {
   EXPECT_EQ(told, (std::map<Gangs::Key, Gangs::Slice>{{2, Gangs::Slice::kGather}}));
 }
 
-// A rank is dead or stopped, and what the others have out waits for it.
-TEST_F(RequestedGangTest, OneThatOnlyStallsIsNoneUntilItLaunches) {
-  int64_t now_ns = 0;
-  const auto turn = [&] {
-    for (const size_t device : {0, 1}) Wants(device);
-    Decide(now_ns += kMs);
-    for (const size_t device : {0, 1}) seen_[device] = {.open = true};
-    Decide(now_ns += kMs);
-    seen_[0] = {.runnable = true, .stalled = true, .backlog_ns = kMs};
-    seen_[1] = {.draining = true, .drained = true};
-    Decide(now_ns += kMs);
-  };
-  for (int turns = 0; turns < 8; ++turns) {
-    ASSERT_TRUE(gangs_.IsGang(1)) << turns;
-    turn();
-  }
-  EXPECT_FALSE(gangs_.IsGang(1));
-  turn();
-  EXPECT_FALSE(gangs_.IsGang(1));
-  seen_[0].launches = 1;
-  Decide(now_ns += kMs);
-  EXPECT_TRUE(gangs_.IsGang(1));
-}
-
 TEST_F(RequestedGangTest, LongWorkThatWaitsForNobodyIsNotCaughtUpWithForEver) {
   StopUnevenly(kMs);
   int64_t now_ns = kMs;
@@ -459,8 +302,7 @@ TEST_F(RequestedGangTest, LongWorkThatWaitsForNobodyIsNotCaughtUpWithForEver) {
       now_ns += kMs / 10;
     }
   }
-  EXPECT_GE(times, 3);
-  EXPECT_LE(times, 5);
+  EXPECT_EQ(times, 7) << "one launch to 64 at once";
 }
 
 TEST_F(RequestedGangTest, WhatGoesOnIsNotBehind) {

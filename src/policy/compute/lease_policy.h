@@ -137,6 +137,8 @@ class LeasePolicy {
   // Nothing of it runs on any of its devices: it has drained, or stalls if what is left is blocked.
   virtual void EndGangDrain(Key, int64_t) {}
   virtual GangSeen SeeGang(Key, int64_t) { return {}; }
+  // Nobody has the device, and somebody could: what was observed since Decide, or time, lets it.
+  virtual bool Idles() const { return false; }
 };
 
 }  // namespace prorata::policy

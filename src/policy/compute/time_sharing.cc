@@ -288,8 +288,7 @@ bool TimeSharing::MustYield(const Share& running, const Share& next) const {
   if (next.claims && !running.claimed) return true;
   // It has paid for the time in which it gathered.
   const bool has_turn = running.gathered && !slice_over;
-  if (!has_turn && IsShort(next, running)) return true;
-  return slice_over && next.lag_ns > running.lag_ns;
+  return (!has_turn && IsShort(next, running)) || (slice_over && next.lag_ns > running.lag_ns);
 }
 
 void TimeSharing::Grant(Share& share) {
@@ -481,12 +480,8 @@ int64_t TimeSharing::NextDeadline() {
 
 const char* TimeSharing::CheckInvariants() const {
   int running = 0;
-  bool eligible = false;
-  bool held = false;
   for (const Share& share : shares_) {
     running += share.phase == Phase::kRunning;
-    held = held || share.phase == Phase::kRunning || share.phase == Phase::kDraining;
-    eligible = eligible || (Eligible(share) && share.gang == GangSlice::kNone);
     // More was given back than was paid. Rounding apart.
     if (share.charged_ns < -1'000) return "a share was charged less than nothing";
     const bool drains = share.phase == Phase::kDraining;
@@ -494,7 +489,7 @@ const char* TimeSharing::CheckInvariants() const {
     if (share.issued_open != IsOpen(share)) return "a lease that is not issued";
   }
   if (running > 1 && !free_ && !co_running_) return "two shares run on a scheduled device";
-  if (eligible && !held) return "a share could run, and none does";
+  if (Idles()) return "a share could run, and none does";
   return nullptr;
 }
 

@@ -73,6 +73,7 @@ class TimeSharing final : public LeasePolicy {
   void SetGang(Key share, GangSlice slice, int64_t now_ns, uint32_t launches) override;
   void EndGangDrain(Key share, int64_t now_ns) override;
   GangSeen SeeGang(Key share, int64_t now_ns) override;
+  bool Idles() const override;
 
  private:
   // How often the progress of a co-run set is judged. Shorter, a pause of a program counts as slow.
