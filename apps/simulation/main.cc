@@ -137,6 +137,9 @@ int main(int argc, char** argv) {
   WorldKind kind = WorldKind::kFew;
   app.add_flag_callback(
       "--crowds", [&] { kind = WorldKind::kCrowd; }, "with --random: of 8 to 40 programs each");
+  app.add_flag_callback(
+      "--ranks", [&] { kind = WorldKind::kRanks; },
+      "with --random: with jobs on several GPUs whose ranks differ");
   app.add_option("--seed,--from", seed, "of the first run");
   app.add_option("--runs", runs, "so many runs, each with the next seed")
       ->check(CLI::Range(1, 1'000'000));

@@ -160,9 +160,8 @@ void JoinLastShare(const Scenario& scenario, ProgramSpec& program, Terms& terms)
   }
 }
 
-// A process for each device, with collectives perhaps: it runs on all of them at once. `own`: draws
-// that no others come after.
-void MakeGang(Random& random, Random own, ProgramSpec& program, int devices, int64_t duration_ns) {
+// A process for each device, with collectives perhaps: it runs on all of them at once.
+void MakeGang(Random& random, ProgramSpec& program, int devices, int64_t duration_ns) {
   program.devices.clear();
   for (int device = 0; device < devices; ++device) program.devices.push_back(device);
   program.stop_ns = duration_ns;
@@ -173,11 +172,14 @@ void MakeGang(Random& random, Random own, ProgramSpec& program, int devices, int
   program.kernel.parts.clear();
   program.kernel.high_ns = program.kernel.low_ns;
   if (random.Chance(0.7)) program.collective_every = static_cast<int>(random.Between(1, 4));
-  if (program.collective_every == 0) return;
-  // Its first rank writes down what was learned, or waits for more to learn from.
-  if (own.Chance(0.3)) program.first_more = static_cast<int>(own.Between(1, 4));
+}
+
+// Its first rank adds something up for all, or writes down what was learned.
+void MakeUnlike(Random& random, ProgramSpec& program) {
+  if (program.collective_every == 0) program.collective_every = 1;
   const bool waits = program.per_sync > 0 && program.every_ns == 0;
-  if (own.Chance(0.3) && waits) program.first_gap_ns = own.Between(1, 30) * kMs;
+  if (random.Chance(0.5)) program.first_more = static_cast<int>(random.Between(1, 4));
+  if (random.Chance(0.5) && waits) program.first_gap_ns = random.Between(1, 30) * kMs;
 }
 
 }  // namespace
@@ -204,10 +206,10 @@ Scenario RandomScenario(uint64_t seed, WorldKind kind) {
   Scenario scenario;
   scenario.name = "random " + std::to_string(seed);
   scenario.duration_ns = (calm ? random.Between(5'000, 7'000) : random.Between(200, 1'500)) * kMs;
-  const bool crowd = kind == WorldKind::kCrowd;
+  const bool crowd = kind == WorldKind::kCrowd, ranks = kind == WorldKind::kRanks;
   const bool has_long = random.Chance(0.03) && !crowd;
   if (has_long) scenario.duration_ns = calm ? 61 * kS : 10 * kS;
-  const int devices = random.Chance(0.2) ? static_cast<int>(random.Between(2, 3)) : 1;
+  const int devices = ranks || random.Chance(0.2) ? static_cast<int>(random.Between(2, 3)) : 1;
   scenario.machine.devices.resize(static_cast<size_t>(devices), scenario.machine.devices[0]);
   for (simgpu::DeviceConfig& device : scenario.machine.devices) {
     device.time_slice_ns = random.Between(200, 4'000) * kUs;
@@ -224,11 +226,10 @@ Scenario RandomScenario(uint64_t seed, WorldKind kind) {
     ProgramSpec program = RandomProgram(random, i, scenario.duration_ns);
     if (has_long && i == 0) MakeLong(random, program);
     program.devices = {static_cast<int>(random.Between(0, devices - 1))};
-    const bool gang = !crowd && devices > 1 && random.Chance(0.25);
+    const bool gang = !crowd && devices > 1 && ((ranks && i == 0) || random.Chance(0.25));
     if (crowd) KeepShort(program);
-    if (gang) {
-      MakeGang(random, Random(seed ^ (0x9a960 + i)), program, devices, scenario.duration_ns);
-    }
+    if (gang) MakeGang(random, program, devices, scenario.duration_ns);
+    if (gang && ranks) MakeUnlike(random, program);
     if (i > 0 && !gang && random.Chance(0.15)) {
       JoinLastShare(scenario, program, terms);
       scenario.programs.push_back(program);

@@ -11,8 +11,9 @@
 namespace prorata::simulation {
 
 // Up to six programs; or a crowd: 8 to 40 with items up to 5 ms, each on one device, in up to eight
-// priorities.
-enum class WorldKind : uint8_t { kFew, kCrowd };
+// priorities. Or a few on two or three devices, with jobs whose ranks do not launch alike, or
+// pause.
+enum class WorldKind : uint8_t { kFew, kCrowd, kRanks };
 
 Scenario RandomScenario(uint64_t seed, WorldKind kind = WorldKind::kFew);
 // A line for each program, for people.
