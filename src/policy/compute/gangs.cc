@@ -254,9 +254,9 @@ void Gangs::MayBegin(Share& share, int64_t now_ns, Decisions& out) {
   share.catches_up = 0;
   share.behind.clear();
   share.waits_since_ns = kNever;
-  for (OnDevice& on : share.devices) on.opened = on.had_slice = on.gathers = false;
+  for (OnDevice& on : share.devices) on.let_in = on.opened = on.had_slice = on.gathers = false;
   if (ready) return Gather(share, now_ns, out);
-  Notify(share, Slice::kOn, out);  // they do not agree
+  LetIn(share, out);  // they do not agree
 }
 
 // Where it was let in first its kernels would only wait for those where others have to drain. So
@@ -288,12 +288,25 @@ void Gangs::Gather(Share& share, int64_t now_ns, Decisions& out) {
   if (!all) return;
   share.phase = Phase::kOn;
   share.began_ns = now_ns;
-  Notify(share, Slice::kOn, out);
+  LetIn(share, out);
+}
+
+// Where it is stalled and owes time it would have the device without being next there, and have it
+// taken away at once, with its turn. It has it as soon as what is stalled has run: the others may
+// wait for its next launch.
+void Gangs::LetIn(Share& share, Decisions& out) {
+  for (OnDevice& on : share.devices) {
+    if (on.let_in || (on.seen.stalled && on.seen.owes && !on.wanted)) continue;
+    on.let_in = true;
+    out.orders.push_back({Order::What::kSlice, share.key, on.device, Slice::kOn, 0});
+  }
 }
 
 void Gangs::WhileOn(Share& share, int64_t now_ns, Decisions& out) {
+  LetIn(share, out);
   bool over = false, any = false;
   for (OnDevice& on : share.devices) {
+    if (!on.let_in) continue;
     any = any || on.seen.open || on.seen.runnable;
     if (on.seen.open) {
       on.opened = on.had_slice = true;

@@ -77,6 +77,7 @@ class Gangs {
     Seen seen;
     bool wanted = false;     // as its slice began, or while it gathered
     bool gathers = false;    // it was told to
+    bool let_in = false;     // in this slice
     bool opened = false;     // in this slice, and it has not left it since
     bool had_slice = false;  // was opened in this slice
     bool stalled = false;
@@ -112,6 +113,7 @@ class Gangs {
   void Notify(const Share& share, Slice slice, Decisions& out) const;
   void CallBack(Share& share, Decisions& out) const;
   void Gather(Share& share, int64_t now_ns, Decisions& out);
+  static void LetIn(Share& share, Decisions& out);
   void WhileOn(Share& share, int64_t now_ns, Decisions& out);
   void CatchUp(Share& share, int64_t now_ns, Decisions& out);
   static bool IsBehind(const OnDevice& on);
