@@ -291,12 +291,13 @@ void Gangs::Gather(Share& share, int64_t now_ns, Decisions& out) {
   LetIn(share, out);
 }
 
-// Where it is stalled and owes time it would have the device without being next there, and have it
-// taken away at once, with its turn. It has it as soon as what is stalled has run: the others may
-// wait for its next launch.
+// Where all that it has stands behind waits, and it owes time, it would have the device without
+// being next there, and have it taken away at once, with its turn. It has it as soon as that has
+// run: the others may wait for its next launch.
 void Gangs::LetIn(Share& share, Decisions& out) {
   for (OnDevice& on : share.devices) {
-    if (on.let_in || (on.seen.stalled && on.seen.owes && !on.wanted)) continue;
+    const bool in_vain = on.seen.stalled && on.seen.blocked && on.seen.owes;
+    if (on.let_in || (in_vain && !on.wanted)) continue;
     on.let_in = true;
     out.orders.push_back({Order::What::kSlice, share.key, on.device, Slice::kOn, 0});
   }

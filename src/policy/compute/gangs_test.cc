@@ -204,11 +204,11 @@ TEST_F(RequestedGangTest, WhereItOwesTimeItIsPutFirstLater) {
 }
 
 // It is not next there: that would be taken from it at once, and its turn would end with that.
-TEST_F(RequestedGangTest, WhereItIsStalledAndOwesItIsLetInWhenThatHasRun) {
+TEST_F(RequestedGangTest, WhereItIsBlockedAndOwesItIsLetInWhenThatHasRun) {
   for (const size_t device : {0, 1}) seen_[device] = {.draining = true, .drained = true};
   Decide(0);
   Wants(0);
-  seen_[1] = {.runnable = true, .stalled = true, .owes = true, .backlog_ns = kMs};
+  seen_[1] = {.runnable = true, .stalled = true, .blocked = true, .owes = true, .backlog_ns = kMs};
   Decide(kMs);
   EXPECT_EQ(told_, (std::map<size_t, Gangs::Slice>{{0, Gangs::Slice::kGather}}));
   seen_[0] = {.open = true};
