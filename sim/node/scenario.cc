@@ -204,7 +204,8 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
     program.first_gap_ns = Scaled(first_gap_us, kNsPerUs);
   }
   if (program.gap_ns + program.first_gap_ns > 0 && program.per_sync == 0) {
-    reader.RecordError("gap_us", "per_sync above 0: the gap comes after a synchronisation");
+    reader.RecordError(program.gap_ns > 0 ? "gap_us" : "first_gap_us",
+                       "per_sync above 0: the gap comes after a synchronisation");
   }
   double every_us = 0;
   if (reader.Number("every_us", &every_us, 0, kMaxUs)) {
@@ -213,13 +214,16 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
   reader.Bool("poisson", &program.poisson);
   if (program.every_ns > 0 &&
       (program.per_sync == 0 || program.gap_ns + program.first_gap_ns > 0)) {
-    reader.RecordError("every_us", "per_sync above 0 and no gap_us: requests come by themselves");
+    reader.RecordError("every_us", "per_sync above 0 and no gap: requests come by themselves");
   }
   reader.Integer("graph", &program.graph, 0, 256);
   ReadDevices(reader, &program.devices);
   ReadShape(reader, &program);
   reader.Integer("collective_every", &program.collective_every, 0, 1'000'000);
   reader.Integer("first_more", &program.first_more, 0, 1'000'000);
+  if (program.first_more > 0 && program.collective_every == 0) {
+    reader.RecordError("first_more", "collective_every above 0: so many more between two of those");
+  }
   if (program.collective_every > 0 &&
       (program.devices.size() < 2 || program.stop_ns < duration_ns)) {
     reader.RecordError("collective_every",

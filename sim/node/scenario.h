@@ -75,8 +75,9 @@
 //
 // Device time is the device's own account: time in which a kernel of the program ran. Times in the
 // file are simulated time. Without prorata the terms mean nothing, and are allowed, so that two
-// files may differ in one line. An unknown key is an error. `devices`, `collective_every`, `gang`
-// and all from `threads` to `rest_ms` are of the one-process simulation only.
+// files may differ in one line. An unknown key is an error. `devices`, `collective_every`, `gang`,
+// `first_gap_us`, `first_more` and all from `threads` to `rest_ms` are of the one-process
+// simulation only.
 
 #include <cstdint>
 #include <optional>

@@ -121,6 +121,8 @@ TEST(Scenario, MistakesAreNamedWithTheirPlace) {
       {"devices = [0, 0]", "programs[0].devices: expected"},
       {"devices = [1]", "is on device 1, which the machine has not"},
       {"collective_every = 1", "programs[0].collective_every: expected"},
+      {"first_more = 1", "programs[0].first_more: expected"},
+      {"per_sync = 0\nfirst_gap_us = 1", "programs[0].first_gap_us: expected"},
       {"[[programs]]\nname = \"a\"", "two are named"},
       {"[[expect]]\nprogram = \"b\"\ngpu_time = 1", "there is no \"b\""},
       {"[[updates]]\nshare = \"a\"", "updates[0].at_ms: expected"},

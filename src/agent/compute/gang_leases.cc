@@ -47,10 +47,13 @@ GangLeases::Outcome GangLeases::Step(int64_t now_ns) {
         reported.push_back(order.device);
       }
     }
-    for (size_t device = 0; decisions.orders.empty() && device < devices_.size(); ++device) {
-      if (devices_[device]->policy().Idles()) reported.push_back(device);
+    if (decisions.orders.empty()) {
+      // They were only looked at.
+      for (size_t device = 0; device < devices_.size(); ++device) {
+        if (devices_[device]->policy().Idles()) reported.push_back(device);
+      }
+      if (reported.empty()) return outcome;
     }
-    if (reported.empty()) return outcome;
     for (const size_t device : reported) {
       outcome.devices.emplace_back(device, devices_[device]->Reschedule(now_ns));
     }

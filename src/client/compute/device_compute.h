@@ -102,12 +102,6 @@ void ForEachBit(uint32_t bits, F&& f) {
 
 inline uint32_t SequenceOf(uint32_t lease) { return lease >> shm::kLeaseSequenceShift; }
 
-// How many launches the closed lease has let pass.
-inline uint32_t ExtraTaken(const DeviceCompute& compute, uint32_t lease) {
-  const uint64_t taken = compute.extra_taken.load();
-  return taken >> 32 == SequenceOf(lease) ? static_cast<uint32_t>(taken) : 0;
-}
-
 // Takes one of the launches that the closed lease allows each member, if one is left.
 inline bool TakeExtraLaunch(const shm::DeviceLimits& limits, DeviceCompute& compute,
                             uint32_t lease) {

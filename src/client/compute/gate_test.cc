@@ -167,26 +167,6 @@ TEST_F(GateTest, AClosedLeaseMayLetAFewLaunchesPass) {
   EXPECT_EQ(fourth.Step(world_).what, LaunchWait::Do::kAwaitLease);
 }
 
-// They come after the helper has seen the lease, and that nothing is outstanding.
-TEST_F(GateTest, TheAgentIsToldOfTheFewThatPass) {
-  Context context(world_);
-  Teach(1, kMs);
-  world_.limits.extra_launches.store(uint64_t{3} << 32 | 1);
-  world_.limits.lease.store(Word(3, 0));
-  EXPECT_LE(Poll(), kMs / 5) << "they may come at any moment";
-  LaunchWait wait(0);
-  ASSERT_EQ(wait.Step(world_).what, LaunchWait::Do::kPass);
-  Launch(context, 0, 1, world_.now_ns + kMs);
-  world_.sent.clear();
-  Pass(kMs / 5);
-  EXPECT_TRUE(Reported(wire::MessageType::kLeaseIdle));
-  EXPECT_EQ(world_.usage.launches.load(), 1u);
-  EXPECT_FALSE(Reported(wire::MessageType::kLeaseDrained));
-  Pass(2 * kMs);
-  EXPECT_TRUE(Reported(wire::MessageType::kLeaseDrained));
-  EXPECT_GE(Poll(), 10 * kMs) << "they are all made, and done";
-}
-
 TEST_F(GateTest, WhoWaitsForLongLooksMoreOften) {
   world_.limits.lease.store(Word(1, 0));
   LaunchWait wait(0);

@@ -97,7 +97,6 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
   compute.occupancy.Publish(usage, now_ns);
   KeepFailsafe(world, limits, usage, compute, now_ns, lost);
   const int64_t submitted_ns = compute.submitted_ns.load(std::memory_order_relaxed);
-  const uint32_t few = shm::ExtraLaunches(limits, lease);
   const int64_t fences_end_ns = compute.backlog.end_ns();
   const LeaseWatch::Act act = compute.watch.Step(
       {.now_ns = now_ns,
@@ -112,9 +111,6 @@ int64_t TickDevice(World& world, uint32_t device, int64_t now_ns, bool lost) {
        .erratic = now_ns < compute.erratic_until_ns.load(std::memory_order_relaxed) ||
                   ((lease & shm::kLeaseOpen) == 0 && compute.occupancy.reasons() > 1),
        .failsafe = compute.failsafe.load(std::memory_order_relaxed) != 0,
-       .few = few != 0,
-       .few_left = ExtraTaken(compute, lease) < few,
-       .launches = usage.launches.load(std::memory_order_relaxed),
        .last_work_ns = submitted_ns > ended_ns ? submitted_ns : ended_ns,
        .end_ns = still_ns > 0 ? now_ns + static_cast<int64_t>(still_ns) : fences_end_ns,
        .batches = compute.batches.load(std::memory_order_relaxed),

@@ -3,9 +3,7 @@
 // The helper's side of a device's lease: when to report "drained" and when "idle", and when to look
 // again. Pure: one thread says what it sees.
 //
-//   closed:               as soon as the member is proven idle, kLeaseDrained for this sequence. If
-//                         it lets a few launches pass: each time that there are more of them
-//                         (`poll`), and kLeaseDrained after these again
+//   closed:               as soon as the member is proven idle, kLeaseDrained for this sequence
 //   open and contended:   proven idle, and idle_report without work since, kLeaseIdle: once until
 //                         work comes. Whoever waited for the lease has work, but needs a moment to
 //                         wake: the time begins when the lease opens, and not while a thread waits
@@ -36,9 +34,6 @@ class LeaseWatch {
     bool blocked = false;     // all that is outstanding is known not to have begun
     bool erratic = false;     // it may be done long before its end is expected
     bool failsafe = false;
-    bool few = false;          // the lease is closed, and lets, or has let, a few launches pass
-    bool few_left = false;     // and they have not all been made
-    uint64_t launches = 0;     // so far
     int64_t last_work_ns = 0;  // the last submission or its proof, whichever is later
     int64_t end_ns = 0;        // when all should be done
     uint64_t batches = 0;      // begun so far
@@ -84,15 +79,10 @@ class LeaseWatch {
     if (act.blocked && matters && !blocked_told_ && seen.now_ns >= told_ns) {
       act.poll = blocked_told_ = true;
     }
-    const bool more = seen.few && seen.launches != launches_;
-    launches_ = seen.launches;
     if ((seen.lease & shm::kLeaseOpen) == 0) {
-      if (more) drained_reported_ = false;
       act.drained = !drained_reported_ && !seen.busy;
-      act.poll |= more && !act.drained;
       drained_reported_ |= act.drained;
-      const bool quiet = drained_reported_ && !seen.few_left;
-      act.poll_again_ns = quiet ? kIdlePollNs : AtPollInterval(seen, 0);
+      act.poll_again_ns = drained_reported_ ? kIdlePollNs : AtPollInterval(seen, 0);
     } else if ((seen.lease & shm::kLeaseContended) != 0) {
       act.idle = !idle_reported_ && !seen.busy && !seen.about_to && seen.now_ns >= due_ns;
       if (act.idle) reported_ns_ = seen.now_ns;
@@ -154,7 +144,6 @@ class LeaseWatch {
   bool was_at_bound_ = false;
   uint32_t lease_ = 0;
   uint64_t batches_ = 0;
-  uint64_t launches_ = 0;
   int64_t reported_ns_ = 0;
   int64_t blocked_since_ns_ = 0;
   int64_t last_waiting_ns_ = std::numeric_limits<int64_t>::min() / 2;

@@ -38,30 +38,6 @@ TEST_F(LeaseWatchTest, AClosedLeaseIsDrainedOnceWhenTheMemberIsIdle) {
   EXPECT_TRUE(At(1 * kS + 4 * kMs).drained);
 }
 
-// Of a gang one device waits for what is launched on another. The helper may have looked, and seen
-// nothing outstanding, just before the first of these launches.
-TEST_F(LeaseWatchTest, TheFewLaunchesOfAClosedLeaseAreReportedAndDrainAnew) {
-  At(1 * kS);
-  seen_.lease = Word(2, 0);
-  seen_.few = seen_.few_left = true;
-  LeaseWatch::Act act = At(1 * kS + kMs);
-  EXPECT_TRUE(act.drained);
-  EXPECT_LE(act.poll_again_ns, LeaseWatch::kMaxOverdueNs) << "they come at any moment";
-  seen_.busy = true;
-  seen_.launches = 3;
-  act = At(1 * kS + 2 * kMs);
-  EXPECT_TRUE(act.poll);
-  EXPECT_FALSE(act.drained);
-  EXPECT_FALSE(At(1 * kS + 3 * kMs).poll) << "no more of them";
-  seen_.launches = 5;
-  seen_.few_left = false;
-  EXPECT_TRUE(At(1 * kS + 4 * kMs).poll);
-  seen_.busy = false;
-  act = At(1 * kS + 5 * kMs);
-  EXPECT_TRUE(act.drained);
-  EXPECT_EQ(act.poll_again_ns, LeaseWatch::kIdlePollNs);
-}
-
 TEST_F(LeaseWatchTest, IdlenessCountsFromTheLastWorkAndIsReportedOnceUntilWorkComes) {
   seen_.lease = Word(3, kContended);
   At(1 * kS);
