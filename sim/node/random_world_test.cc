@@ -66,7 +66,7 @@ TEST(RandomWorlds, MostCrowdsAreServedAsPromised) {
   EXPECT_LE(CheckWorlds(runs, WorldKind::kCrowd).promises, runs / 4);
 }
 
-// The target is none. Seen is one in nine that breaks a promise (128 of 1,200): more than one in
+// The target is none. Seen is one in nine that breaks a promise (131 of 1,200): more than one in
 // four is new.
 TEST(RandomWorlds, MostJobsWhoseRanksDifferAreServedAsPromised) {
   const uint64_t runs = Runs(60);
