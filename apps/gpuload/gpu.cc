@@ -96,7 +96,14 @@ Result<BusyKernel> BusyKernel::Make(const Gpu& gpu, const Options& options) {
     kernel.image_ = "ptx";
     GPULOAD_CALL(driver, cuModuleLoadData, &module, gpuload_busy_ptx);
   }
-  GPULOAD_CALL(driver, cuModuleGetFunction, &kernel.function_, module, "busy");
+  kernel.functions_.resize(options.functions);
+  GPULOAD_CALL(driver, cuModuleGetFunction, kernel.functions_.data(), module, "busy");
+  for (size_t i = 1; i < kernel.functions_.size(); ++i) {
+    CUmodule another = nullptr;
+    const bool host = kernel.image_[0] == 'h';
+    GPULOAD_CALL(driver, cuModuleLoadData, &another, host ? gpuload_busy_host : gpuload_busy_ptx);
+    GPULOAD_CALL(driver, cuModuleGetFunction, &kernel.functions_[i], another, "busy");
+  }
   if (options.collective_every > 0) {
     if (driver.cuModuleGetFunction(&kernel.meet_, module, "meet") != CUDA_SUCCESS) {
       return Fail("collective",
@@ -110,8 +117,8 @@ Result<BusyKernel> BusyKernel::Make(const Gpu& gpu, const Options& options) {
   return kernel;
 }
 
-Status BusyKernel::Launch(CUstream stream, uint64_t duration_ns) const {
-  return LaunchFunction(function_, stream, duration_ns, 0, 0);
+Status BusyKernel::Launch(CUstream stream, uint64_t duration_ns, size_t function) const {
+  return LaunchFunction(functions_[function], stream, duration_ns, 0, 0);
 }
 
 Status BusyKernel::LaunchRendezvous(CUstream stream, uint64_t duration_ns, uint64_t number,

@@ -44,7 +44,8 @@ class BusyKernel {
   static Result<BusyKernel> Make(const Gpu& gpu, const Options& options);
 
   Status Launch(CUstream stream) const { return Launch(stream, duration_ns_); }
-  Status Launch(CUstream stream, uint64_t duration_ns) const;
+  // `function`: which of Options::functions.
+  Status Launch(CUstream stream, uint64_t duration_ns, size_t function = 0) const;
   // A collective: it ends together with the other launches of this number (not 0), in any process
   // and on any device, `size` in all. On the simulated GPU only.
   Status LaunchRendezvous(CUstream stream, uint64_t duration_ns, uint64_t number,
@@ -65,7 +66,7 @@ class BusyKernel {
                         uint32_t size) const;
 
   const Gpu* gpu_ = nullptr;
-  CUfunction function_ = nullptr;
+  std::vector<CUfunction> functions_;
   CUfunction meet_ = nullptr;
   const char* image_ = "";
   unsigned blocks_ = 1;

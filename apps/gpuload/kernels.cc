@@ -18,26 +18,43 @@ SteadyClock::duration Real(const Options& options, double seconds) {
       std::chrono::duration<double>(seconds * options.dilation));
 }
 
-// How long each kernel of one thread is to take.
-class KernelTimes {
+// Which kernels one thread launches, and how long each is to take.
+class Kernels {
  public:
-  KernelTimes(const Options& options, uint64_t thread)
-      : options_(options), random_(options.seed * 1000 + thread) {}
+  struct Next {
+    size_t function;
+    uint64_t ns;
+  };
+  Kernels(const Options& options, uint64_t thread)
+      : options_(options), random_(options.seed * 1000 + thread) {
+    std::mt19937_64 of_all_threads(options.seed);
+    for (uint32_t i = 0; options.functions > 1 && i < options.functions; ++i) {
+      function_ns_.push_back(DrawNs(of_all_threads));
+    }
+  }
 
-  uint64_t NextNs() {
+  Next TakeNext() {
+    if (function_ns_.empty()) return {0, DrawNs(random_)};
+    const size_t function =
+        std::uniform_int_distribution<size_t>(0, function_ns_.size() - 1)(random_);
+    return {function, function_ns_[function]};
+  }
+
+ private:
+  uint64_t DrawNs(std::mt19937_64& random) const {
     if (!options_.kernel_choice_us.empty()) {
       std::uniform_int_distribution<size_t> any(0, options_.kernel_choice_us.size() - 1);
-      return options_.kernel_choice_us[any(random_)] * 1000;
+      return options_.kernel_choice_us[any(random)] * 1000;
     }
     if (options_.kernel_most_us == 0) return options_.kernel_us * 1000;
     std::uniform_int_distribution<uint64_t> range(options_.kernel_us * 1000,
                                                   options_.kernel_most_us * 1000);
-    return range(random_);
+    return range(random);
   }
 
- private:
   const Options& options_;
   std::mt19937_64 random_;
+  std::vector<uint64_t> function_ns_;  // empty: there is one, and each launch takes its own
 };
 
 // When requests of one thread's open loop are due.
@@ -92,13 +109,14 @@ class KernelRun {
     return options_.seconds > 0 && SteadyClock::now() >= end_;
   }
 
-  Result<CUgraph> Capture(CUstream stream, CUstreamCaptureMode mode, uint32_t kernels,
-                          KernelTimes& times) {
+  Result<CUgraph> Capture(CUstream stream, CUstreamCaptureMode mode, uint32_t count,
+                          Kernels& kernels) {
     const Driver& driver = gpu_.driver;
     GPULOAD_CALL(driver, cuStreamBeginCapture_v2, stream, mode);
     Status launched;
-    for (uint32_t i = 0; i < kernels && launched; ++i) {
-      launched = kernel_.Launch(stream, times.NextNs());
+    for (uint32_t i = 0; i < count && launched; ++i) {
+      const Kernels::Next next = kernels.TakeNext();
+      launched = kernel_.Launch(stream, next.ns, next.function);
     }
     CUgraph graph = nullptr;
     GPULOAD_CALL(driver, cuStreamEndCapture, stream, &graph);
@@ -106,13 +124,13 @@ class KernelRun {
     return graph;
   }
 
-  Result<Lane> MakeLane(KernelTimes& times) {
+  Result<Lane> MakeLane(Kernels& kernels) {
     const Driver& driver = gpu_.driver;
     Lane lane;
     GPULOAD_CALL(driver, cuStreamCreateWithPriority, &lane.stream, CU_STREAM_NON_BLOCKING,
                  options_.priority);
     if (options_.graph == 0) return lane;
-    auto graph = Capture(lane.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, options_.graph, times);
+    auto graph = Capture(lane.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, options_.graph, kernels);
     if (!graph) return std::unexpected(graph.error());
     GPULOAD_CALL(driver, cuGraphInstantiateWithFlags, &lane.graph, *graph, 0);
     GPULOAD_CALL(driver, cuGraphDestroy, *graph);
@@ -120,16 +138,18 @@ class KernelRun {
   }
 
   // The launch number `index` of its thread.
-  Status LaunchOne(const Lane& lane, uint64_t index, uint64_t duration_ns) {
+  Status LaunchOne(const Lane& lane, uint64_t index, Kernels::Next next) {
     const uint64_t every = options_.collective_every;
-    if (every == 0 || (index + 1) % every != 0) return kernel_.Launch(lane.stream, duration_ns);
+    if (every == 0 || (index + 1) % every != 0) {
+      return kernel_.Launch(lane.stream, next.ns, next.function);
+    }
     const uint64_t number = (uint64_t{options_.collective_job} << 40) | ((index + 1) / every);
-    return kernel_.LaunchRendezvous(lane.stream, duration_ns, number, options_.collective_size);
+    return kernel_.LaunchRendezvous(lane.stream, next.ns, number, options_.collective_size);
   }
 
   // One round of launches; how many kernels.
   Result<uint64_t> LaunchRound(const std::vector<Lane>& lanes, uint64_t launched,
-                               KernelTimes& times) {
+                               Kernels& kernels) {
     const Driver& driver = gpu_.driver;
     uint64_t count = 0;
     // Without synchronisations a round is one launch on each stream.
@@ -141,7 +161,7 @@ class KernelRun {
         GPULOAD_CALL(driver, cuGraphLaunch, lane.graph, lane.stream);
         count += options_.graph;
       } else {
-        if (auto ok = LaunchOne(lane, launched + count, times.NextNs()); !ok) {
+        if (auto ok = LaunchOne(lane, launched + count, kernels.TakeNext()); !ok) {
           return std::unexpected(ok.error());
         }
         ++count;
@@ -176,13 +196,13 @@ class KernelRun {
 
   Status Launch(uint64_t number) {
     const Driver& driver = gpu_.driver;
-    KernelTimes times(options_, number);
+    Kernels kernels(options_, number);
     GPULOAD_CALL(driver, cuCtxSetCurrent, gpu_.context);
     // The gap is part of the load: the kernel's 50 us of timer slack would lengthen it.
     ::prctl(PR_SET_TIMERSLACK, 1);
     std::vector<Lane> lanes;
     for (uint32_t i = 0; i < options_.streams; ++i) {
-      auto lane = MakeLane(times);
+      auto lane = MakeLane(kernels);
       if (!lane) return std::unexpected(lane.error());
       lanes.push_back(*lane);
     }
@@ -191,7 +211,7 @@ class KernelRun {
     Arrivals arrivals(options_, number);
     while (!Over(launched)) {
       if (options_.every_us > 0 && !arrivals.Await(end_)) break;
-      auto round = LaunchRound(lanes, launched, times);
+      auto round = LaunchRound(lanes, launched, kernels);
       if (!round) return std::unexpected(round.error());
       launched += *round;
       if (auto ok = EndRound(lanes); !ok) return ok;

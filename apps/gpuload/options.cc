@@ -69,6 +69,10 @@ void AddKernelOptions(CLI::App* app, Options* options) {
          "--kernel-us", [=](const std::string& text) { ReadKernelTimes(text, options); },
          "Duration of a kernel (1000): N, or LEAST-MOST, or one of A,B,...")
       ->option_text("US");
+  app->add_option("--functions", options->functions,
+                  "Launch so many functions, at random, each of which always takes the same time")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
   app->add_option("--gap-us", options->gap_us, "Sleep after each synchronisation");
   app->add_option("--every-us", options->every_us,
                   "Open loop: --per-sync launches and a synchronisation so often, whether the last "

@@ -33,7 +33,9 @@ struct Options {
   uint64_t kernel_us = 1000;               // of each; with kernel_most_us the least
   uint64_t kernel_most_us = 0;             // not 0: uniform up to here
   std::vector<uint64_t> kernel_choice_us;  // not empty: one of these
-  uint64_t gap_us = 0;                     // asleep on the host after each synchronisation
+  // Launches are of so many functions, at random; more than one: each always takes the same.
+  uint32_t functions = 1;
+  uint64_t gap_us = 0;     // asleep on the host after each synchronisation
   uint64_t every_us = 0;   // not 0: a request of per_sync launches comes so often (open loop)
   bool poisson = false;    // and at random, so often in the mean
   uint32_t per_sync = 16;  // 0: never synchronises before the end, and queues what it may

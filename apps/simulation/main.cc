@@ -140,6 +140,9 @@ int main(int argc, char** argv) {
   app.add_flag_callback(
       "--ranks", [&] { kind = WorldKind::kRanks; },
       "with --random: with jobs on several GPUs whose ranks differ");
+  app.add_flag_callback(
+      "--models", [&] { kind = WorldKind::kModels; },
+      "with --random: that launch as models do: many functions, a slow host, bursts");
   app.add_option("--seed,--from", seed, "of the first run");
   app.add_option("--runs", runs, "so many runs, each with the next seed")
       ->check(CLI::Range(1, 1'000'000));

@@ -24,7 +24,8 @@ Process::Process(World& world, const ProgramSpec& spec, SimulatedShare* share, u
       id_(id),
       rank_(rank),
       random_(world.random().Next()),
-      kernels_(KernelSeed(world, spec, rank.device)),
+      kernel_seed_(KernelSeed(world, spec, rank.device)),
+      kernels_(kernel_seed_),
       helper_(std::make_unique<Helper>(world.loop(), *this)),
       host_functions_(std::make_unique<HostFunctions>(world.loop(), *this)) {
   for (int i = 0; i < spec.threads; ++i) {
@@ -129,18 +130,36 @@ uint64_t Process::KernelSeed(const World& world, const ProgramSpec& spec, int de
   return seed;
 }
 
-int64_t Process::KernelNs() {
+// The function that it launches next.
+int Process::NextFunction() {
+  return spec_.functions == 1 ? 0 : static_cast<int>(kernels_.Between(0, spec_.functions - 1));
+}
+
+int64_t Process::KernelNs(int function) {
+  const KernelTime& kernel = spec_.kernel;
+  if (kernel.grows_over > 0) {
+    const auto over = static_cast<uint64_t>(kernel.grows_over);
+    const double part = static_cast<double>(launches_ % over) / static_cast<double>(over);
+    const auto range = static_cast<double>(kernel.high_ns - kernel.low_ns);
+    return kernel.low_ns + static_cast<int64_t>(part * range);
+  }
+  if (spec_.functions == 1) return DrawKernelNs(kernels_);
+  Random its(kernel_seed_ + static_cast<uint64_t>(function) * 7919);
+  return DrawKernelNs(its);
+}
+
+int64_t Process::DrawKernelNs(Random& random) const {
   const KernelTime& kernel = spec_.kernel;
   if (!kernel.parts.empty()) {
-    double left = kernels_.Unit();
+    double left = random.Unit();
     for (size_t i = 0; i + 1 < kernel.parts.size(); ++i) {
       left -= kernel.parts[i];
       if (left < 0) return kernel.choice_ns[i];
     }
     return kernel.choice_ns.back();
   }
-  if (!kernel.choice_ns.empty()) return kernel.choice_ns[kernels_.Next() % kernel.choice_ns.size()];
-  return kernels_.Between(kernel.low_ns, kernel.high_ns);
+  if (!kernel.choice_ns.empty()) return kernel.choice_ns[random.Next() % kernel.choice_ns.size()];
+  return random.Between(kernel.low_ns, kernel.high_ns);
 }
 
 // The worst that comes to mind: any word, any value, and messages for any sequence.

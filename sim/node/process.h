@@ -149,7 +149,9 @@ class Process {
   int64_t EndsNs() const;  // by itself
   client::WorkTracker<Process> Tracker() { return client::WorkTracker<Process>(*this); }
   int64_t TakeSpent() { return std::exchange(spent_ns_, 0); }
-  int64_t KernelNs();
+  int NextFunction();
+  int64_t KernelNs(int function);
+  int64_t DrawKernelNs(Random& random) const;
   static uint64_t KernelSeed(const World& world, const ProgramSpec& spec, int device);
 
   World& world_;
@@ -158,6 +160,7 @@ class Process {
   const uint32_t id_;
   const Rank rank_;
   Random random_;
+  const uint64_t kernel_seed_;
   Random kernels_;  // of its own: what it launches does not depend on what else goes on
 
   bool alive_ = false;

@@ -163,7 +163,7 @@ bool Process::Host::BeginPart() {
     }
     part_ = Part::kRequests;
   }
-  if (spec.every_ns > 0 && !NextRequest()) return false;
+  if (spec.every_ns > 0 && steps_ == 0 && !NextRequest()) return false;
   left_ = spec.per_sync > 0 ? spec.per_sync : std::numeric_limits<int>::max();
   if (spec.stream_per_request) streams_ = {process_.MakeStream(this)};
   if (spec.host_function_ns > 0) process_.PutHostFunction(streams_[0], spec.host_function_ns);
@@ -172,16 +172,17 @@ bool Process::Host::BeginPart() {
 }
 
 void Process::Host::ChooseLaunch() {
-  // One function for all, whatever its kernels take: the hard case for estimates.
-  key_ = client::LaunchKey(&process_.spec_, 1, 1, 1);
   if (part_ == Part::kIdleStreams) {
     constexpr int64_t kShortNs = 5'000;
     kernel_ns_ = kShortNs;
-    key_ = client::LaunchKey(&process_.spec_, 2, 1, 1);
+    key_ = client::LaunchKey(&process_.spec_, 2);
     stream_ = idle_streams_[idle_streams_.size() - static_cast<size_t>(left_)];
     return;
   }
-  kernel_ns_ = process_.KernelNs();
+  const int function = process_.NextFunction();
+  kernel_ns_ = process_.KernelNs(function);
+  const auto base = reinterpret_cast<uintptr_t>(&process_.spec_);
+  key_ = client::LaunchKey(reinterpret_cast<const void*>(base + 64 * (uintptr_t)function), 1);
   const size_t next = launched_++ % streams_.size();
   // In several streams they could come to the devices in different orders, and wait for each other.
   const bool in_order = NextIsCollective();
@@ -202,10 +203,17 @@ void Process::Host::EndPart() {
     return PayAndGoOn(At::kLaunch);
   }
   if (spec.stream_per_request) process_.DestroyStream(streams_[0]);
-  if (std::exchange(in_request_, false)) {
+  const bool whole = ++steps_ >= spec.steps;
+  if (whole) steps_ = 0;
+  if (whole && std::exchange(in_request_, false)) {
     process_.requests_.push_back({process_.NowNs(), process_.NowNs() - request_came_ns_});
   }
-  const int64_t gap_ns = spec.gap_ns + (process_.IsFirst() ? spec.first_gap_ns : 0);
+  int64_t gap_ns = spec.gap_ns + (process_.IsFirst() ? spec.first_gap_ns : 0);
+  if (whole && spec.every_ns > 0) gap_ns = 0;
+  if (whole && spec.burst_ns > 0 && process_.NowNs() >= rests_ns_) {
+    gap_ns += spec.quiet_ns;
+    rests_ns_ = process_.NowNs() + gap_ns + spec.burst_ns;
+  }
   if (gap_ns == 0) return PayAndGoOn(At::kLaunch);
   WakeAt(process_.NowNs() + process_.TakeSpent() + gap_ns +
          process_.world_.delays().TimedOut(process_.random_));
@@ -329,6 +337,7 @@ void Process::Host::StepAccount() {
     }
   }
   ++process_.launches_;
+  process_.spent_ns_ += process_.spec_.host_ns;
   process_.world_.Trace("launched", process_.id_, kernel_ns_);
   --left_;
   // Nobody waits for what does not begin.

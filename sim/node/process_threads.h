@@ -85,7 +85,9 @@ class Process::Host final : public Thread {
   uint32_t estimate_ns_ = 0;
   uint64_t key_ = 0;
   int64_t kernel_ns_ = 0;
-  uint64_t epoch_ = 0;  // of the synchronisation of its context
+  uint64_t epoch_ = 0;    // of the synchronisation of its context
+  int steps_ = 0;         // of this request, done
+  int64_t rests_ns_ = 0;  // when the next burst ends
   bool in_request_ = false;
   int64_t request_came_ns_ = 0;
   int64_t next_request_ns_ = -1;

@@ -182,6 +182,31 @@ void MakeUnlike(Random& random, ProgramSpec& program) {
   if (random.Chance(0.5) && waits) program.first_gap_ns = random.Between(1, 30) * kMs;
 }
 
+// As models are trained and served: of many functions, each of its own length, launched by a host
+// that takes as long as they do; in requests of several steps, in bursts, with data that grows.
+void MakeModel(Random& random, ProgramSpec& program) {
+  if (program.kernel.choice_ns.empty() && random.Chance(0.7)) {
+    program.functions = static_cast<int>(LogBetween(random, 2, 5'000));
+    if (random.Chance(0.3)) program.functions = 1'000'000'000;  // never the same again
+    program.kernel.low_ns = std::max<int64_t>(5 * kUs, program.kernel.low_ns / 4);
+    program.kernel.high_ns = std::min<int64_t>(5 * kMs, 4 * program.kernel.high_ns);
+  } else if (program.kernel.choice_ns.empty() && random.Chance(0.5)) {
+    program.kernel.low_ns = std::max<int64_t>(5 * kUs, program.kernel.low_ns / 4);
+    program.kernel.grows_over = static_cast<int>(LogBetween(random, 10, 10'000));
+  }
+  if (random.Chance(0.5)) program.host_ns = LogBetween(random, 2 * kUs, 100 * kUs);
+  if (program.per_sync == 0) return;
+  if (program.every_ns > 0 && random.Chance(0.5)) {
+    program.steps = static_cast<int>(random.Between(2, 20));
+    program.every_ns *= program.steps;
+    program.gap_ns = LogBetween(random, 20 * kUs, 2 * kMs);
+  }
+  if (random.Chance(0.3)) {
+    program.burst_ns = random.Between(50, 1'000) * kMs;
+    program.quiet_ns = random.Between(50, 1'000) * kMs;
+  }
+}
+
 }  // namespace
 
 int64_t LongestItemNs(const ProgramSpec& program) {
@@ -230,6 +255,7 @@ Scenario RandomScenario(uint64_t seed, WorldKind kind) {
     if (crowd) KeepShort(program);
     if (gang) MakeGang(random, program, devices, scenario.duration_ns);
     if (gang && ranks) MakeUnlike(random, program);
+    if (kind == WorldKind::kModels && !gang && !(has_long && i == 0)) MakeModel(random, program);
     if (i > 0 && !gang && random.Chance(0.15)) {
       JoinLastShare(scenario, program, terms);
       scenario.programs.push_back(program);
@@ -273,6 +299,13 @@ std::string Describe(const Scenario& scenario) {
     if (p.life_ns > 0) text << ", life " << p.life_ns / kMs << " ms, rest " << p.rest_ns / kMs;
     if (p.collective_every > 0) text << ", collective every " << p.collective_every;
     if (p.first_more > 0) text << ", the first " << p.first_more << " more";
+    if (p.functions > 1) text << ", " << p.functions << " functions";
+    if (p.kernel.grows_over > 0) text << ", growing over " << p.kernel.grows_over;
+    if (p.host_ns > 0) text << ", host " << p.host_ns / kUs << " us";
+    if (p.steps > 1) text << ", " << p.steps << " steps";
+    if (p.burst_ns > 0) {
+      text << ", bursts of " << p.burst_ns / kMs << " ms every " << p.quiet_ns / kMs << " more";
+    }
     if (p.first_gap_ns > 0) text << ", its gap " << p.first_gap_ns / kUs << " us more";
     text << "\n";
   }

@@ -12,8 +12,8 @@ namespace prorata::simulation {
 
 // Up to six programs; or a crowd: 8 to 40 with items up to 5 ms, each on one device, in up to eight
 // priorities. Or a few on two or three devices, with jobs whose ranks do not launch alike, or
-// pause.
-enum class WorldKind : uint8_t { kFew, kCrowd, kRanks };
+// pause. Or up to six that launch as models do: many functions, a slow host, bursts.
+enum class WorldKind : uint8_t { kFew, kCrowd, kRanks, kModels };
 
 Scenario RandomScenario(uint64_t seed, WorldKind kind = WorldKind::kFew);
 // A line for each program, for people.

@@ -192,11 +192,19 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
     reader.RecordError("stop_ms", "a time from start_ms to duration_ms");
   }
   ReadKernel(reader, &program.kernel);
+  reader.Integer("functions", &program.functions, 1, 1'000'000'000);
+  reader.Integer("grows_over", &program.kernel.grows_over, 0, 1'000'000);
+  if (program.kernel.grows_over > 0 &&
+      (program.functions > 1 || !program.kernel.choice_ns.empty())) {
+    reader.RecordError("grows_over", "kernel_us = [least, most], and one function");
+  }
   double sm_fraction = 1;
   if (reader.Number("sm_fraction", &sm_fraction, 1e-6, 1)) {
     program.sm_ppm = static_cast<uint32_t>(std::llround(sm_fraction * 1e6));
   }
   reader.Integer("per_sync", &program.per_sync, 0, 1'000'000);
+  double host_us = 0;
+  if (reader.Number("host_us", &host_us, 0, kMaxUs)) program.host_ns = Scaled(host_us, kNsPerUs);
   double gap_us = 0;
   if (reader.Number("gap_us", &gap_us, 0, kMaxUs)) program.gap_ns = Scaled(gap_us, kNsPerUs);
   double first_gap_us = 0;
@@ -207,14 +215,21 @@ ProgramSpec ReadProgram(TomlReader& reader, int64_t duration_ns) {
     reader.RecordError(program.gap_ns > 0 ? "gap_us" : "first_gap_us",
                        "per_sync above 0: the gap comes after a synchronisation");
   }
+  reader.Integer("steps", &program.steps, 1, 1'000'000);
+  ReadMs(reader, "burst_ms", &program.burst_ns);
+  ReadMs(reader, "quiet_ms", &program.quiet_ns);
+  if (program.burst_ns > 0 && program.per_sync == 0) {
+    reader.RecordError("burst_ms", "per_sync above 0: it rests after a synchronisation");
+  }
   double every_us = 0;
   if (reader.Number("every_us", &every_us, 0, kMaxUs)) {
     program.every_ns = Scaled(every_us, kNsPerUs);
   }
   reader.Bool("poisson", &program.poisson);
-  if (program.every_ns > 0 &&
-      (program.per_sync == 0 || program.gap_ns + program.first_gap_ns > 0)) {
-    reader.RecordError("every_us", "per_sync above 0 and no gap: requests come by themselves");
+  if (program.every_ns > 0 && (program.per_sync == 0 ||
+                               (program.gap_ns + program.first_gap_ns > 0 && program.steps == 1))) {
+    reader.RecordError(
+        "every_us", "per_sync above 0, and no gap but between steps: requests come by themselves");
   }
   reader.Integer("graph", &program.graph, 0, 256);
   ReadDevices(reader, &program.devices);

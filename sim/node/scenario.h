@@ -27,6 +27,12 @@
 //     stop_ms = 5000                      # default: duration
 //     kernel_us = 1000                    # or [20, 5000]: uniform; or { choice = [20, 200, 5000] }
 //                                         # with `parts = [0.9, 0.05, 0.05]` so often each
+//     functions = 1                       # its kernels are launches of so many, at random, and
+//     each
+//                                         # of those always takes what was drawn for it; 1: all are
+//                                         # of one, and each takes what is drawn for it
+//     grows_over = 0                      # not 0: from the least to the most time in so many
+//                                         # launches, and from the least again
 //     sm_fraction = 1.0
 //     streams = 1                         # used in turn
 //     threads = 1                         # each launches into its own streams, and waits for those
@@ -43,10 +49,15 @@
 //     rest_ms = 0                         # begins so long after it
 //     per_sync = 16                       # launches between two synchronisations; 0: never
 //                                         # synchronises, and queues what it may
+//     host_us = 0                         # computes so long on the host before each launch
 //     gap_us = 0                          # asleep on the host after each synchronisation
 //     first_gap_us = 0                    # and the first of its processes for so much longer: it
 //                                         # evaluates, or saves what was learned
-//     every_us = 0                        # not 0: open loop; a request of per_sync launches and a
+//     steps = 1                           # so many times that make a request: gap_us comes between
+//                                         # them, and with every_us the next one after them
+//     burst_ms = 0                        # not 0: after so long at work it rests for quiet_ms,
+//     when quiet_ms = 0                        # its request is done every_us = 0 # not 0: open
+//     loop; a request of per_sync launches and a
 //                                         # synchronisation comes every so often, whether the last
 //                                         # is done or not; its latency is counted from then
 //     poisson = false                     # with every_us: at random, so often in the mean
@@ -76,8 +87,8 @@
 // Device time is the device's own account: time in which a kernel of the program ran. Times in the
 // file are simulated time. Without prorata the terms mean nothing, and are allowed, so that two
 // files may differ in one line. An unknown key is an error. `devices`, `collective_every`, `gang`,
-// `first_gap_us`, `first_more` and all from `threads` to `rest_ms` are of the one-process
-// simulation only.
+// `first_gap_us`, `first_more`, `grows_over`, `host_us`, `steps`, `burst_ms`, `quiet_ms` and all
+// from `threads` to `rest_ms` are of the one-process simulation only.
 
 #include <cstdint>
 #include <optional>
@@ -98,6 +109,7 @@ struct KernelTime {
   int64_t high_ns = 1'000'000;
   std::vector<int64_t> choice_ns;
   std::vector<double> parts = {};  // of all, of each choice; empty: all are equally likely
+  int grows_over = 0;              // launches, from low to high; 0: at random
 };
 
 struct ProgramSpec {
@@ -107,6 +119,7 @@ struct ProgramSpec {
   int64_t start_ns = 0;
   int64_t stop_ns = 0;
   KernelTime kernel;
+  int functions = 1;
   uint32_t sm_ppm = 1'000'000;
   int streams = 1;
   int threads = 1;
@@ -118,7 +131,11 @@ struct ProgramSpec {
   int64_t life_ns = 0;           // 0: until stop_ns
   int64_t rest_ns = 0;
   int per_sync = 16;
+  int64_t host_ns = 0;
   int64_t gap_ns = 0;
+  int steps = 1;         // of a request
+  int64_t burst_ns = 0;  // 0: works all the time
+  int64_t quiet_ns = 0;
   int64_t first_gap_ns = 0;  // more, of the process on the first of its devices
   int64_t every_ns = 0;      // 0: no open loop
   bool poisson = false;

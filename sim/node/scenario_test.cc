@@ -84,6 +84,25 @@ TEST(Scenario, KernelTimesInTheirThreeForms) {
   EXPECT_EQ(choice->programs[0].kernel.choice_ns, (std::vector<int64_t>{20'000, 200'000}));
 }
 
+TEST(Scenario, WhatModelsLaunch) {
+  const auto scenario = ParseScenario(
+      With("kernel_us = [5, 50]\nhost_us = 10\nfunctions = 300\nsteps = 4\ngap_us = 100\n"
+           "every_us = 5000\nburst_ms = 200\nquiet_ms = 300"),
+      "FILE");
+  ASSERT_TRUE(scenario) << scenario.error().message;
+  const ProgramSpec& program = scenario->programs[0];
+  EXPECT_EQ(program.host_ns, 10'000);
+  EXPECT_EQ(program.functions, 300);
+  EXPECT_EQ(program.steps, 4);
+  EXPECT_EQ(program.gap_ns, 100'000) << "between two steps";
+  EXPECT_EQ(program.burst_ns, 200'000'000);
+  EXPECT_EQ(program.quiet_ns, 300'000'000);
+  EXPECT_EQ(ParseScenario(With("kernel_us = [5, 50]\ngrows_over = 9"), "FILE")
+                ->programs[0]
+                .kernel.grows_over,
+            9);
+}
+
 TEST(Scenario, TheMachineIsReadByItsOwnRules) {
   const std::string head = "machine = { devices = [{ time_slice_us = 500 }] }\n";
   const auto scenario = ParseScenario(head + kLeast, "FILE");
@@ -122,6 +141,8 @@ TEST(Scenario, MistakesAreNamedWithTheirPlace) {
       {"devices = [1]", "is on device 1, which the machine has not"},
       {"collective_every = 1", "programs[0].collective_every: expected"},
       {"first_more = 1", "programs[0].first_more: expected"},
+      {"per_sync = 0\nburst_ms = 1", "programs[0].burst_ms: expected"},
+      {"grows_over = 2\nfunctions = 2", "programs[0].grows_over: expected"},
       {"per_sync = 0\nfirst_gap_us = 1", "programs[0].first_gap_us: expected"},
       {"[[programs]]\nname = \"a\"", "two are named"},
       {"[[expect]]\nprogram = \"b\"\ngpu_time = 1", "there is no \"b\""},

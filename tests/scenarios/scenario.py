@@ -50,6 +50,7 @@ class Program(Terms):
     start_ms: float = 0
     stop_ms: float = 0
     kernel_us: object = 1000
+    functions: int = 1
     sm_fraction: float = 1.0
     streams: int = 1
     per_sync: int = 16
@@ -84,7 +85,7 @@ class Program(Terms):
             kernel = "-".join(str(round(us)) for us in self.kernel_us)
         else:
             kernel = str(round(self.kernel_us))
-        return ["--kernel-us", kernel, "--sm-fraction", self.sm_fraction, "--streams", self.streams,
+        return ["--kernel-us", kernel, "--functions", self.functions, "--sm-fraction", self.sm_fraction, "--streams", self.streams,
                 "--per-sync", self.per_sync, "--gap-us", round(self.gap_us), "--graph", self.graph,
                 *(["--every-us", round(self.every_us)] if self.every_us else []),
                 *(["--poisson"] if self.poisson else []),

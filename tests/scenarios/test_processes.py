@@ -61,6 +61,9 @@ class WithProrata(ProcessesTestCase):
     def test_programs_of_all_kinds(self):
         self.check("mixed.toml", 2.5)
 
+    def test_a_program_of_many_functions(self):
+        self.check("many_functions.toml")
+
     def test_a_pair_with_gaps_interleaves(self):
         self.check("gaps.toml")
 

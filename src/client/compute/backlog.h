@@ -17,13 +17,13 @@ namespace prorata::client {
 // A batch is fenced when its estimate reaches this, shared by the streams that are busy at once.
 inline constexpr uint64_t kFenceAtNs = 500'000;
 inline constexpr uint64_t kMinFenceAtNs = 50'000;
-// What a launch of unknown length is taken for in the bound of the backlog until it is measured.
-inline constexpr uint64_t kUnknownNs = 2'000'000;
-// What its first measured launch counts as at least: a function may take 20 us now and 20 ms then,
-// and within the bound are fifty of its launches if it is taken for the one. Larger, a program with
-// short kernels keeps less submitted at its start; smaller, others meet a second of work that was
-// taken for a millisecond.
-inline constexpr uint64_t kFirstNs = 500'000;
+// What a launch of unknown length is taken for in the bound of the backlog until one was measured.
+inline constexpr uint32_t kUnknownNs = 2'000'000;
+// What its first measured launch counts as at least, until the process has shown that its launches
+// take less: a function may take 20 us now and 20 ms then, and within the bound are fifty of its
+// launches if it is taken for the one. Larger, a program with short kernels keeps less submitted at
+// its start; smaller, others meet a second of work that was taken for a millisecond.
+inline constexpr uint32_t kFirstNs = 500'000;
 // Beside a share that stalls: no more than two time slices of the hardware (2 ms on the simulated
 // GPU) of others may lie between the ends of a batch that began and ended in slices of its own.
 inline constexpr uint64_t kSlicesOfOthersNs = 4'000'000;
@@ -31,6 +31,10 @@ inline constexpr uint64_t kSlicesOfOthersNs = 4'000'000;
 // along: whoever had to wait for a slice of another's took longer. Larger, such a slice counts as
 // its own; smaller, of kernels that take now this and now that only the short ones are measured.
 inline constexpr uint64_t kUnslicedNs = 500'000;
+// Until the device has turned from another process to this one (0.1 ms on the simulated GPU).
+// Larger, the first launch of a slice says less of its function; smaller, a function of a few
+// microseconds counts as one that takes what the turn does.
+inline constexpr uint64_t kTurnNs = 250'000;
 // A launch that is fenced within this was fenced at once.
 inline constexpr uint64_t kPromptNs = 100'000;
 
@@ -47,6 +51,7 @@ struct Batch {
   bool unknown = false;  // holds a launch without an estimate
   bool pressed = false;  // when it was fenced, the fence before it was still outstanding: the
                          // device had work all along, so end to end is what the batch took
+  bool turns = false;    // the first of a slice: the device may have had to turn to this process
   bool prompt = false;   // fenced right after its first launch, with a start event of its own, ...
   uint64_t gap_ns = 0;   // ... so long after which the launch was made
   uint32_t streams = 1;  // busy on the device when it was fenced, this one included
@@ -87,7 +92,8 @@ inline Measured MeasureBatch(const Batch& batch, uint64_t elapsed_ns, const Besi
   const uint64_t without_gap_ns = elapsed_ns - gap_ns;
   const bool before = exact && (batch.unknown || gap_ns <= without_gap_ns);
   const uint64_t most_ns = before ? without_gap_ns : elapsed_ns;
-  const uint64_t others_ns = sliced ? std::min(kSlicesOfOthersNs, without_gap_ns) : 0;
+  const uint64_t others_ns =
+      std::min((sliced ? kSlicesOfOthersNs : 0) + (batch.turns ? kTurnNs : 0), without_gap_ns);
   const uint64_t least_ns = (without_gap_ns - others_ns) / contexts;
   Measured seen;
   seen.busy_ns = batch.unknown ? most_ns / streams : batch.estimate_ns;
@@ -104,9 +110,8 @@ inline Measured MeasureBatch(const Batch& batch, uint64_t elapsed_ns, const Besi
     seen.doubtful = elapsed_ns > room_ns || elapsed_ns < batch.estimate_ns / 2;
   } else if (!exact) {
     seen.doubtful = elapsed_ns > 2 * room_ns;
-  } else {
-    seen.too_long = elapsed_ns < batch.estimate_ns - batch.estimate_ns / 4;
   }
+  seen.too_long = elapsed_ns < batch.estimate_ns - batch.estimate_ns / 4;
   return seen;
 }
 

@@ -19,103 +19,6 @@
 namespace prorata::client {
 namespace {
 
-TEST(Estimates, UnknownUntilLearnedThenFollowsSlowly) {
-  auto estimates = std::make_unique<Estimates>();
-  const uint64_t key = LaunchKey(&key, 1, 2, 3);
-  EXPECT_EQ(estimates->Lookup(key), 0u);
-  estimates->Learn(key, 8000, 8000);
-  EXPECT_EQ(estimates->Lookup(key), 8000u);
-  estimates->Learn(key, 16000, 16000);
-  EXPECT_EQ(estimates->Lookup(key), 10000u);
-}
-
-// A function that takes 20 us or 20 ms had a second of work queued where one launch was measured.
-TEST(Estimates, WhatIsSeenFirstIsBelievedStepByStep) {
-  auto estimates = std::make_unique<Estimates>();
-  const auto learn = [&] { estimates->Learn(7, 20'000, 20'000, RanBeside::kNone, 100'000); };
-  for (const uint32_t expected : {100'000u, 50'000u, 25'000u, 20'000u}) {
-    learn();
-    EXPECT_EQ(estimates->Lookup(7), expected);
-  }
-  estimates->Learn(8, 1000, 40'000, RanBeside::kInSlices, 100'000);
-  EXPECT_EQ(estimates->Lookup(8), 40'000u) << "it may be too long as it is";
-  estimates->Learn(8, 9000, 9000, RanBeside::kNone, 100'000);
-  EXPECT_EQ(estimates->Lookup(8), 100'000u);
-}
-
-// Beside members of its own share a launch is measured too long, as a rule, and never too short.
-TEST(Estimates, WhatOthersRanBesideMakesLongerBySlowSteps) {
-  auto estimates = std::make_unique<Estimates>();
-  estimates->Learn(7, 9000, 9000, RanBeside::kOwnShare);
-  EXPECT_EQ(estimates->Lookup(7), 9000u) << "there is nothing better to go by";
-  estimates->Learn(7, 9000 + 32'000, 9000 + 32'000, RanBeside::kOwnShare);
-  EXPECT_EQ(estimates->Lookup(7), 10'000u);
-  estimates->Learn(7, 6000, 6000, RanBeside::kOwnShare);
-  EXPECT_EQ(estimates->Lookup(7), 9000u) << "shorter is nearer to the truth";
-}
-
-TEST(Estimates, WhatIsKnownWithinBoundsMovesNoneThatIsBetweenThem) {
-  auto estimates = std::make_unique<Estimates>();
-  estimates->Learn(7, 2000, 8000);
-  EXPECT_EQ(estimates->Lookup(7), 8000u) << "too long is harmless";
-  estimates->Learn(7, 4000, 4000);
-  EXPECT_EQ(estimates->Lookup(7), 7000u);
-  estimates->Learn(7, 2000, 8000);
-  EXPECT_EQ(estimates->Lookup(7), 7000u);
-  estimates->Learn(7, 8000, 16'000);
-  EXPECT_EQ(estimates->Lookup(7), 7250u) << "towards the nearer of them";
-  estimates->Learn(7, 1000, 3250);
-  EXPECT_EQ(estimates->Lookup(7), 6250u);
-}
-
-// Of kernels that take now this and now that only the shortest end before what is expected of them;
-// longer ones may have waited for the slices of others.
-TEST(Estimates, WhatWasSeenBetweenTheSlicesOfOthersCountsUntilThereIsBetter) {
-  auto estimates = std::make_unique<Estimates>();
-  estimates->Learn(7, 1000, 40'000, RanBeside::kInSlices);
-  EXPECT_EQ(estimates->Lookup(7), 40'000u);
-  estimates->Learn(7, 1000, 8000, RanBeside::kInSlices);
-  EXPECT_EQ(estimates->Lookup(7), 32'000u);
-  estimates->Learn(7, 12'000, 12'000);
-  EXPECT_EQ(estimates->Lookup(7), 12'000u);
-  estimates->Learn(7, 1000, 2000, RanBeside::kInSlices);
-  EXPECT_EQ(estimates->Lookup(7), 12'000u);
-  estimates->Learn(7, 8000, 8000);
-  EXPECT_EQ(estimates->Lookup(7), 11'000u);
-}
-
-TEST(Estimates, NothingTakesNothingAndNothingOverflows) {
-  auto estimates = std::make_unique<Estimates>();
-  estimates->Learn(3, 1, 1);
-  EXPECT_EQ(estimates->Lookup(3), Estimates::kMinNs);
-  estimates->Learn(5, ~uint64_t{0}, ~uint64_t{0});
-  EXPECT_EQ(estimates->Lookup(5), 4'000'000'000u);
-}
-
-TEST(Estimates, GridsAndFunctionsAreReported) {
-  int f = 0, g = 0;
-  EXPECT_NE(LaunchKey(&f, 1, 1, 1), LaunchKey(&g, 1, 1, 1));
-  EXPECT_NE(LaunchKey(&f, 1, 2, 1), LaunchKey(&f, 2, 1, 1));
-  EXPECT_NE(LaunchKey(&f, 1, 1, 2), LaunchKey(&f, 1, 2, 1));
-  EXPECT_NE(LaunchKey(nullptr, 0, 0, 0), 0u);
-}
-
-TEST(Estimates, MoreFunctionsThanRoomAndManyThreadsDoNoHarm) {
-  auto estimates = std::make_unique<Estimates>();
-  std::vector<std::thread> threads;
-  for (uint64_t t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      for (uint64_t i = 1; i < 20'000; ++i) {
-        const uint64_t key = LaunchKey(&threads, i, t % 2, 0);
-        estimates->Learn(key, 5000, 5000);
-        const uint32_t ns = estimates->Lookup(key);
-        EXPECT_TRUE(ns == 0 || ns == 5000) << ns;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
 Batch Known(uint64_t launches, uint64_t estimate_ns) {
   Batch batch;
   batch.key = 1;
@@ -229,6 +132,8 @@ TEST(Measure, MixedBatchesThatDoNotFitAreDoubted) {
   EXPECT_FALSE(MeasureBatch(batch, 600 * kUs).doubtful);
   EXPECT_TRUE(MeasureBatch(batch, 700 * kUs).doubtful);
   EXPECT_TRUE(MeasureBatch(batch, 200 * kUs).doubtful);
+  EXPECT_TRUE(MeasureBatch(batch, 370 * kUs).too_long);
+  EXPECT_FALSE(MeasureBatch(batch, 380 * kUs).too_long);
 }
 
 TEST(Occupancy, ItIsTheUnionOfAllReasonsToBeBusy) {

@@ -70,9 +70,9 @@ struct alignas(64) DeviceCompute {
   std::atomic<int64_t> sliced_ns;
   std::atomic<uint32_t> launching;      // threads whose launch is beginning a batch (work.h)
   std::atomic<uint32_t> at_bound;       // threads that wait for the backlog
-  std::atomic<uint32_t> unknown;        // fenced batches with a launch of unknown length
   std::atomic<uint64_t> launches;       // of batches that are closed
   std::atomic<uint64_t> batches;        // begun
+  std::atomic<uint32_t> begun_in;       // under which lease word the last of them was
   std::atomic<uint32_t> quiet_batches;  // that, without work before them in their stream
   std::atomic<int64_t> submitted_ns;    // when the last of them was begun or fenced
   std::atomic<uint64_t> wanted_plus_1;  // last sequence that kLeaseWanted was sent for

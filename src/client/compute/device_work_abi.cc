@@ -104,11 +104,7 @@ StreamWork Decompression(const CUmemDecompressParams* params, size_t count) {
   return all;
 }
 
-uint64_t CopyKey(uint64_t bytes) {
-  // Three bits below the highest one.
-  const int top = bytes < 8 ? 3 : 63 - __builtin_clzll(bytes);
-  return LaunchKey(&kCopies, bytes >> (top - 3), static_cast<uint64_t>(top), 0);
-}
+uint64_t CopyKey(uint64_t bytes) { return LaunchKey(&kCopies, bytes); }
 
 void BeforeWait(CUstream stream, bool per_thread) {
   StreamRecord* const record = FindStream(stream, per_thread);

@@ -12,10 +12,17 @@
 
 namespace prorata::client {
 
-// The identity of a kernel launch or a graph: function handle and grid. Never 0.
-inline uint64_t LaunchKey(const void* function, uint64_t x, uint64_t y, uint64_t z) {
+// What launches have in common that are expected to take the same: the function, or the graph, and
+// how many blocks it has within an eighth. Whatever else differs, time goes with their number; and
+// a program whose data has another size each time has few keys. Never 0.
+inline uint64_t LaunchKey(const void* function, uint64_t x, uint64_t y = 1, uint64_t z = 1) {
+  constexpr int kExactBits = 4;
+  const uint64_t blocks = x * y * z;
+  const int bits = 64 - __builtin_clzll(blocks | 1);
+  const int dropped = bits > kExactBits ? bits - kExactBits : 0;
   uint64_t key = reinterpret_cast<uint64_t>(function) * 0x9e3779b97f4a7c15;
-  key ^= (x + (y << 24) + (z << 44)) * 0xff51afd7ed558ccd;
+  key ^=
+      ((blocks >> dropped) + (static_cast<uint64_t>(dropped) << kExactBits)) * 0xff51afd7ed558ccd;
   key ^= key >> 31;
   return key | 1;
 }
@@ -42,16 +49,21 @@ class Estimates {
     return 0;
   }
 
-  // A launch took this long, which is known within bounds: an estimate between them stays. Moves a
-  // known one a quarter of the way, and one that is shorter than what was seen beside kOwnShare by
-  // little. What was seen kInSlices says next to nothing of a short launch: of a function that
-  // takes now this and now that only the shortest would be believed. It counts until something
-  // better is known, and never after. What is seen first, without others, counts as `first_ns` at
-  // least, and as half of that at least after each time that it is seen again.
+  // What a launch counts as of which nothing is known: what those took that were the first of
+  // theirs. `start_ns` until one was measured.
+  uint32_t ForUnknown(uint32_t start_ns) const {
+    const uint32_t ns = unknown_.ns.load(std::memory_order_relaxed);
+    return ns == 0 ? start_ns : ns;
+  }
+  void LearnUnknown(uint64_t least_ns, uint64_t most_ns, RanBeside beside_whom, uint32_t start_ns) {
+    Move(&unknown_, least_ns, most_ns, beside_whom, start_ns);
+  }
+
+  // A launch took this long, which is known within bounds: an estimate between them stays. What is
+  // seen first, without others, counts as `first_ns` at least, and as half of that at least after
+  // each time that it is seen again.
   void Learn(uint64_t key, uint64_t least_ns, uint64_t most_ns,
              RanBeside beside_whom = RanBeside::kNone, uint64_t first_ns = 0) {
-    least_ns = Within(least_ns);
-    most_ns = Within(most_ns);
     Slot* slot = Find(key);
     if (slot == nullptr) {
       Slot* set = const_cast<Slot*>(SetOf(key));
@@ -61,6 +73,27 @@ class Estimates {
       slot->in_slices.store(true, std::memory_order_relaxed);
       slot->key.store(key, std::memory_order_relaxed);
     }
+    Move(slot, least_ns, most_ns, beside_whom, first_ns);
+  }
+
+ private:
+  static constexpr uint32_t kSets = 1024, kWays = 4;
+  static constexpr uint64_t kMaxNs = 4'000'000'000;
+  static uint64_t Within(uint64_t ns) { return ns < kMinNs ? kMinNs : ns > kMaxNs ? kMaxNs : ns; }
+  struct Slot {
+    std::atomic<uint64_t> key{0};
+    std::atomic<uint32_t> ns{0};
+    std::atomic<bool> in_slices{true};
+    std::atomic<uint32_t> learned_ns{0}, floor_ns{0};
+  };
+  // Moves a known one a quarter of the way, and one that is shorter than what was seen beside
+  // kOwnShare by little. What was seen kInSlices says next to nothing of a short launch: of a
+  // function that takes now this and now that only the shortest would be believed. It counts until
+  // something better is known, and never after.
+  static void Move(Slot* slot, uint64_t least_ns, uint64_t most_ns, RanBeside beside_whom,
+                   uint64_t first_ns) {
+    least_ns = Within(least_ns);
+    most_ns = Within(most_ns);
     const bool in_slices = beside_whom == RanBeside::kInSlices;
     const bool was_in_slices = slot->in_slices.load(std::memory_order_relaxed);
     if (in_slices && !was_in_slices) return;
@@ -79,17 +112,6 @@ class Estimates {
     slot->ns.store(static_cast<uint32_t>(next > floor_ns ? next : floor_ns),
                    std::memory_order_relaxed);
   }
-
- private:
-  static constexpr uint32_t kSets = 1024, kWays = 4;
-  static constexpr uint64_t kMaxNs = 4'000'000'000;
-  static uint64_t Within(uint64_t ns) { return ns < kMinNs ? kMinNs : ns > kMaxNs ? kMaxNs : ns; }
-  struct Slot {
-    std::atomic<uint64_t> key{0};
-    std::atomic<uint32_t> ns{0};
-    std::atomic<bool> in_slices{true};
-    std::atomic<uint32_t> learned_ns{0}, floor_ns{0};
-  };
   const Slot* SetOf(uint64_t key) const { return &slots_[((key >> 1) % kSets) * kWays]; }
   Slot* Find(uint64_t key) {
     Slot* set = const_cast<Slot*>(SetOf(key));
@@ -100,6 +122,7 @@ class Estimates {
   }
 
   Slot slots_[kSets * kWays];
+  Slot unknown_;
   std::atomic<uint32_t> next_way_{0};
 };
 

@@ -64,6 +64,7 @@ struct Fence {
   bool started;         // has a start event of its own
   bool follows;         // it starts where the fence before it ends
   bool waits;           // its start lies behind a wait in the stream
+  bool turns;           // the first of its slice
   bool counted;         // in the backlog; under work->lock, as that of its stream (see blocked)
   bool releases_bound;  // the bound of the backlog is given up until it is done
   RunWatch run;         // polling thread only
@@ -288,7 +289,8 @@ inline Fence* PopFreeFence(ContextWork* work) {
   work->free = fence->next;
   fence->next = nullptr;
   fence->others = 0;
-  fence->counted = fence->started = fence->follows = fence->waits = fence->releases_bound = false;
+  fence->counted = fence->started = fence->follows = fence->waits = fence->turns = false;
+  fence->releases_bound = false;
   fence->run.Forget();
   return fence;
 }

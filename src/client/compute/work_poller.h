@@ -160,7 +160,6 @@ class WorkPoller {
   void Forget(uint32_t device, Fence* fence, int64_t now_ns) {
     DeviceCompute& compute = world_.Compute(device);
     if (fence->counted) RemoveFromBacklogs(device, *fence);
-    if (fence->batch.unknown) compute.unknown.fetch_sub(1, std::memory_order_relaxed);
     if (fence->releases_bound) compute.bound_given_up.fetch_sub(1);
     ReleaseOccupancy(fence->others, now_ns);
   }
@@ -351,8 +350,12 @@ class WorkPoller {
                                         ? RanBeside::kOwnShare
                                         : RanBeside::kNone;
       if (seen.most_ns != 0) {
-        world_.estimates().Learn(fence.batch.key, seen.least_ns, seen.most_ns, beside_whom,
-                                 kFirstNs);
+        Estimates& estimates = world_.estimates();
+        if (fence.batch.unknown) {
+          estimates.LearnUnknown(seen.least_ns, seen.most_ns, beside_whom, kUnknownNs);
+        }
+        const uint64_t first_ns = std::min(kFirstNs, estimates.ForUnknown(kUnknownNs));
+        estimates.Learn(fence.batch.key, seen.least_ns, seen.most_ns, beside_whom, first_ns);
       }
       // Until that is put right it is known late that the device is done, which costs where others
       // wait for it.

@@ -310,6 +310,9 @@ class WorkTracker : public WorkPoller<World> {
     DeviceCompute& compute = world_.Compute(stream->device);
     stream->follows = stream->pending.load() != 0;
     const bool waits = TakeWaits(stream);
+    const uint32_t lease = world_.Limits(stream->device).lease.load(std::memory_order_relaxed);
+    const uint32_t before = compute.begun_in.exchange(lease, std::memory_order_relaxed);
+    const bool turns = SequenceOf(before) != SequenceOf(lease);
     bool alone = stream->probe.exchange(0, std::memory_order_relaxed) != 0;
     // Counted for the device: a program may use each of its streams once.
     if (!stream->follows &&
@@ -327,6 +330,7 @@ class WorkTracker : public WorkPoller<World> {
         fence->started = world_.Record(*stream, fence->start) == Recorded::kYes;
         if (fence->started) stream->follows = false;
         fence->waits = waits;
+        fence->turns = turns;
       }
       stream->open = fence;
     }
@@ -368,10 +372,12 @@ class WorkTracker : public WorkPoller<World> {
                     .estimate_ns = NsIn(open),
                     .unknown = unknown,
                     .pressed = fence->follows && polled && stream->pending.load() != 0,
+                    .turns = fence->turns,
                     .prompt = at_once && gap_ns < kPromptNs,
                     .gap_ns = gap_ns,
                     .streams = streams > 1 ? streams : 1};
-    fence->backlog_ns = fence->batch.estimate_ns + (unknown ? kUnknownNs : 0);
+    fence->backlog_ns =
+        fence->batch.estimate_ns + (unknown ? world_.estimates().ForUnknown(kUnknownNs) : 0);
     fence->from = stream->closed.load(std::memory_order_relaxed);
     fence->to = word;
     const Recorded recorded = world_.Record(*stream, fence->end);
@@ -386,7 +392,6 @@ class WorkTracker : public WorkPoller<World> {
     fence->batch.launching_ns = static_cast<uint64_t>(now_ns - began_ns);
     fence->others = stream->others.exchange(0);
     const bool look = fence->waits && Contended(stream);
-    if (unknown) compute.unknown.fetch_add(1, std::memory_order_relaxed);
     compute.launches.fetch_add(LaunchesIn(open), std::memory_order_relaxed);
     compute.submitted_ns.store(now_ns, std::memory_order_relaxed);
     AppendFence(stream, fence, [&] { AddToBacklogs(stream->device, *fence, since_ns); });

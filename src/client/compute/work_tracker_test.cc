@@ -409,19 +409,6 @@ TEST_F(WorkTrackerTest, TheLegacyStreamMayAppearAtAnyTime) {
   EXPECT_FALSE(HasOpen(legacy));
 }
 
-TEST_F(WorkTrackerTest, UnknownFunctionsAreMeasuredAlone) {
-  Context context(world_);
-  Launch(context, 0, 1, world_.now_ns + 300'000);
-  EXPECT_EQ(context.streams[0].pending, 1u);
-  EXPECT_EQ(world_.compute.unknown, 1u);
-  EXPECT_EQ(world_.compute.backlog.ns(), kUnknownNs);
-  world_.now_ns += 400'000;
-  Poll();
-  EXPECT_EQ(world_.estimates().Lookup(1), kFirstNs) << "the next may take longer";
-  EXPECT_EQ(Measured(), 300'000u);
-  EXPECT_EQ(world_.compute.unknown, 0u);
-}
-
 // Each of its batches waits for a time slice of another process: 3 ms for 36 us.
 TEST_F(WorkTrackerTest, InSlicesTheTimeOfOthersIsNotItsOwn) {
   Context context(world_);

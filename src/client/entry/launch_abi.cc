@@ -49,7 +49,7 @@ bool RunsElsewhere(uint32_t devices, CUstream stream, bool per_thread) {
 CUresult LaunchGraph(CUgraphExec graph, CUstream stream, bool per_thread,
                      CUresult (*real)(CUgraphExec, CUstream)) {
   return WithGraphMemory(graph, stream, per_thread, [&] {
-    const uint64_t key = LaunchKey(graph, 0, 0, 0);
+    const uint64_t key = LaunchKey(graph, 0);
     const auto call = [&] { return real(graph, stream); };
     const uint32_t devices = DevicesOfExec(graph);
     if (devices != 0 && RunsElsewhere(devices, stream, per_thread)) [[unlikely]]
