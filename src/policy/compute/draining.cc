@@ -42,7 +42,7 @@ int64_t TimeSharing::RemainingNs() const {
 
 void TimeSharing::Revoke(Share& share) {
   const int64_t held_ns = now_ns_ - share.granted_ns;
-  share.had_slice = !free_ && !co_running_ && held_ns > options_.slice_ns / 2;
+  share.had_slice = share.alone && held_ns > options_.slice_ns / 2;
   share.phase = Phase::kDraining;
   share.revoked_ns = now_ns_;
   share.taken = !DoesNothing(share);
@@ -74,6 +74,7 @@ void TimeSharing::EndDrain(Share& share) {
   share.wants_again = share.claims = share.gang_drained = false;
   share.idle_hint = true;
   share.deadline_ns = kNever;
+  drained_ns_ = now_ns_;
   if (again) share.active_ns = now_ns_;
 }
 

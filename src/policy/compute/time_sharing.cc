@@ -300,6 +300,7 @@ void TimeSharing::Grant(Share& share) {
   }
   share.phase = Phase::kRunning;
   share.granted_ns = share.active_ns = now_ns_;
+  share.alone = !free_ && !co_running_;
   share.busy_at_grant_ns = share.work.busy_total_ns;
   share.occupied_at_grant_ns = share.work.occupied_total_ns;
   share.claimed = share.claims;
@@ -312,6 +313,7 @@ void TimeSharing::Grant(Share& share) {
 // Nothing is promised to anybody: all hold their leases.
 void TimeSharing::CoRun() {
   for (Share& share : shares_) {
+    share.alone = false;
     if (share.phase == Phase::kRunning || share.work.stopped) continue;
     const bool plain = share.terms.request == Fraction::Zero() && !Limited(share) &&
                        share.gang == GangSlice::kNone;

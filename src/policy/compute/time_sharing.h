@@ -146,11 +146,13 @@ class TimeSharing final : public LeasePolicy {
     int64_t waits_from_ns = 0;     // the same, or before turns that were taken from it at once
     int64_t active_ns = kLongAgoNs;
     // Co-running (co_running.cc).
+    bool alone = false;      // RUNNING: no other has held a lease since it was granted
     bool had_slice = false;  // DRAINING: after a slice of its own
     // Of its last slice, until it had drained: the part in which it was not proven idle (below 0:
-    // not seen yet), and the part in which its kernels ran.
+    // not seen yet), and the part in which its kernels ran; and that of the slice before.
     double occupied_part = -1;
-    double busy_part = 0;
+    double busy_part = 1, earlier_busy_part = 1;
+    int64_t gaps_seen_ns = 0;
     uint64_t occupied_at_grant_ns = 0;
     uint64_t busy_at_grant_ns = 0;
     uint64_t occupied_at_check_ns = 0;
@@ -250,7 +252,7 @@ class TimeSharing final : public LeasePolicy {
   void StepCoRun();
   void EndCoRun();
   bool ProgressIsShort(const Share& share, double passed_ns) const;
-  bool HasNoGapsNow(const Share& share, double passed_ns) const;
+  bool IsNeverIdle(const Share& share, double passed_ns) const;
 
   TimeSharingOptions options_;
   std::vector<Share> shares_;
@@ -264,9 +266,11 @@ class TimeSharing final : public LeasePolicy {
   double unclaimed_ns_ = 0;  // of the last moment, charged to nobody yet
   double ceiling_tokens_ns_ = 0;
   int64_t boosted_ns_ = kLongAgoNs;  // the last share that starved was dispatched
+  int64_t drained_ns_ = kLongAgoNs;  // the last share that drained had
   bool co_running_ = false;
   int64_t co_run_checked_ns_ = 0;
   int64_t co_run_after_ns_ = kLongAgoNs;
+  int64_t co_run_pause_ns_ = 0;  // the last one, if none made enough progress since
 };
 
 }  // namespace prorata::policy
