@@ -30,13 +30,15 @@ TEST(LaunchBound, TwoHaveNearlyWhatTheyHaveWithoutProrata) {
   struct Case {
     int64_t kernel_ns, host_ns;
     int per_sync;
+    double request = 0.5;  // the other's is the rest
   };
-  for (const Case& one : {Case{5 * kUs, 10 * kUs, 500}, Case{5 * kUs, 30 * kUs, 500},
-                          Case{5 * kUs, 10 * kUs, 0}, Case{100 * kUs, 200 * kUs, 20}}) {
+  for (const Case& one :
+       {Case{5 * kUs, 10 * kUs, 500}, Case{5 * kUs, 30 * kUs, 500}, Case{5 * kUs, 10 * kUs, 0},
+        Case{100 * kUs, 200 * kUs, 20}, Case{5 * kUs, 10 * kUs, 500, 0.7}}) {
     Scenario scenario;
     scenario.duration_ns = 11 * kS;
-    for (int i = 0; i < 2; ++i) {
-      AddLaunchBound(scenario, 0.5, one.kernel_ns, one.host_ns, one.per_sync);
+    for (const double request : {one.request, 1 - one.request}) {
+      AddLaunchBound(scenario, request, one.kernel_ns, one.host_ns, one.per_sync);
     }
     const Promises seen = Judged(scenario);
     std::printf(

@@ -91,7 +91,7 @@ TEST_F(LeaseTest, TwoTakeTurns) {
       const bool open = (lease & kLeaseOpen) != 0;
       if (open && !held[i]) {
         member.usage().backlog_ns = 10'000'000'000;
-        member.usage().device_time_ns += 9'000'000;
+        member.usage().device_time_ns += 1'000'000'000;
         member.usage().occupied_ns += 1'000'000'000;  // it leaves no gaps
         --member.usage().waiting;
         ++member.usage().launches;

@@ -93,6 +93,16 @@ TEST_F(CoRunningTest, SharesWhoseKernelsLeaveGapsRunTogether) {
   EXPECT_EQ(together_ms_, 0) << "they leave none any more";
 }
 
+// It paid for what it had beyond its part, though the other had all that it could use.
+TEST_F(CoRunningTest, WhoAskedForLessOwesNothingForIt) {
+  TwoBusy(0.1, 0.9);
+  second_part_ = 1;
+  kernels_part_ = 0.4;
+  Run(0, 10 * kS, 1, true);
+  EXPECT_GT(together_ms_, 6'000);
+  EXPECT_GT(LagMs(1), -50);
+}
+
 // Each turn of the device's slices costs more than they gain.
 TEST_F(CoRunningTest, ThoseWhoLoseByItTryItLessAndLessOften) {
   TwoBusy();
