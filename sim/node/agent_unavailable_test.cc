@@ -18,7 +18,8 @@ constexpr int64_t kBeginsNs = 1'000 * kMs, kEndsNs = 3'000 * kMs, kDoneNs = 5'00
 constexpr int64_t kPollNs = 5 * kMs;
 
 // A sanitizer makes it twelve times slower, and judges what is run, not how often: two seeds of ten
-// there, and of sixty some of which one breaks a promise killed, and one stopped.
+// there, and of sixty those from one that breaks a promise when the agent is killed to one that
+// does when it is stopped.
 #ifdef PRORATA_SANITIZED
 constexpr uint64_t kFrom = 9, kTo = 10, kManyFrom = 25, kManyTo = 52;
 #else

@@ -70,5 +70,29 @@ TEST(Functions, OfSeveralThreadsAndStreamsOrGraphsTheirSpeedIsKept) {
   }
 }
 
+// What worlds draw of them (scenario.h): a request is done with its last step, and grows within it.
+TEST(Functions, RequestsOfSeveralStepsThatGrow) {
+  Scenario scenario = Lasting(2 * kS);
+  scenario.prorata = false;
+  ProgramSpec& program = AddProgram(scenario, 0);
+  program.kernel = {100 * kUs, 300 * kUs, {}};
+  program.kernel.grows_over = 10;  // in the mean 190 us
+  program.per_sync = 2;
+  program.steps = 5;
+  program.gap_ns = kMs;
+  program.every_ns = 20 * kMs;
+  FindDevices(&scenario);
+  World world(scenario, {});
+  world.RunUntil(scenario.duration_ns);
+  const Process& process = *world.processes().front();
+  EXPECT_NEAR(static_cast<double>(process.requests().size()), 100, 1);
+  EXPECT_NEAR(static_cast<double>(process.launches()), 1000, 10);
+  for (const Process::Request& request : process.requests()) {
+    EXPECT_GE(static_cast<double>(request.latency_ns) / kMs, 10 * 0.19 + 4 * 1);
+    EXPECT_LT(static_cast<double>(request.latency_ns) / kMs, 8) << "each gap may end late";
+  }
+  EXPECT_NEAR(static_cast<double>(world.DeviceBusyNs()) / kMs, 1000 * 0.19, 3);
+}
+
 }  // namespace
 }  // namespace prorata::simulation

@@ -12,6 +12,12 @@ namespace {
 constexpr int64_t kJoinAgainNs = 50'000'000;
 constexpr int64_t kCostFactor = 20;  // as TickCompute
 
+// As if functions had the same handles in every run; -1: that of the streams that only exist.
+uint64_t KeyOf(int function) {
+  const auto handle = static_cast<uintptr_t>(function + 2) * 64;
+  return client::LaunchKey(reinterpret_cast<const void*>(handle), 1);
+}
+
 }  // namespace
 
 // --- The program's thread -----------------------------------------------------------------------
@@ -175,14 +181,13 @@ void Process::Host::ChooseLaunch() {
   if (part_ == Part::kIdleStreams) {
     constexpr int64_t kShortNs = 5'000;
     kernel_ns_ = kShortNs;
-    key_ = client::LaunchKey(&process_.spec_, 2);
+    key_ = KeyOf(-1);
     stream_ = idle_streams_[idle_streams_.size() - static_cast<size_t>(left_)];
     return;
   }
   const int function = process_.NextFunction();
   kernel_ns_ = process_.KernelNs(function);
-  const auto base = reinterpret_cast<uintptr_t>(&process_.spec_);
-  key_ = client::LaunchKey(reinterpret_cast<const void*>(base + 64 * (uintptr_t)function), 1);
+  key_ = KeyOf(function);
   const size_t next = launched_++ % streams_.size();
   // In several streams they could come to the devices in different orders, and wait for each other.
   const bool in_order = NextIsCollective();

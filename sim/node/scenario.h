@@ -27,10 +27,8 @@
 //     stop_ms = 5000                      # default: duration
 //     kernel_us = 1000                    # or [20, 5000]: uniform; or { choice = [20, 200, 5000] }
 //                                         # with `parts = [0.9, 0.05, 0.05]` so often each
-//     functions = 1                       # its kernels are launches of so many, at random, and
-//     each
-//                                         # of those always takes what was drawn for it; 1: all are
-//                                         # of one, and each takes what is drawn for it
+//     functions = 1                       # so many are launched, at random, and each always takes
+//                                         # the same time; 1: each launch takes its own
 //     grows_over = 0                      # not 0: from the least to the most time in so many
 //                                         # launches, and from the least again
 //     sm_fraction = 1.0
@@ -53,11 +51,12 @@
 //     gap_us = 0                          # asleep on the host after each synchronisation
 //     first_gap_us = 0                    # and the first of its processes for so much longer: it
 //                                         # evaluates, or saves what was learned
-//     steps = 1                           # so many times that make a request: gap_us comes between
-//                                         # them, and with every_us the next one after them
-//     burst_ms = 0                        # not 0: after so long at work it rests for quiet_ms,
-//     when quiet_ms = 0                        # its request is done every_us = 0 # not 0: open
-//     loop; a request of per_sync launches and a
+//     steps = 1                           # a request is so many times per_sync launches and a
+//                                         # synchronisation, with gap_us between them
+//     burst_ms = 0                        # not 0: after so long at work it rests, when its request
+//                                         # is done, ...
+//     quiet_ms = 0                        # ... for so long
+//     every_us = 0                        # not 0: open loop; a request of per_sync launches and a
 //                                         # synchronisation comes every so often, whether the last
 //                                         # is done or not; its latency is counted from then
 //     poisson = false                     # with every_us: at random, so often in the mean

@@ -85,7 +85,8 @@ class Program(Terms):
             kernel = "-".join(str(round(us)) for us in self.kernel_us)
         else:
             kernel = str(round(self.kernel_us))
-        return ["--kernel-us", kernel, "--functions", self.functions, "--sm-fraction", self.sm_fraction, "--streams", self.streams,
+        return ["--kernel-us", kernel, "--functions", self.functions,
+                "--sm-fraction", self.sm_fraction, "--streams", self.streams,
                 "--per-sync", self.per_sync, "--gap-us", round(self.gap_us), "--graph", self.graph,
                 *(["--every-us", round(self.every_us)] if self.every_us else []),
                 *(["--poisson"] if self.poisson else []),

@@ -206,9 +206,8 @@ std::vector<TimeSharing::Class> TimeSharing::Classes() {
   return classes;
 }
 
-void TimeSharing::MoveLags(const std::vector<double>& charges, double passed_ns) {
-  // In a co-run set each has its part at least: none owes what it has beyond it.
-  for (const Class& one : co_running_ ? std::vector<Class>{} : Classes()) {
+void TimeSharing::MoveLags(const std::vector<double>& charges) {
+  for (const Class& one : Classes()) {
     double delivered = 0;
     for (const Share* share : one.active) {
       delivered += charges[static_cast<size_t>(share - shares_.data())];
@@ -225,8 +224,11 @@ void TimeSharing::MoveLags(const std::vector<double>& charges, double passed_ns)
       share->lag_ns = std::min(share->lag_ns, kMaxCreditSlices * SliceNs() + owed);
     }
   }
+}
+
+// Who is idle forgets what it owes and is owed, as fast as it would have used the device.
+void TimeSharing::ForgetLags(double passed_ns) {
   for (Share& share : shares_) {
-    // Who is idle forgets both, as fast as it would have used the device.
     const bool forgets = free_ || !WasActive(share);
     if (!forgets || share.lag_ns == 0) continue;
     const double forgotten = Entitled(share) * passed_ns;
@@ -268,7 +270,9 @@ void TimeSharing::Account(int64_t now_ns) {
   for (const double charge : charges) unclaimed_ns_ -= charge;
   unclaimed_ns_ = std::clamp(unclaimed_ns_ + passed_ns, 0.0, kMaxUnclaimedNs);
   NoteUncharged(passed_ns, charges);
-  MoveLags(charges, passed_ns);
+  // In a co-run set each has its part at least: none owes what it has beyond it.
+  if (!co_running_) MoveLags(charges);
+  ForgetLags(passed_ns);
   const double kept = std::exp(-passed_ns / kLatelyNs);
   for (size_t i = 0; i < shares_.size(); ++i) {
     double& had = shares_[i].had_lately;

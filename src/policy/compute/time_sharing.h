@@ -215,7 +215,8 @@ class TimeSharing final : public LeasePolicy {
   bool IsCounted(bool waited) const;
   std::vector<double> Charges(double passed_ns, bool waited) const;
   std::vector<Class> Classes();
-  void MoveLags(const std::vector<double>& charges, double passed_ns);
+  void MoveLags(const std::vector<double>& charges);
+  void ForgetLags(double passed_ns);
   // beside_stalled.cc
   bool PaysTheRest(const Share& share) const;
   bool IsBesideStalled(const Share& share) const;
