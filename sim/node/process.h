@@ -142,6 +142,11 @@ class Process {
   simgpu::Handle PutWait(const Stream& stream, simgpu::Handle event_before);
   void OpenGate(simgpu::Handle gate);
   void PutHostFunction(const Stream& stream, int64_t ns);
+  // False: its stream has no room.
+  bool PutCopy(const Stream& stream, simgpu::WorkKind kind, uint64_t bytes);
+  simgpu::Handle MakeEvent();
+  void PutRecord(const Stream& stream, simgpu::Handle event);
+  void PutEventWait(const Stream& stream, simgpu::Handle event);
 
   bool Join();         // false: no agent
   bool MakeContext();  // false: the device has no room for it, and the program has ended

@@ -70,6 +70,34 @@ void Process::PutHostFunction(const Stream& stream, int64_t ns) {
   host_functions_->Add(reached, PutWait(stream, reached), ns);
 }
 
+// As the library's InStream (device_work.h).
+bool Process::PutCopy(const Stream& stream, simgpu::WorkKind kind, uint64_t bytes) {
+  const bool waits = bytes >= client::kLongCopyBytes;
+  if (stream.record != nullptr && waits) Tracker().EndBeforeWait(stream.record);
+  const bool taken = world_.machine().Submit(stream.handle, Work::Copy(kind, bytes)).has_value();
+  if (!taken) return false;
+  world_.CoreTouched();
+  spent_ns_ += world_.delays().launch_ns;
+  if (stream.record != nullptr && waits) client::NoteWait(stream.record);
+  return true;
+}
+
+simgpu::Handle Process::MakeEvent() { return world_.machine().CreateEvent(context_).value(); }
+
+void Process::PutRecord(const Stream& stream, simgpu::Handle event) {
+  world_.machine().Submit(stream.handle, Work::Record(event)).value();
+  world_.CoreTouched();
+  spent_ns_ += world_.delays().record_ns;
+}
+
+void Process::PutEventWait(const Stream& stream, simgpu::Handle event) {
+  if (stream.record != nullptr) Tracker().EndBeforeWait(stream.record);
+  world_.machine().Submit(stream.handle, Work::WaitFor(event)).value();
+  world_.CoreTouched();
+  spent_ns_ += world_.delays().record_ns;
+  if (stream.record != nullptr) client::NoteWait(stream.record);
+}
+
 void Process::HostFunctions::Add(simgpu::Handle reached, simgpu::Handle gate, int64_t ns) {
   queue_.push_back({reached, gate, ns});
   if (queue_.size() == 1) Begin();

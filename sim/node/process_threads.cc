@@ -97,6 +97,10 @@ bool Process::Host::Step() {
       ChooseLaunch();
       raising_ = false;
       wait_ = client::LaunchWait(0);
+      at_ = copies_ ? At::kCopyIn : Governed() ? At::kGate : At::kSubmit;
+      return true;
+    case At::kCopyIn:
+      if (!CopyIn()) return false;
       at_ = Governed() ? At::kGate : At::kSubmit;
       return true;
     case At::kGate:
@@ -117,6 +121,10 @@ bool Process::Host::Step() {
       return false;
     case At::kPoll:
       PayAndGoOn(At::kGate);
+      return false;
+    case At::kCopyOut:
+      if (!CopyOut()) return false;
+      PayAndGoOn(left_ == 0 ? At::kSync : At::kLaunch);
       return false;
     case At::kSync:
       if (gate_ != 0) process_.OpenGate(std::exchange(gate_, 0));
@@ -188,10 +196,48 @@ void Process::Host::ChooseLaunch() {
   const int function = process_.NextFunction();
   kernel_ns_ = process_.KernelNs(function);
   key_ = KeyOf(function);
+  const int every = process_.spec_.copy_every;
+  copies_ = part_ == Part::kRequests && process_.spec_.copy_in_bytes > 0 &&
+            (every > 0 ? launched_ % static_cast<uint64_t>(every) == 0
+                       : left_ == process_.spec_.per_sync);
   const size_t next = launched_++ % streams_.size();
   // In several streams they could come to the devices in different orders, and wait for each other.
   const bool in_order = NextIsCollective();
   stream_ = part_ == Part::kBlocked ? blocked_ : streams_[in_order ? 0 : next];
+}
+
+bool Process::Host::CopyIn() {
+  const uint64_t bytes = process_.spec_.copy_in_bytes;
+  if (!process_.spec_.copy_ahead) return Copy(simgpu::WorkKind::kCopyToDevice, bytes);
+  for (; copies_made_ <= copies_used_; ++copies_made_) CopyAhead();
+  process_.PutEventWait(stream_, copied_[copies_used_++ % copied_.size()]);
+  for (; copies_made_ <= copies_used_; ++copies_made_) CopyAhead();
+  return true;
+}
+
+// As loaders of data do: the next request's, while this one runs.
+void Process::Host::CopyAhead() {
+  if (copy_stream_.handle == 0) {
+    copy_stream_ = process_.MakeStream(this);
+    for (auto& event : copied_) event = process_.MakeEvent();
+  }
+  constexpr auto kKind = simgpu::WorkKind::kCopyToDevice;
+  process_.PutCopy(copy_stream_, kKind, process_.spec_.copy_in_bytes);
+  process_.PutRecord(copy_stream_, copied_[copies_made_ % copied_.size()]);
+}
+
+bool Process::Host::CopyOut() {
+  const ProgramSpec& spec = process_.spec_;
+  const bool due =
+      spec.copy_every > 0 ? launched_ % static_cast<uint64_t>(spec.copy_every) == 0 : left_ == 0;
+  if (spec.copy_out_bytes == 0 || !due || part_ != Part::kRequests) return true;
+  return Copy(simgpu::WorkKind::kCopyToHost, spec.copy_out_bytes);
+}
+
+bool Process::Host::Copy(simgpu::WorkKind kind, uint64_t bytes) {
+  if (process_.PutCopy(stream_, kind, bytes)) return true;
+  process_.world_.AwaitRoom(this, stream_.handle);
+  return false;
 }
 
 bool Process::Host::NextIsCollective() const {
@@ -348,7 +394,9 @@ void Process::Host::StepAccount() {
   // Nobody waits for what does not begin.
   const bool blocked = part_ == Part::kBlocked;
   if (left_ == 0 && blocked) part_ = Part::kRequests;
-  PayAndGoOn(left_ == 0 && !blocked ? At::kSync : At::kLaunch);
+  if (blocked) return PayAndGoOn(At::kLaunch);
+  if (process_.spec_.copy_out_bytes > 0) return PayAndGoOn(At::kCopyOut);
+  PayAndGoOn(left_ == 0 ? At::kSync : At::kLaunch);
 }
 
 // --- The helper ---------------------------------------------------------------------------------

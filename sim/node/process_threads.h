@@ -29,11 +29,13 @@ class Process::Host final : public Thread {
     kAwaitWelcome,
     kContext,
     kLaunch,
+    kCopyIn,
     kGate,
     kRaise,
     kSubmit,
     kAccount,
     kPoll,
+    kCopyOut,
     kSync,
     kSynced,
     kSyncStream,
@@ -50,6 +52,10 @@ class Process::Host final : public Thread {
   enum class Part : uint8_t { kIdleStreams, kBlocked, kRequests };
   bool BeginPart();  // false: it is over, or asleep
   void ChooseLaunch();
+  bool CopyIn();  // false: it waits for room
+  bool CopyOut();
+  bool Copy(simgpu::WorkKind kind, uint64_t bytes);
+  void CopyAhead();
   bool NextIsCollective() const;
   void EndPart();
   bool WaitsForStreams() const;
@@ -79,7 +85,12 @@ class Process::Host final : public Thread {
   simgpu::Handle gate_ = 0;  // of this request; 0: there is none
   size_t sync_stream_ = 0;
   client::WorkTracker<Process>::SyncMark sync_mark_;
-  Stream stream_;  // of this launch
+  Stream stream_;                              // of this launch
+  bool copies_ = false;                        // it comes after a copy
+  Stream copy_stream_;                         // where they are made ahead
+  std::array<simgpu::Handle, 2> copied_ = {};  // events in it, in turn
+  uint64_t copies_made_ = 0;
+  uint64_t copies_used_ = 0;
   bool begins_ = false;
   bool raising_ = false;  // the gate was asked again after the batch was prepared for
   uint32_t estimate_ns_ = 0;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "client/compute/work.h"
 #include "sim/node/random_world.h"
 
 namespace prorata::simulation {
@@ -259,10 +260,18 @@ std::string CheckCharges(World& world, const Scenario& scenario) {
   return "";
 }
 
+// For so long it stands behind a request's copies.
+int64_t BehindCopiesNs(const ProgramSpec& program) {
+  const uint64_t bytes = program.copy_ahead ? 0 : program.copy_in_bytes;
+  if (bytes < client::kLongCopyBytes) return 0;
+  return static_cast<int64_t>(static_cast<double>(bytes) * 1e9 /
+                              static_cast<double>(simgpu::DeviceConfig{}.h2d_bytes_per_s));
+}
+
 // The part of its request of its speed alone that a program has at least, in a world of such items:
 // one that sleeps pays for each waking.
 double LeastPart(const ProgramSpec& program, int64_t others_ns) {
-  const int64_t sleeps_ns = program.gap_ns + program.host_function_ns;
+  const int64_t sleeps_ns = program.gap_ns + program.host_function_ns + BehindCopiesNs(program);
   if (sleeps_ns < 200 * kUs && program.every_ns == 0 && program.life_ns == 0) return 1;
   const KernelTime& kernel = program.kernel;
   int64_t mean_ns = (kernel.low_ns + kernel.high_ns) / 2;

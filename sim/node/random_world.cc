@@ -1,4 +1,5 @@
 #include "sim/node/random_world.h"
+#include "base/bytes.h"
 #include "base/units.h"
 
 #include <algorithm>
@@ -205,6 +206,11 @@ void MakeModel(Random& random, ProgramSpec& program) {
     program.burst_ns = random.Between(50, 1'000) * kMs;
     program.quiet_ns = random.Between(50, 1'000) * kMs;
   }
+  if (random.Chance(0.3)) {
+    program.copy_in_bytes = static_cast<uint64_t>(LogBetween(random, 64 << 10, 256 << 20));
+    program.copy_ahead = random.Chance(0.3);
+    if (random.Chance(0.3)) program.copy_out_bytes = program.copy_in_bytes / 4;
+  }
 }
 
 }  // namespace
@@ -303,6 +309,10 @@ std::string Describe(const Scenario& scenario) {
     if (p.kernel.grows_over > 0) text << ", growing over " << p.kernel.grows_over;
     if (p.host_ns > 0) text << ", host " << p.host_ns / kUs << " us";
     if (p.steps > 1) text << ", " << p.steps << " steps";
+    if (p.copy_in_bytes > 0) {
+      text << ", copies " << p.copy_in_bytes / kKiB << " KiB in" << (p.copy_ahead ? " ahead" : "")
+           << " and " << p.copy_out_bytes / kKiB << " KiB out";
+    }
     if (p.burst_ns > 0) {
       text << ", bursts of " << p.burst_ns / kMs << " ms every " << p.quiet_ns / kMs << " more";
     }

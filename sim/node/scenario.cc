@@ -24,6 +24,8 @@ int64_t Scaled(double value, double scale) {
   return static_cast<int64_t>(std::llround(value * scale));
 }
 
+uint64_t MiBs(double mib) { return static_cast<uint64_t>(std::llround(mib * 1024 * 1024)); }
+
 void ReadMs(TomlReader& reader, const char* key, int64_t* out) {
   double ms = 0;
   if (reader.Number(key, &ms, 0, kMaxMs)) *out = Scaled(ms, kNsPerMs);
@@ -164,10 +166,15 @@ void ReadShape(TomlReader& reader, ProgramSpec* program) {
   if (reader.Number("host_function_us", &host_function_us, 0, kMaxUs)) {
     program->host_function_ns = Scaled(host_function_us, kNsPerUs);
   }
+  double mib = 0;
+  if (reader.Number("copy_in_mib", &mib, 0, 65536)) program->copy_in_bytes = MiBs(mib);
+  if (reader.Number("copy_out_mib", &mib, 0, 65536)) program->copy_out_bytes = MiBs(mib);
+  reader.Integer("copy_every", &program->copy_every, 0, 1'000'000);
+  reader.Bool("copy_ahead", &program->copy_ahead);
   ReadMs(reader, "life_ms", &program->life_ns);
   ReadMs(reader, "rest_ms", &program->rest_ns);
-  const bool by_request =
-      program->stream_per_request || program->behind_wait || program->host_function_ns > 0;
+  const bool by_request = program->stream_per_request || program->copy_ahead ||
+                          program->behind_wait || program->host_function_ns > 0;
   if (by_request && program->per_sync == 0) {
     reader.RecordError("per_sync", "above 0: a request ends with a synchronisation");
   }

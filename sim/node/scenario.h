@@ -43,6 +43,13 @@
 //                                         # the same thread releases after the last launch of it
 //     host_function_us = 0                # before each request comes a host function that takes so
 //                                         # long into its stream
+//     copy_in_mib = 0                     # before each request comes a copy of so much from the
+//                                         # host into its stream, ...
+//     copy_out_mib = 0                    # ... and after it one to the host
+//     copy_every = 0                      # not 0: they come with every so manieth launch, not
+//                                         # with each request
+//     copy_ahead = false                  # copies are in a stream of their own; launches wait for
+//                                         # the copy that was made one request earlier
 //     life_ms = 0                         # not 0: its process ends after so long, and another one
 //     rest_ms = 0                         # begins so long after it
 //     per_sync = 16                       # launches between two synchronisations; 0: never
@@ -127,7 +134,11 @@ struct ProgramSpec {
   int blocked = 0;
   bool behind_wait = false;
   int64_t host_function_ns = 0;  // 0: none
-  int64_t life_ns = 0;           // 0: until stop_ns
+  uint64_t copy_in_bytes = 0;
+  uint64_t copy_out_bytes = 0;
+  int copy_every = 0;  // launches; 0: with each request
+  bool copy_ahead = false;
+  int64_t life_ns = 0;  // 0: until stop_ns
   int64_t rest_ns = 0;
   int per_sync = 16;
   int64_t host_ns = 0;

@@ -28,8 +28,6 @@ uint32_t DeviceOfAddress(uint64_t address);
 uint32_t DeviceOfContext(CUcontext context);
 
 inline StreamWork Wait() { return {.waits = true}; }
-// Half a millisecond at 32 GB/s (PCIe 4 x16). Shorter ones are not worth two events.
-inline constexpr uint64_t kLongCopyBytes = 16 << 20;
 inline StreamWork HostCopy(uint64_t bytes) { return {.waits = bytes >= kLongCopyBytes}; }
 inline StreamWork Fill(uint64_t bytes) { return {.bytes = bytes, .on_device = true}; }
 inline StreamWork DeviceCopy(uint64_t bytes) { return {.bytes = bytes, .on_device = true}; }

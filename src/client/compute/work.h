@@ -170,6 +170,9 @@ struct ContextWork {
   ContextWork* next;  // of all there are
 };
 
+// Of a copy that runs elsewhere, from where on it is a wait: half a millisecond at 32 GB/s (PCIe 4
+// x16). Shorter ones are not worth two events.
+inline constexpr uint64_t kLongCopyBytes = 16 << 20;
 // A wait was put into the stream.
 inline void NoteWait(StreamRecord* stream) {
   stream->waits.store(1, std::memory_order_relaxed);

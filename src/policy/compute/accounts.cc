@@ -59,6 +59,8 @@ void TimeSharing::Observe(Key key, const Work& work) {
   if (released && share->phase == Phase::kStalled) {
     share->runnable_ns = share->waits_from_ns = now_ns_;
     share->claims = Claims(*share);
+    share->released = share->gang == GangSlice::kNone;
+    share->late_ns = share->leased_ns = share->measured_ns = 0;
   }
   if (share->phase == Phase::kRunning && share->work.backlog_ns > 0) share->idle_hint = false;
 }
@@ -314,6 +316,7 @@ void TimeSharing::Refund(Share& share, int64_t since_ns) {
     const auto late = static_cast<double>(std::clamp(now_ns_ - since_ns, int64_t{0}, passed_ns_));
     const double charge = share.stalled_charge_ns * late / static_cast<double>(passed_ns_);
     share.stalled_charge_ns = 0;
+    share.late_ns = std::max(0.0, share.late_ns - charge);
     return MoveCharge(share, -charge);
   }
   const auto drained = static_cast<double>(now_ns_ - share.revoked_ns);

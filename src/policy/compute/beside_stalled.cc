@@ -22,6 +22,48 @@ bool TimeSharing::IsBesideStalled(const Share& share) const {
                      [this](const Share& other) { return PaysTheRest(other); });
 }
 
+// Others hold the device with leases of their own meanwhile.
+bool TimeSharing::RunsBeside(const Share& share) const {
+  return PaysTheRest(share) && std::any_of(shares_.begin(), shares_.end(), [&](const Share& other) {
+           return other.phase != Phase::kStalled && HeldSince(other, true) > 0;
+         });
+}
+
+void TimeSharing::ChargeReleased(const std::vector<double>& charges) {
+  const bool late = std::any_of(shares_.begin(), shares_.end(), [&](const Share& share) {
+    return share.released && RunsBeside(share);
+  });
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    Share& share = shares_[i];
+    if (late && share.phase != Phase::kStalled) share.beside_late_ns += charges[i];
+    if (!share.released) continue;
+    (share.phase == Phase::kStalled ? share.late_ns : share.leased_ns) += charges[i];
+    share.measured_ns += share.pending_busy_ns;
+    const bool blocked = share.work.blocked && !share.work.stopped;
+    if (blocked && share.phase == Phase::kStalled && share.was_at_work) SettleReleased(share);
+  }
+}
+
+// What has come out from behind a wait, and ran beside others, pays no more for that than its
+// members measured beyond the time of its lease: a short kernel has to wait for slices of others,
+// and was charged for that.
+void TimeSharing::SettleReleased(Share& share) {
+  if (!std::exchange(share.released, false)) return;
+  const double by_ns = share.late_ns - std::max(0.0, share.measured_ns - share.leased_ns);
+  share.late_ns = share.leased_ns = share.measured_ns = 0;
+  double beside_ns = 0;
+  for (const Share& other : shares_) beside_ns += &other == &share ? 0 : other.beside_late_ns;
+  if (by_ns > 0 && beside_ns > 0) {
+    MoveCharge(share, -by_ns);
+    for (Share& other : shares_) {
+      if (&other != &share) MoveCharge(other, by_ns * other.beside_late_ns / beside_ns);
+    }
+  }
+  const auto released = [](const Share& other) { return other.released; };
+  if (std::any_of(shares_.begin(), shares_.end(), released)) return;
+  for (Share& other : shares_) other.beside_late_ns = 0;
+}
+
 // Members publish what they measured when a batch is done, of which some may have run before the
 // other stalled, or may be published late: what was charged since they last did so before it
 // counts, too, and what was given back too early is taken again from those that paid it.
@@ -58,6 +100,7 @@ void TimeSharing::SettleBesideStalled(const std::vector<double>& charges) {
     share.paid_rest_ns += part * rest_ns;
     MoveCharge(share, part * rest_ns);
   }
+  ChargeReleased(charges);
 }
 
 void TimeSharing::MoveCharge(Share& share, double by_ns) {

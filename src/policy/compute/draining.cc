@@ -86,6 +86,8 @@ void TimeSharing::Stall(Share& share) {
   share.phase = Phase::kStalled;
   share.had_slice = false;
   share.paid_rest_ns = 0;
+  if (share.work.blocked && !share.work.stopped) SettleReleased(share);
+  share.released = false;
   share.occupied_part = 1;
   if (!share.wants_again) share.runnable_ns = now_ns_;
   share.waits_from_ns = share.runnable_ns;
@@ -133,6 +135,7 @@ void TimeSharing::Drained(Key key, int64_t since_ns, int64_t now_ns) {
   } else {
     Refund(*share, since_ns);
   }
+  SettleReleased(*share);
   SeeGaps(*share, drain_ns);
   if (share->gang == GangSlice::kNone || share->phase == Phase::kStalled) return EndDrain(*share);
   share->gang_drained = true;

@@ -47,8 +47,8 @@ void TimeSharing::NoteHeld(int64_t from_ns, bool waited) {
       share.held.pop_front();
     }
     if (share.phase == Phase::kIdle || share.phase == Phase::kRunnable) continue;
-    const bool by_word =
-        HeldSince(share, waited) == 0 || IsBesideStalled(share) || (counted && Limited(share));
+    const bool by_word = HeldSince(share, waited) == 0 || IsBesideStalled(share) ||
+                         (share.released && RunsBeside(share)) || (counted && Limited(share));
     if (share.held.empty() || share.held.back().to_ns < from_ns ||
         share.held.back().by_word != by_word) {
       share.held.push_back({from_ns, from_ns, by_word});

@@ -123,6 +123,13 @@ class TimeSharing final : public LeasePolicy {
     double beside_ns = 0;
     double given_ns = 0;
     double paid_rest_ns = 0;  // STALLED: what it paid of that, of all that ran beside it
+    // Since it came out from behind a wait: what it was charged while others ran beside it, what
+    // with a lease, and what its members measured.
+    bool released = false;
+    double late_ns = 0;
+    double leased_ns = 0;
+    double measured_ns = 0;
+    double beside_late_ns = 0;  // what it was charged beside such a one
     double lag_ns = 0;
     double limit_tokens_ns = 0;
     double request_tokens_ns = 0;  // where there is an elastic ceiling
@@ -221,6 +228,9 @@ class TimeSharing final : public LeasePolicy {
   bool PaysTheRest(const Share& share) const;
   bool IsBesideStalled(const Share& share) const;
   void SettleBesideStalled(const std::vector<double>& charges);
+  bool RunsBeside(const Share& share) const;
+  void ChargeReleased(const std::vector<double>& charges);
+  void SettleReleased(Share& share);
   void MoveCharge(Share& share, double by_ns);
   // time_audit.cc
   void NoteHeld(int64_t from_ns, bool waited);
