@@ -142,11 +142,10 @@ class Process {
   simgpu::Handle PutWait(const Stream& stream, simgpu::Handle event_before);
   void OpenGate(simgpu::Handle gate);
   void PutHostFunction(const Stream& stream, int64_t ns);
-  // False: its stream has no room.
+  // Something that does not run on the device; false: its stream has no room.
+  bool Put(const Stream& stream, const simgpu::Work& work, bool waits);
   bool PutCopy(const Stream& stream, simgpu::WorkKind kind, uint64_t bytes);
   simgpu::Handle MakeEvent();
-  void PutRecord(const Stream& stream, simgpu::Handle event);
-  void PutEventWait(const Stream& stream, simgpu::Handle event);
 
   bool Join();         // false: no agent
   bool MakeContext();  // false: the device has no room for it, and the program has ended

@@ -71,32 +71,20 @@ void Process::PutHostFunction(const Stream& stream, int64_t ns) {
 }
 
 // As the library's InStream (device_work.h).
-bool Process::PutCopy(const Stream& stream, simgpu::WorkKind kind, uint64_t bytes) {
-  const bool waits = bytes >= client::kLongCopyBytes;
+bool Process::Put(const Stream& stream, const Work& work, bool waits) {
   if (stream.record != nullptr && waits) Tracker().EndBeforeWait(stream.record);
-  const bool taken = world_.machine().Submit(stream.handle, Work::Copy(kind, bytes)).has_value();
-  if (!taken) return false;
+  if (!world_.machine().Submit(stream.handle, work)) return false;
   world_.CoreTouched();
-  spent_ns_ += world_.delays().launch_ns;
+  spent_ns_ += world_.delays().record_ns;
   if (stream.record != nullptr && waits) client::NoteWait(stream.record);
   return true;
 }
 
+bool Process::PutCopy(const Stream& stream, simgpu::WorkKind kind, uint64_t bytes) {
+  return Put(stream, Work::Copy(kind, bytes), bytes >= client::kLongCopyBytes);
+}
+
 simgpu::Handle Process::MakeEvent() { return world_.machine().CreateEvent(context_).value(); }
-
-void Process::PutRecord(const Stream& stream, simgpu::Handle event) {
-  world_.machine().Submit(stream.handle, Work::Record(event)).value();
-  world_.CoreTouched();
-  spent_ns_ += world_.delays().record_ns;
-}
-
-void Process::PutEventWait(const Stream& stream, simgpu::Handle event) {
-  if (stream.record != nullptr) Tracker().EndBeforeWait(stream.record);
-  world_.machine().Submit(stream.handle, Work::WaitFor(event)).value();
-  world_.CoreTouched();
-  spent_ns_ += world_.delays().record_ns;
-  if (stream.record != nullptr) client::NoteWait(stream.record);
-}
 
 void Process::HostFunctions::Add(simgpu::Handle reached, simgpu::Handle gate, int64_t ns) {
   queue_.push_back({reached, gate, ns});

@@ -210,7 +210,8 @@ bool Process::Host::CopyIn() {
   const uint64_t bytes = process_.spec_.copy_in_bytes;
   if (!process_.spec_.copy_ahead) return Copy(simgpu::WorkKind::kCopyToDevice, bytes);
   for (; copies_made_ <= copies_used_; ++copies_made_) CopyAhead();
-  process_.PutEventWait(stream_, copied_[copies_used_++ % copied_.size()]);
+  const simgpu::Handle copied = copied_[copies_used_++ % copied_.size()];
+  process_.Put(stream_, simgpu::Work::WaitFor(copied), /*waits=*/true);
   for (; copies_made_ <= copies_used_; ++copies_made_) CopyAhead();
   return true;
 }
@@ -223,7 +224,8 @@ void Process::Host::CopyAhead() {
   }
   constexpr auto kKind = simgpu::WorkKind::kCopyToDevice;
   process_.PutCopy(copy_stream_, kKind, process_.spec_.copy_in_bytes);
-  process_.PutRecord(copy_stream_, copied_[copies_made_ % copied_.size()]);
+  const simgpu::Handle copied = copied_[copies_made_ % copied_.size()];
+  process_.Put(copy_stream_, simgpu::Work::Record(copied), /*waits=*/false);
 }
 
 bool Process::Host::CopyOut() {

@@ -24,7 +24,15 @@ int64_t Scaled(double value, double scale) {
   return static_cast<int64_t>(std::llround(value * scale));
 }
 
-uint64_t MiBs(double mib) { return static_cast<uint64_t>(std::llround(mib * 1024 * 1024)); }
+// False: it is not there, or no size.
+bool ReadSize(TomlReader& reader, const char* key, uint64_t* out) {
+  std::string text;
+  if (!reader.Text(key, &text)) return false;
+  const auto bytes = ParseBytes(text);
+  if (!bytes) reader.RecordError(key, "a size such as \"1GiB\"");
+  if (bytes) *out = *bytes;
+  return bytes.has_value();
+}
 
 void ReadMs(TomlReader& reader, const char* key, int64_t* out) {
   double ms = 0;
@@ -127,12 +135,8 @@ Terms ReadTerms(TomlReader& reader) {
   if (yield_within_ns >= 0) terms.yield_within_ns = yield_within_ns;
   bool gang = false;
   if (reader.Bool("gang", &gang)) terms.gang = gang;
-  std::string memory;
-  if (reader.Text("memory", &memory)) {
-    const auto bytes = ParseBytes(memory);
-    if (!bytes) reader.RecordError("memory", "a size such as \"1GiB\"");
-    if (bytes) terms.memory_bytes = *bytes;
-  }
+  uint64_t memory_bytes = 0;
+  if (ReadSize(reader, "memory", &memory_bytes)) terms.memory_bytes = memory_bytes;
   return terms;
 }
 
@@ -166,11 +170,13 @@ void ReadShape(TomlReader& reader, ProgramSpec* program) {
   if (reader.Number("host_function_us", &host_function_us, 0, kMaxUs)) {
     program->host_function_ns = Scaled(host_function_us, kNsPerUs);
   }
-  double mib = 0;
-  if (reader.Number("copy_in_mib", &mib, 0, 65536)) program->copy_in_bytes = MiBs(mib);
-  if (reader.Number("copy_out_mib", &mib, 0, 65536)) program->copy_out_bytes = MiBs(mib);
+  ReadSize(reader, "copy_in", &program->copy_in_bytes);
+  ReadSize(reader, "copy_out", &program->copy_out_bytes);
   reader.Integer("copy_every", &program->copy_every, 0, 1'000'000);
   reader.Bool("copy_ahead", &program->copy_ahead);
+  if (program->copy_ahead && (program->copy_in_bytes == 0 || program->copy_every > 0)) {
+    reader.RecordError("copy_ahead", "copy_in, and no copy_every: one copy for the next request");
+  }
   ReadMs(reader, "life_ms", &program->life_ns);
   ReadMs(reader, "rest_ms", &program->rest_ns);
   const bool by_request = program->stream_per_request || program->copy_ahead ||

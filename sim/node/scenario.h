@@ -43,13 +43,13 @@
 //                                         # the same thread releases after the last launch of it
 //     host_function_us = 0                # before each request comes a host function that takes so
 //                                         # long into its stream
-//     copy_in_mib = 0                     # before each request comes a copy of so much from the
-//                                         # host into its stream, ...
-//     copy_out_mib = 0                    # ... and after it one to the host
+//     copy_in = "32MiB"                   # before each request comes a copy of so much from the
+//                                         # host into its stream (default: none), ...
+//     copy_out = "1MiB"                   # ... and after it one to the host
 //     copy_every = 0                      # not 0: they come with every so manieth launch, not
 //                                         # with each request
-//     copy_ahead = false                  # copies are in a stream of their own; launches wait for
-//                                         # the copy that was made one request earlier
+//     copy_ahead = false                  # copies from the host are made a request ahead, in a
+//                                         # stream of their own, which its launches wait for
 //     life_ms = 0                         # not 0: its process ends after so long, and another one
 //     rest_ms = 0                         # begins so long after it
 //     per_sync = 16                       # launches between two synchronisations; 0: never

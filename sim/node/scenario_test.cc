@@ -103,6 +103,21 @@ TEST(Scenario, WhatModelsLaunch) {
             9);
 }
 
+TEST(Scenario, WhatIsCopied) {
+  const auto scenario =
+      ParseScenario(With("copy_in = \"32MiB\"\ncopy_out = \"64KiB\"\ncopy_every = 4"), "FILE");
+  ASSERT_TRUE(scenario) << scenario.error().message;
+  EXPECT_EQ(scenario->programs[0].copy_in_bytes, 32u << 20);
+  EXPECT_EQ(scenario->programs[0].copy_out_bytes, 64u << 10);
+  EXPECT_EQ(scenario->programs[0].copy_every, 4);
+  EXPECT_TRUE(ParseScenario(With("copy_in = \"32MiB\"\ncopy_ahead = true"), "FILE"));
+  for (const char* wrong : {"copy_in = \"much\"", "copy_in = 32", "copy_ahead = true",
+                            "copy_in = \"1MiB\"\ncopy_ahead = true\ncopy_every = 1",
+                            "copy_in = \"1MiB\"\ncopy_ahead = true\nper_sync = 0"}) {
+    EXPECT_FALSE(ParseScenario(With(wrong), "FILE")) << wrong;
+  }
+}
+
 TEST(Scenario, TheMachineIsReadByItsOwnRules) {
   const std::string head = "machine = { devices = [{ time_slice_us = 500 }] }\n";
   const auto scenario = ParseScenario(head + kLeast, "FILE");

@@ -60,7 +60,7 @@ void TimeSharing::Observe(Key key, const Work& work) {
     share->runnable_ns = share->waits_from_ns = now_ns_;
     share->claims = Claims(*share);
     share->released = share->gang == GangSlice::kNone;
-    share->late_ns = share->leased_ns = share->measured_ns = 0;
+    share->late_ns = share->own_ns = share->measured_ns = 0;
   }
   if (share->phase == Phase::kRunning && share->work.backlog_ns > 0) share->idle_hint = false;
 }

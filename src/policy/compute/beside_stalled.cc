@@ -16,52 +16,55 @@ bool TimeSharing::PaysTheRest(const Share& share) const {
   return share.phase == Phase::kStalled && HeldSince(share, true) > 0;
 }
 
+// What it measures tells what it pays. Beside one that came out from behind a wait it pays what the
+// other did not measure.
 bool TimeSharing::IsBesideStalled(const Share& share) const {
-  return !PaysTheRest(share) &&
-         std::any_of(shares_.begin(), shares_.end(),
-                     [this](const Share& other) { return PaysTheRest(other); });
+  const auto pays_the_rest = [this](const Share& other) {
+    return PaysTheRest(other) && !other.released;
+  };
+  return !PaysTheRest(share) && std::any_of(shares_.begin(), shares_.end(), pays_the_rest);
 }
 
-// Others hold the device with leases of their own meanwhile.
+// It stalls, and others that have leases run beside it.
 bool TimeSharing::RunsBeside(const Share& share) const {
   return PaysTheRest(share) && std::any_of(shares_.begin(), shares_.end(), [&](const Share& other) {
-           return other.phase != Phase::kStalled && HeldSince(other, true) > 0;
+           return other.phase != Phase::kStalled && HeldSince(other, false) > 0;
          });
 }
 
-void TimeSharing::ChargeReleased(const std::vector<double>& charges) {
-  const bool late = std::any_of(shares_.begin(), shares_.end(), [&](const Share& share) {
-    return share.released && RunsBeside(share);
-  });
+void TimeSharing::NoteReleased(const std::vector<double>& charges) {
+  bool any_released = false, any_beside = false;
+  for (const Share& share : shares_) {
+    any_released = any_released || share.released;
+    any_beside = any_beside || (share.released && RunsBeside(share));
+  }
   for (size_t i = 0; i < shares_.size(); ++i) {
     Share& share = shares_[i];
-    if (late && share.phase != Phase::kStalled) share.beside_late_ns += charges[i];
+    if (!any_released) share.beside_late_ns = 0;
+    if (any_beside && share.phase != Phase::kStalled) share.beside_late_ns += charges[i];
     if (!share.released) continue;
-    (share.phase == Phase::kStalled ? share.late_ns : share.leased_ns) += charges[i];
+    (RunsBeside(share) ? share.late_ns : share.own_ns) += charges[i];
     share.measured_ns += share.pending_busy_ns;
+  }
+  for (Share& share : shares_) {
     const bool blocked = share.work.blocked && !share.work.stopped;
     if (blocked && share.phase == Phase::kStalled && share.was_at_work) SettleReleased(share);
   }
 }
 
-// What has come out from behind a wait, and ran beside others, pays no more for that than its
-// members measured beyond the time of its lease: a short kernel has to wait for slices of others,
-// and was charged for that.
+// A short kernel that came out from behind a wait while others ran had to wait for slices of
+// theirs, and its share was charged for that. In all it pays no more than its members measured, and
+// no less than it was charged while nobody ran beside it; the others pay the rest.
 void TimeSharing::SettleReleased(Share& share) {
   if (!std::exchange(share.released, false)) return;
-  const double by_ns = share.late_ns - std::max(0.0, share.measured_ns - share.leased_ns);
-  share.late_ns = share.leased_ns = share.measured_ns = 0;
+  const double rest_ns = share.late_ns - std::max(0.0, share.measured_ns - share.own_ns);
   double beside_ns = 0;
   for (const Share& other : shares_) beside_ns += &other == &share ? 0 : other.beside_late_ns;
-  if (by_ns > 0 && beside_ns > 0) {
-    MoveCharge(share, -by_ns);
-    for (Share& other : shares_) {
-      if (&other != &share) MoveCharge(other, by_ns * other.beside_late_ns / beside_ns);
-    }
+  if (rest_ns <= 0 || beside_ns <= 0) return;
+  for (Share& other : shares_) {
+    if (&other != &share) MoveCharge(other, rest_ns * other.beside_late_ns / beside_ns);
   }
-  const auto released = [](const Share& other) { return other.released; };
-  if (std::any_of(shares_.begin(), shares_.end(), released)) return;
-  for (Share& other : shares_) other.beside_late_ns = 0;
+  MoveCharge(share, -rest_ns);
 }
 
 // Members publish what they measured when a batch is done, of which some may have run before the
@@ -100,7 +103,7 @@ void TimeSharing::SettleBesideStalled(const std::vector<double>& charges) {
     share.paid_rest_ns += part * rest_ns;
     MoveCharge(share, part * rest_ns);
   }
-  ChargeReleased(charges);
+  NoteReleased(charges);
 }
 
 void TimeSharing::MoveCharge(Share& share, double by_ns) {

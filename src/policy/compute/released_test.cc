@@ -13,15 +13,18 @@ class ReleasedTest : public TimeSharingTest {
   int64_t FirstComesOut() {
     Add(1, Terms(0.7));
     Add(2, Terms(0.3));
-    Wants(1, 0);
+    return ComesOut(0);
+  }
+  int64_t ComesOut(int64_t now_ns, LeasePolicy::Key other = 2) {
+    Wants(1, now_ns);
     Backlog(1, kMs, LeasePolicy::kNever, /*blocked=*/true);
-    Wants(2, 0);
-    int64_t now_ns = 0;
-    while (In(1) != Phase::kStalled && now_ns < 100 * kMs) Decide(now_ns += kMs);
+    Wants(other, now_ns);
+    while (In(1) != Phase::kStalled && now_ns < kS) Decide(now_ns += kMs);
     Decide(now_ns);
-    EXPECT_EQ(In(2), Phase::kRunning);
-    Says(2, 0, kMs);
+    EXPECT_EQ(In(other), Phase::kRunning);
+    Says(other, 0, kMs);
     Decide(now_ns += kMs);
+    if (is_gang_) policy_.SetGang(1, LeasePolicy::GangSlice::kAway, now_ns, 0);
     Says(1, 0, kMs);
     Decide(now_ns += 1);
     before_ = {ChargedMs(1), ChargedMs(2)};
@@ -60,6 +63,7 @@ class ReleasedTest : public TimeSharingTest {
 
   std::array<double, 2> before_ = {};
   int64_t now_ns_ = 0;
+  bool is_gang_ = false;
 };
 
 TEST_F(ReleasedTest, WhatWaitsForASliceOfAnothersPaysWhatItMeasured) {
@@ -85,6 +89,21 @@ TEST_F(ReleasedTest, AndNoMoreWhenItIsBehindAWaitAgain) {
   Decide(now_ns + 2 * kMs);
   EXPECT_NEAR(Paid(1), 0.3, 0.001);
   EXPECT_NEAR(Paid(2), 1.7, 0.001);
+}
+
+TEST_F(ReleasedTest, WhoRanBesideItOnceDoesNotPayTheNextTime) {
+  int64_t now_ns = FirstComesOut() + 2 * kMs;
+  IsDone(1, 300 * kUs, now_ns);
+  policy_.Idle(2, now_ns);
+  Wants(1, now_ns += 100 * kMs);
+  Drains(2, now_ns);
+  Add(3, Terms(0), now_ns);
+  now_ns = ComesOut(now_ns, 3);
+  const double paid = ChargedMs(3);
+  IsDone(1, 400 * kUs, now_ns + 2 * kMs);
+  EXPECT_NEAR(Paid(1), 0.1, 0.001);
+  EXPECT_NEAR(Paid(2), 0, 0.001);
+  EXPECT_NEAR(ChargedMs(3) - paid, 1.9, 0.001);
 }
 
 // Half of the device's time is the most that it had beside one other.
@@ -119,6 +138,63 @@ TEST_F(ReleasedTest, OneThatIsStoppedIsGivenNothingBack) {
   Stops(1);
   Decide(now_ns + 3 * kMs);
   EXPECT_GE(Paid(1), 1);
+}
+
+// Its kernels may have waited for those on its other devices.
+TEST_F(ReleasedTest, AGangIsGivenNothingBack) {
+  is_gang_ = true;
+  const int64_t now_ns = FirstComesOut() + 2 * kMs;
+  Decide(now_ns);
+  IsDone(1, 300 * kUs, now_ns);
+  EXPECT_NEAR(Paid(1), 1, 0.001);
+}
+
+// Their limits keep 1 and 3 from a lease, and they stall beside each other once 2 is idle: what 1
+// pays then is not for 2 to pay.
+TEST_F(ReleasedTest, WhatItPaidWhileNobodyHadALeaseNobodyElsePays) {
+  for (const LeasePolicy::Key key : {1, 3}) Add(key, Terms(0, 0.1));
+  Add(2, Terms(0.5));
+  for (const LeasePolicy::Key key : {1, 3}) {
+    Wants(key, now_ns_);
+    Says(key, 0, kMs, /*blocked=*/true);
+    while (In(key) != Phase::kStalled && now_ns_ < kS) Decide(now_ns_ += kMs);
+  }
+  Wants(2, now_ns_);
+  Says(2, 0, kMs);
+  for (const LeasePolicy::Key key : {1, 3}) Says(key, 0, kMs);
+  Decide(now_ns_ += 1);
+  before_ = {ChargedMs(1), ChargedMs(2)};
+  Decide(now_ns_ += 300 * kMs);
+  Says(2, 0, 0);
+  policy_.Idle(2, now_ns_);
+  Decide(now_ns_);
+  EXPECT_NEAR(Paid(1), 100, 0.001) << "a third";
+  Decide(now_ns_ += 10 * kMs);
+  ASSERT_EQ(In(1), Phase::kStalled);
+  ASSERT_EQ(In(3), Phase::kStalled);
+  IsDone(1, 0, now_ns_);
+  EXPECT_NEAR(Paid(1), 5, 0.001) << "half of the time with 3";
+  EXPECT_NEAR(Paid(2), 200, 0.001);
+}
+
+// Who says that its work waits, and then that it took nothing, is met by the driver's looks.
+TEST_F(ReleasedTest, WhoMeasuresNothingIsChargedByTheAudit) {
+  Add(1, Terms(0));
+  Add(2, Terms(0.9));
+  int64_t now_ns = ComesOut(0);
+  double corrected_ms = 0;
+  for (int look = 1; look <= 60; ++look) {
+    Says(1, 0, kMs);
+    Decide(now_ns += 1);
+    Decide(now_ns += 190 * kMs);
+    const int64_t met_ns = now_ns - 50 * kMs;
+    Says(1, 0, kMs, /*blocked=*/true);
+    Decide(now_ns += 10 * kMs);
+    for (const auto& one : policy_.Audit({{1, 200.0 * kMs, met_ns}}, now_ns)) {
+      if (one.share == 1) corrected_ms += one.charged_ns / kMs;
+    }
+  }
+  EXPECT_GT(corrected_ms, 2'000);
 }
 
 // Late kernels that stand behind no wait: nobody knows how they divided the device with others.

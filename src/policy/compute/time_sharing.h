@@ -124,10 +124,10 @@ class TimeSharing final : public LeasePolicy {
     double given_ns = 0;
     double paid_rest_ns = 0;  // STALLED: what it paid of that, of all that ran beside it
     // Since it came out from behind a wait: what it was charged while others ran beside it, what
-    // with a lease, and what its members measured.
+    // it was charged else, and what its members measured of all that.
     bool released = false;
     double late_ns = 0;
-    double leased_ns = 0;
+    double own_ns = 0;
     double measured_ns = 0;
     double beside_late_ns = 0;  // what it was charged beside such a one
     double lag_ns = 0;
@@ -229,7 +229,7 @@ class TimeSharing final : public LeasePolicy {
   bool IsBesideStalled(const Share& share) const;
   void SettleBesideStalled(const std::vector<double>& charges);
   bool RunsBeside(const Share& share) const;
-  void ChargeReleased(const std::vector<double>& charges);
+  void NoteReleased(const std::vector<double>& charges);
   void SettleReleased(Share& share);
   void MoveCharge(Share& share, double by_ns);
   // time_audit.cc
