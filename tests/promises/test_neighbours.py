@@ -71,6 +71,11 @@ class Neighbours(promises.SpeedCase):
                     victim(0.5)], SECONDS,
                    sleeper=SPEED * 0.5, victim=SPEED * 0.5)
 
+    def test_a_share_with_short_pauses_beside_a_busy_one(self):
+        self.check([busy("pauses", request(0.6), kernel_us=300, per_sync=1, gap_us=670),
+                    victim(0.4)], SECONDS,
+                   pauses=SPEED * 0.6, victim=SPEED * 0.4)
+
 
 if __name__ == "__main__":
     unittest.main()

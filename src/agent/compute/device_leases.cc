@@ -133,6 +133,7 @@ DeviceLeases::Outcome DeviceLeases::Reschedule(int64_t now_ns) {
   for (auto& [key, on] : shares_) {
     on.state = policy_->State(key);
     on.time->SetTogether(TogetherOf(on.state));
+    on.time->SetIdleReport(on.state.idle_report_ns);
     on.time->NoteLimitTokens(static_cast<int64_t>(on.state.limit_tokens_ns));
     on.time->SetContendedBacklog(std::min(on.bound_ns, on.state.backlog_ns));
   }

@@ -192,6 +192,15 @@ TEST_F(LatelyTest, AShareWithoutAProgramBoundsNobodysBacklog) {
   leases_.Remove(3, 300 * kMs);
 }
 
+TEST_F(LatelyTest, MembersAreToldHowLongAPauseIsNoIdleness) {
+  leases_.Reschedule(kMs);
+  EXPECT_EQ(programs_[0].limits.idle_report_us, 200u);
+  policy_->states[1].idle_report_ns = kMs;
+  leases_.Reschedule(2 * kMs);
+  EXPECT_EQ(programs_[0].limits.idle_report_us, 1'000u);
+  EXPECT_EQ(programs_[1].limits.idle_report_us, 200u);
+}
+
 TEST_F(LatelyTest, IdlenessIsBelievedOfAContendedLeaseOnly) {
   Lease(1, true);
   leases_.Reschedule(kMs);

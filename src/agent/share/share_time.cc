@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kBacklogAloneUs = 20'000;
 constexpr uint32_t kBacklogLimitedUs = 5'000;
 constexpr auto kBacklogContendedUs = static_cast<uint32_t>(policy::LeasePolicy::kBacklogNs / 1'000);
-constexpr uint32_t kIdleReportUs = 200;
+constexpr auto kIdleReportUs = static_cast<uint32_t>(policy::LeasePolicy::kIdleReportNs / 1'000);
 
 // The most that a member's memory is believed.
 constexpr uint64_t kMaxBacklogNs = 10'000'000'000;
@@ -362,6 +362,11 @@ void ShareTime::SetContendedBacklog(int64_t backlog_ns) {
   if (limits_->backlog_contended_us.load() != backlog_us) {
     limits_->backlog_contended_us.store(backlog_us);
   }
+}
+
+void ShareTime::SetIdleReport(int64_t idle_report_ns) {
+  const auto report_us = static_cast<uint32_t>(idle_report_ns / 1'000);
+  if (limits_->idle_report_us.load() != report_us) limits_->idle_report_us.store(report_us);
 }
 
 void ShareTime::SetTogether(uint32_t together) {

@@ -74,6 +74,7 @@ class ShareTime {
   bool open() const { return shm::LaunchesPass(*limits_, lease()); }  // be it for a few launches
   bool contended() const { return (lease() & shm::kLeaseContended) != 0; }
   void SetContendedBacklog(int64_t backlog_ns);
+  void SetIdleReport(int64_t idle_report_ns);
   void SetTogether(uint32_t together);  // shm::kNotTogether ...
   // What is left of the bucket of its limit, for whoever schedules after an outage; and what was,
   // if anything was ever noted.

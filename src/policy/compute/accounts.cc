@@ -290,6 +290,7 @@ void TimeSharing::Account(int64_t now_ns) {
   }
   SettleBesideStalled(charges);
   for (Share& share : shares_) {
+    NoteProgress(share, passed_ns);
     share.pending_busy_ns = share.pending_occupied_ns = 0;
     share.was_at_work = share.work.backlog_ns > 0 && !share.work.blocked;
     // One that is taken for stopped may have run before it is seen to.
@@ -403,6 +404,7 @@ TimeSharing::ShareState TimeSharing::State(Key key) const {
     return &other != asked && other.phase == Phase::kStalled && Held(other, true) > 0;
   });
   if (beside_stalled) state.backlog_ns = kBesideStalledNs;
+  if (KeepsInPauses(*asked)) state.idle_report_ns = kShortPauseNs;
   // Beside what has yet to drain, too.
   const bool beside_drain = std::any_of(shares_.begin(), shares_.end(), [&](const Share& other) {
     return &other != asked && other.phase == Phase::kDraining && Held(other, true) > 0;

@@ -50,6 +50,7 @@ void TimeSharing::SeeGaps(Share& share, int64_t drain_ns) {
   share.earlier_busy_part = share.busy_part;
   share.busy_part = part(share.work.busy_total_ns, share.busy_at_grant_ns);
   share.occupied_part = part(share.work.occupied_total_ns, share.occupied_at_grant_ns);
+  if (!KnowsSpeed(share)) share.missed_ns = 0;
   share.gaps_seen_ns = now_ns_;
 }
 

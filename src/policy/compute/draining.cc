@@ -86,7 +86,10 @@ void TimeSharing::Stall(Share& share) {
   share.phase = Phase::kStalled;
   share.had_slice = false;
   share.paid_rest_ns = 0;
-  if (share.work.blocked && !share.work.stopped) SettleReleased(share);
+  if (share.work.blocked && !share.work.stopped) {
+    SettleReleased(share);
+    share.idle_from_ns = share.revoked_ns - kIdleReportNs;
+  }
   share.released = false;
   share.occupied_part = 1;
   if (!share.wants_again) share.runnable_ns = now_ns_;
@@ -137,6 +140,7 @@ void TimeSharing::Drained(Key key, int64_t since_ns, int64_t now_ns) {
   }
   SettleReleased(*share);
   SeeGaps(*share, drain_ns);
+  share->idle_from_ns = since_ns;
   if (share->gang == GangSlice::kNone || share->phase == Phase::kStalled) return EndDrain(*share);
   share->gang_drained = true;
 }

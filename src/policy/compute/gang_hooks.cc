@@ -76,6 +76,7 @@ TimeSharing::GangSeen TimeSharing::SeeGang(Key key, int64_t now_ns) {
   Account(now_ns);
   Share* share = Find(key);
   if (share == nullptr) return {};
+  share->elsewhere = true;
   GangSeen seen;
   seen.runnable = Waits(*share) || share->wants_again;
   seen.open = share->phase == Phase::kRunning;

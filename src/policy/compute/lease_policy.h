@@ -23,6 +23,9 @@ class LeasePolicy {
   // want the device. 1 ms: a waking share waits for that much. Doubled, wakers wait for twice as
   // long; halved, programs that launch in bursts leave gaps.
   static constexpr int64_t kBacklogNs = 1'000'000;
+  // A member under a contended lease says that it is idle when it has been for so long. Shorter, a
+  // program that waits for each kernel loses its lease every time; longer, pauses stay unused.
+  static constexpr int64_t kIdleReportNs = 200'000;
 
   struct Lease {
     Key share = 0;
@@ -61,11 +64,12 @@ class LeasePolicy {
     bool gang = false;
     bool stopped = false;             // as Work::stopped
     int64_t backlog_ns = kBacklogNs;  // its bound while its lease is contended
-    bool at_limit = false;            // its limit, or the ceiling, keeps it from running
-    int64_t limited_ns = 0;           // that, for so long still
-    double limit_tokens_ns = 0;       // left of the bucket of its limit
-    bool idle = false;                // RUNNING: its members said that they have nothing to run
-    bool closed = false;              // RUNNING: gathers, or may make a few launches (gangs.h)
+    int64_t idle_report_ns = kIdleReportNs;
+    bool at_limit = false;       // its limit, or the ceiling, keeps it from running
+    int64_t limited_ns = 0;      // that, for so long still
+    double limit_tokens_ns = 0;  // left of the bucket of its limit
+    bool idle = false;           // RUNNING: its members said that they have nothing to run
+    bool closed = false;         // RUNNING: gathers, or may make a few launches (gangs.h)
   };
 
   LeasePolicy() = default;

@@ -99,6 +99,7 @@ void TimeSharing::Wanted(Key key, int64_t now_ns) {
   if (share->phase == Phase::kIdle) {
     // One whose slice was over in a gap between two launches does not wake: it goes on.
     const bool wakes = !(share->taken && IsActive(*share));
+    NotePause(*share);
     share->phase = Phase::kRunnable;
     BecomesRunnable(*share, wakes);
     share->claims = wakes && Claims(*share);
@@ -305,7 +306,7 @@ void TimeSharing::Grant(Share& share) {
   share.occupied_at_grant_ns = share.work.occupied_total_ns;
   share.claimed = share.claims;
   share.claims = share.wants_again = share.idle_hint = share.gang_drained = false;
-  share.deadline_ns = kNever;
+  share.deadline_ns = share.idle_from_ns = kNever;
   share.unmeasured_ns = std::min(0.0, share.unmeasured_ns);  // what it owes stays
   share.beside_ns = share.given_ns = 0;
 }

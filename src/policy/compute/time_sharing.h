@@ -85,6 +85,9 @@ class TimeSharing final : public LeasePolicy {
   // Debts are kept up to this: a kernel of several seconds is paid for in full. Larger, an error of
   // accounting could stop a share for as long.
   static constexpr double kMaxDebtNs = 10e9;
+  // A lease is kept in pauses up to this. Longer, others lose more of the device by them; shorter,
+  // more programs wait after each pause for longer than it was.
+  static constexpr int64_t kShortPauseNs = kBacklogNs;
   static constexpr int64_t kLongAgoNs = std::numeric_limits<int64_t>::min() / 4;
 
   struct Span {
@@ -98,6 +101,7 @@ class TimeSharing final : public LeasePolicy {
     ComputeTerms terms;
     Phase phase = Phase::kIdle;
     GangSlice gang = GangSlice::kNone;
+    bool elsewhere = false;      // on other devices, too: it may become a gang
     uint32_t launches = 0;       // kCatchUp: of each member
     bool idle_hint = true;       // RUNNING, DRAINING: its members said that they are idle
     bool wants_again = false;    // DRAINING, STALLED: a launch waits for the next lease
@@ -152,6 +156,11 @@ class TimeSharing final : public LeasePolicy {
     int64_t runnable_ns = 0;       // RUNNABLE or runnable again since then
     int64_t waits_from_ns = 0;     // the same, or before turns that were taken from it at once
     int64_t active_ns = kLongAgoNs;
+    // Short pauses (short_pauses.cc).
+    int64_t idle_from_ns = kNever;  // IDLE: it had drained then; STALLED: it was blocked
+    int64_t pause_ns = kNever;      // how long its pauses were of late; kNever: it had none
+    double missed_ns = 0;           // its kernels ran for so much less than its request promises
+    bool too_slow = false;          // for that it keeps its lease in short pauses
     // Co-running (co_running.cc).
     bool alone = false;      // RUNNING: no other has held a lease since it was granted
     bool had_slice = false;  // DRAINING: after a slice of its own
@@ -159,7 +168,7 @@ class TimeSharing final : public LeasePolicy {
     // not seen yet), and the part in which its kernels ran; and that of the slice before.
     double occupied_part = -1;
     double busy_part = 1, earlier_busy_part = 1;
-    int64_t gaps_seen_ns = 0;
+    int64_t gaps_seen_ns = kLongAgoNs;
     uint64_t occupied_at_grant_ns = 0;
     uint64_t busy_at_grant_ns = 0;
     uint64_t occupied_at_check_ns = 0;
@@ -256,6 +265,12 @@ class TimeSharing final : public LeasePolicy {
   int64_t TokensAfterNs(const Share& share) const;
   int64_t LimitedNs(const Share& share) const;
   double SliceNs() const { return static_cast<double>(options_.slice_ns); }
+
+  // short_pauses.cc
+  void NotePause(Share& share);
+  void NoteProgress(Share& share, double passed_ns);
+  bool KnowsSpeed(const Share& share) const;
+  bool KeepsInPauses(const Share& share) const;
 
   // co_running.cc
   void SeeGaps(Share& share, int64_t drain_ns);
